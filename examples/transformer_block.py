@@ -25,7 +25,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from kernels import ops
+from kernel_pipeline import ops
 from pipeline.machine import device
 from pipeline.timing.launch_gap import SecondContext
 from pipeline.timing.settings import TimingSettings

@@ -1,4 +1,4 @@
-"""The name that an installation has: there it is the package ``kernels``, here it holds the console script.
+"""The library: the contract of a kernel's author, finding and loading kernels, and ``ops``, which calls them.
 
-On PyPI ``kernels`` is another project's name. ``setup.py`` makes the one of the other.
+It needs torch and Triton, and knows neither ``kernels/`` nor ``pipeline/``.
 """

@@ -13,7 +13,7 @@ INSTALLED = (
 
 def main() -> None:
     """Run the pipeline's command that the first word names. Without a checkout, say what is here."""
-    if importlib.util.find_spec("kernel_pipeline.ops") is not None:
+    if importlib.util.find_spec("pipeline") is None:
         print(f"error: {INSTALLED}", file=sys.stderr)
         sys.exit(2)
     from pipeline.__main__ import main as run

@@ -6,8 +6,9 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from kernels.contract import one_of
-from kernels.rows import INTERPRETED_ROWS
+from kernel_pipeline.contract import one_of
+
+from .rows import INTERPRETED_ROWS
 
 
 @dataclass(frozen=True, kw_only=True)

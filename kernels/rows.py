@@ -11,7 +11,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kernels.contract import Gpu, one_of
+from kernel_pipeline.contract import Gpu, one_of
 
 if TYPE_CHECKING:
     import torch

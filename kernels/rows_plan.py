@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from kernels.contract import ITEM_BYTES, Gpu, one_of
-from kernels.rows import Tile
+from kernel_pipeline.contract import ITEM_BYTES, Gpu, one_of
+
+from .rows import Tile
 
 STRATEGIES = (
     "auto",

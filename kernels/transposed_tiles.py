@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernels.contract import Gpu, one_of
+from kernel_pipeline.contract import Gpu, one_of
 
 STEP_K = 128
 """Columns of x and w a step."""

@@ -28,7 +28,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-import kernels
+from kernel_pipeline import loading
 from pipeline import UserError, as_typed
 from pipeline.command.options import AccuracyConfig
 from pipeline.command.run import console, run_stage, say, warn
@@ -157,7 +157,7 @@ class AccuracyRow(Record):
 def run(config: AccuracyConfig) -> None:
     """Choose the points, measure them, and say how true the times are."""
     chosen = device.resolve(config.device)
-    entries = [catalog.find(name) for name in config.kernel or kernels.names()]
+    entries = [catalog.find(name) for name in config.kernel or loading.names()]
     folder = results.folder_for(config.input, chosen.kind)
     found = list(candidates(entries, folder, chosen))
     if not found:

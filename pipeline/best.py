@@ -5,9 +5,9 @@ is called from Python.
     python -m pipeline.best kernel=matmul size=4096
     python -m pipeline.best kernel=softmax gpu=nvidia-h200
 
-It reads the ledgers and the finals and measures nothing. Where several problems were measured at what is
-named, there is a line for each. At a problem that nobody measured it says what `kernels.ops` calls, by which
-rule, and what is known of that configuration at the nearest problem. docs/comparing.md says how to read it.
+It reads the ledgers and the finals and measures nothing. Where several measured problems fit, there is a line
+for each. At a problem that nobody measured it says which configuration `kernel_pipeline.ops` calls, by which
+rule, and its times at the nearest problem. docs/comparing.md says how to read it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from rich import box
 from rich.table import Table
 
-from kernels.contract import shown
+from kernel_pipeline.contract import shown
 from pipeline import UserError, unknown
 from pipeline.command.options import BestConfig
 from pipeline.command.run import console, run_stage, say, warn
@@ -122,7 +122,7 @@ def tell(found: KernelOnMachine, best: BestChoice) -> None:
             problem=best.point.problem,
             parameters=Values(best.chosen.parameters),
         )
-        lines["kernels.ops"] = f"calls {notation.label(called)}: {found.why(best)}"
+        lines["kernel_pipeline.ops"] = f"calls {notation.label(called)}: {found.why(best)}"
     for name, line in lines.items():
         say(f"  {name:<12} {line}")
     say("In Python:\n")

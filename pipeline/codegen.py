@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from kernels.contract import Value
+from kernel_pipeline.contract import Value
 from pipeline import UserError, as_typed
 from pipeline.command.options import CodegenConfig
 from pipeline.command.run import console, for_each, run_each, say, warn

@@ -22,7 +22,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from time import monotonic
 
-import kernels
+from kernel_pipeline import loading
 from pipeline import ROOT, UserError
 from pipeline.command.options import CompareConfig
 from pipeline.command.run import console, run_stage, say, warn
@@ -54,7 +54,7 @@ def run(config: CompareConfig) -> None:
         show(config, both)
         return
     if config.kernel is None:
-        raise UserError(f"kernel is missing: write kernel=NAME with one of {', '.join(kernels.names())}.")
+        raise UserError(f"kernel is missing: write kernel=NAME with one of {', '.join(loading.names())}.")
     command = Compare(config, device.resolve(config.device))
     with ExitStack() as stack:
         stack.enter_context(DeviceLock(command.device, config.wait_s, warn))

@@ -19,7 +19,7 @@ from functools import cached_property
 from statistics import geometric_mean
 from time import monotonic
 
-import kernels
+from kernel_pipeline import loading
 from pipeline import UserError, as_typed
 from pipeline.command.options import FinalsConfig
 from pipeline.command.run import console, run_stage, say, warn
@@ -61,7 +61,7 @@ MOST_TOLD = 4
 
 def run(config: FinalsConfig) -> None:
     """Hold the finals and print them."""
-    entries = [catalog.find(name) for name in config.kernel or kernels.names()]
+    entries = [catalog.find(name) for name in config.kernel or loading.names()]
     chosen = device.resolve(config.device)
     output = results.folder_for(config.output, chosen.kind)
     session = Session(chosen, config.timing, config.seed, config.point_timeout_s, output)

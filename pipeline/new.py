@@ -23,8 +23,8 @@ from pathlib import Path
 from jinja2 import Environment as Jinja
 from jinja2 import FileSystemLoader, StrictUndefined
 
-import kernels
-from kernels.contract import Value
+from kernel_pipeline import loading
+from kernel_pipeline.contract import Value
 from pipeline import UserError, as_typed
 from pipeline.command.options import NewConfig
 from pipeline.command.run import run_stage, say
@@ -44,7 +44,7 @@ KERNEL_ARGUMENTS = ("out: tl.tensor", "x: tl.tensor", "elements: tl.int64", "BLO
 LINE = 110
 """Columns of a line."""
 
-MODULES = {*sys.stdlib_module_names, "kernels", "numpy", "pipeline", "torch", "triton"}
+MODULES = {*sys.stdlib_module_names, "kernel_pipeline", "kernels", "numpy", "pipeline", "torch", "triton"}
 """What a kernel's files may import, and so no name of a kernel."""
 
 TAKEN = {"check_dtype", "dtype", "elements", "grid", "launch_grid", "num_warps", "tl", "torch", "triton"}
@@ -72,17 +72,17 @@ class KernelPaths:
     @classmethod
     def of(cls, where: str) -> KernelPaths:
         """The place that ``kernel=`` names. Raises UserError for one that can't be, or that is taken."""
-        folder = Path(where).expanduser() if "/" in where else kernels.ROOT / where
+        folder = Path(where).expanduser() if "/" in where else loading.ROOT / where
         name = folder.name
-        if folder.resolve().parent == kernels.ROOT:
-            place = cls(name, name, kernels.ROOT / name, CONF / f"{name}.yaml", f"kernels.{name}")
+        if folder.resolve().parent == loading.ROOT:
+            place = cls(name, name, loading.ROOT / name, CONF / f"{name}.yaml", f"kernels.{name}")
         else:
             place = cls(name, where.rstrip("/"), folder, folder / "kernel.yaml", "")
         if not re.fullmatch("[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
             raise UserError(f"kernel={where}: a kernel's name is a lower-case Python identifier, my_kernel.")
         if name in MODULES:
             raise UserError(f"kernel={where}: {name} is the name of a Python module; choose another.")
-        if not place.package and name in kernels.names():
+        if not place.package and name in loading.names():
             raise UserError(
                 f"kernel={where}: {name} is a kernel of this repository, and both would share a ledger; "
                 "choose another name."
@@ -310,8 +310,8 @@ def _times(some: Sequence[str]) -> str:
 
 
 def _imports(package: str, *own: str, tensors: str) -> str:
-    """Import statements in their order: what is of the kernel's own package, and of kernels/tensors.py."""
-    shared = f"from kernels.tensors import {tensors}"
+    """Import statements in their order: of the kernel's own package, and of kernel_pipeline/tensors.py."""
+    shared = f"from kernel_pipeline.tensors import {tensors}"
     parts = [one.rpartition(".")[::2] for one in own]
     lines = [
         f"from {package}{'.' * (bool(module) or not package)}{module} import {name}" for module, name in parts

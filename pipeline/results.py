@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import sys
 
-import kernels
+from kernel_pipeline import loading
 from pipeline import UserError
 from pipeline.command.options import ResultsConfig
 from pipeline.command.run import run_stage, say, warn
@@ -89,7 +89,7 @@ def prune(config: ResultsConfig) -> None:
         raise UserError(f"{' and '.join(map(str, folders))}: no ledger of kernel={config.kernel} is there.")
     total = 0
     for path in paths:
-        if config.kernel == ALL and path.parent.name not in kernels.names():
+        if config.kernel == ALL and path.parent.name not in loading.names():
             say(f"{path} is left alone: no kernel here has its name. Write kernel=FOLDER/{path.parent.name}.")
             continue
         where = path.parent.name if config.kernel == ALL else config.kernel

@@ -22,10 +22,10 @@ from __future__ import annotations
 from pathlib import Path
 from time import monotonic
 
-import kernels
-from kernels.ops import table
-from kernels.ops.table import Table
-from kernels.ops.tuned import rule_digest
+from kernel_pipeline import loading
+from kernel_pipeline.ops import table
+from kernel_pipeline.ops.table import Table
+from kernel_pipeline.ops.tuned import rule_digest
 from pipeline import UserError, unknown
 from pipeline.command.options import TuneConfig
 from pipeline.command.run import console, run_stage, say, warn
@@ -61,7 +61,7 @@ def run(config: TuneConfig) -> None:
     results.asked_for(results.tuned_path(config.output, slug))
     found = {}
     old = OldRows()
-    for name in kernels.names():
+    for name in loading.names():
         ledger = results.ledger_path(folder, name, slug)
         if not ledger.is_file():
             continue
@@ -103,7 +103,7 @@ def run(config: TuneConfig) -> None:
 def replay(config: TuneConfig) -> None:
     """Print the rule's regrets for each ledger. Raises UserError where there is none."""
     is_shown = False
-    for name in kernels.names():
+    for name in loading.names():
         entry = catalog.find(name)
         for ledger in results.listed(config.output, f"timings/{name}/{config.gpu or '*'}.jsonl", warn):
             some = tuning.measured(entry, results.own_rows(ledger, warn), None)

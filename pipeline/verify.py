@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 
-import kernels
+from kernel_pipeline import loading
 from pipeline import UserError, as_typed, unknown
 from pipeline.command.options import VerifyConfig
 from pipeline.command.run import console, run_stage, say, warn
@@ -111,7 +111,7 @@ class RemeasuredRow:
 def run(config: VerifyConfig) -> None:
     """Choose the sample, measure it again, and say what was reproduced."""
     chosen = device.resolve(config.device)
-    entries = [catalog.find(name) for name in config.kernel or kernels.names()]
+    entries = [catalog.find(name) for name in config.kernel or loading.names()]
     known = {provider.name for entry in entries for provider in entry.loaded.kernel.providers}
     for name in config.provider or ():
         if name not in known:

@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
-import kernels
-from kernels.contract import ITEM_BYTES, Value, Variable, Work
+from kernel_pipeline import loading
+from kernel_pipeline.contract import ITEM_BYTES, Value, Variable, Work
 from pipeline.points import problems
 from pipeline.points.frozen import Values, digest
 from pipeline.points.limits import TIME_DIGITS, rounded
@@ -379,7 +379,7 @@ def final(
     assert row.rate is not None and row.outcome.timing is not None
     us = rounded(us, TIME_DIGITS)
     work = Work(row.rate.bytes, {str(row.point.problem["dtype"]): row.rate.flops})
-    provider = kernels.load(row.point.kernel).kernel.provider(row.point.provider)
+    provider = loading.load(row.point.kernel).kernel.provider(row.point.provider)
     beside = None
     if against is not None:
         other, other_us, verdict = against

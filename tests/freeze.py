@@ -118,8 +118,8 @@ def runs_of(store: sqlite3.Connection, experiment: str) -> Iterator[dict[str, An
 
 def plans(out: Path, scratch: Path) -> None:
     """The points of every kernel and preset and the parts of their keys, on both GPUs and a made-up CPU."""
-    import kernels
-    from kernels.contract import Gpu
+    from kernel_pipeline import loading
+    from kernel_pipeline.contract import Gpu
     from pipeline.execution.identity import Identity
     from pipeline.points import catalog
     from pipeline.points.plan import Target, plan
@@ -130,7 +130,7 @@ def plans(out: Path, scratch: Path) -> None:
     for fields in [*recorded, recorded[0] | CPU]:
         environment = Environment.model_validate(fields)
         gpu = Gpu((9, 0), 132, 232448, fields["l2_bytes"]) if fields["kind"] == "cuda" else None
-        for kernel in kernels.names():
+        for kernel in loading.names():
             entry = catalog.find(kernel)
             identity = Identity(entry.loaded, environment, TimingSettings(), 0)
             lines = []
@@ -147,11 +147,11 @@ def plans(out: Path, scratch: Path) -> None:
 
 def helps(out: Path, scratch: Path) -> None:
     """What each command says of itself, and a sweep of each kernel."""
-    import kernels
+    from kernel_pipeline import loading
 
     for path in sorted((ROOT / "pipeline").glob("[a-z]*.py")):
         (out / f"{path.stem}.txt").write_text(command(path.stem, "--help"))
-    for kernel in kernels.names():
+    for kernel in loading.names():
         (out / f"sweep {kernel}.txt").write_text(command("sweep", f"kernel={kernel}", "--help"))
 
 

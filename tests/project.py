@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-import kernels
+from kernel_pipeline import loading
 from pipeline import ROOT
 from pipeline.build import build_kernel
 from pipeline.machine import device
@@ -107,7 +107,7 @@ class Project:
         manifests say that they are what a build here would make. Where there is no GPU, none of CUDA."""
         left_out = shutil.ignore_patterns(*([] if device.gpus() else ["cuda.*"]))
         for kernel in self.kernels():
-            loaded = kernels.load(kernel)
+            loaded = loading.load(kernel)
             build_kernel(Place.for_kernel(loaded), extension.sources(loaded), None)
             built = Place.for_kernel(loaded).output
             shutil.copytree(built, self.root / "build" / "kernels" / kernel, ignore=left_out)

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from kernels.contract import Provider
+from kernel_pipeline.contract import Provider
 from pipeline.machine import device
 from pipeline.points import catalog
 from pipeline.points.plan import Target, plan

@@ -1,34 +1,22 @@
-"""The kernels as ``pip install .`` gives them: under a name of their own, without the pipeline."""
+"""The library and the kernels as ``pip install .`` gives them, without the pipeline."""
 
 from __future__ import annotations
 
-import ast
 import json
 import os
-import re
-import runpy
 import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.test_repository import imported, modules
-
 ROOT = Path(__file__).parents[1]
 
+LIBRARY = "kernel_pipeline"
+
 BUILT = ("pyproject.toml", "setup.py", "README.md")
-
-
-def test_in_an_installation_nothing_is_imported_by_the_checkouts_name() -> None:
-    renamed: Any = runpy.run_path(str(ROOT / "setup.py"))["renamed"]
-    own = re.compile(r"kernels(?=\.|$)")
-    for path, before in modules("kernels"):
-        after = ast.parse(renamed(path.read_text()))
-        assert list(imported(after)) == [own.sub("kernel_pipeline", name) for name in imported(before)], path
 
 
 @pytest.fixture(scope="module")
@@ -90,11 +78,12 @@ def test_a_wheel_holds_the_kernels_under_their_own_name(wheel: Path) -> None:
         "kernel_pipeline-0.1.0.dist-info",
     }
     sources = {
-        path.relative_to(ROOT / "kernels").as_posix()
-        for path in (ROOT / "kernels").rglob("*")
+        f"{package}/{path.relative_to(ROOT / folder).as_posix()}"
+        for folder, package in (("kernel_pipeline", LIBRARY), ("kernels", f"{LIBRARY}/kernels"))
+        for path in (ROOT / folder).rglob("*")
         if path.suffix in (".py", ".cu", ".cpp", ".cuh", ".h")
     }
-    assert {name.removeprefix("kernel_pipeline/") for name in names} >= sources | {"tuned/some-gpu.json"}
+    assert names >= sources | {"kernel_pipeline/tuned/some-gpu.json"}
     needed = [line for line in told.splitlines() if line.startswith("Requires-Dist:") and "extra" not in line]
     assert needed == ["Requires-Dist: torch>=2.11", "Requires-Dist: triton>=3.6"]
 
@@ -118,7 +107,7 @@ print(json.dumps({"names": ops.names(), "strange": strange, "asked": len(untuned
 @pytest.mark.slow
 @pytest.mark.xdist_group("wheel")
 def test_an_installation_calls_the_kernels_without_the_pipeline(site: Path) -> None:
-    from kernels import ops
+    from kernel_pipeline import ops
 
     done = run(site, CALLS)
     assert done.returncode == 0, done.stderr
@@ -127,7 +116,7 @@ def test_an_installation_calls_the_kernels_without_the_pipeline(site: Path) -> N
 
 PROVIDERS = """
 import torch
-from kernel_pipeline import load
+from kernel_pipeline.loading import load
 from kernel_pipeline.ops import native, plans
 from kernel_pipeline.ops.tuned import Choice
 loaded, x = load("softmax"), torch.randn(4, 6)

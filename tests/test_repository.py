@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-import kernels
+from kernel_pipeline import loading
 from pipeline.store import results
 
 ROOT = Path(__file__).parents[1]
@@ -136,7 +136,7 @@ def test_pin_writes_what_the_registry_says_today(tmp_path: Path) -> None:
 
 def test_every_kernel_has_a_configuration_and_every_configuration_a_kernel() -> None:
     configured = sorted(path.stem for path in (ROOT / "conf" / "kernel").glob("*.yaml"))
-    assert configured == kernels.names()
+    assert configured == loading.names()
 
 
 def test_a_stage_runs_again_when_its_own_module_or_options_change() -> None:
@@ -229,14 +229,17 @@ def modules(folder: str) -> Iterator[tuple[Path, ast.Module]]:
         yield path, ast.parse(path.read_text())
 
 
-def imported(tree: ast.Module) -> Iterator[str]:
+def imported(path: Path, tree: ast.Module) -> Iterator[str]:
     """The names that a module imports, in full."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            base = node.module or ""
+            if node.level:
+                package = path.relative_to(ROOT).parts[: -node.level]
+                base = ".".join([*package, *([base] if base else [])])
+            yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
 def reached(file: str) -> set[str]:
@@ -246,7 +249,7 @@ def reached(file: str) -> set[str]:
     while waiting:
         one = waiting.pop()
         found.add(one)
-        names = [name.replace(".", "/") for name in imported(ast.parse((ROOT / one).read_text()))]
+        names = [name.replace(".", "/") for name in imported(ROOT / one, ast.parse((ROOT / one).read_text()))]
         # A module, or a name in one.
         paths = {f"{place}.py" for name in names for place in (name, name.rpartition("/")[0])}
         waiting += [path for path in paths - found if (ROOT / path).is_file()]
@@ -262,7 +265,7 @@ def test_imports_of_the_pipelines_packages_only_go_down() -> None:
     for path, tree in modules("pipeline"):
         parts = path.relative_to(ROOT / "pipeline").parts
         mine = parts[0] if len(parts) > 1 else "commands"
-        for name in imported(tree):
+        for name in imported(path, tree):
             package, _, rest = name.partition(".")
             target = rest.partition(".")[0]
             if package != "pipeline" or target not in packages | stages or target == mine:
@@ -287,21 +290,17 @@ def test_a_class_of_the_pipeline_has_a_name_that_no_other_class_has() -> None:
     assert [name for name, where in several.items() if "pipeline" in str(where)] == ["Rate"], several
 
 
-def test_the_pipeline_imports_no_kernel_and_kernels_nothing_of_it() -> None:
-    of_contract = re.compile(
-        r"kernels(\.(contract(\.\w+)?|toolchain(\.\w+)?|Loaded|Tensors|as_tuple))?|kernels\.ops\.\w+(\.\w+)?"
-    )
+def test_the_library_knows_neither_kernels_nor_pipeline_and_these_not_each_other() -> None:
     strange = [
         f"{path.relative_to(ROOT)} imports {name}"
-        for path, tree in modules("pipeline")
-        for name in imported(tree)
-        if name.partition(".")[0] == "kernels" and not of_contract.fullmatch(name)
-    ]
-    strange += [
-        f"{path.relative_to(ROOT)} imports {name}"
-        for path, tree in modules("kernels")
-        for name in imported(tree)
-        if name.partition(".")[0] in ("pipeline", "hydra", "mlflow", "dvc")
+        for folder, others in (
+            ("pipeline", ("kernels",)),
+            ("kernels", ("pipeline", "hydra", "mlflow", "dvc")),
+            ("kernel_pipeline", ("kernels", "pipeline", "hydra", "mlflow", "pandas", "scipy", "pydantic")),
+        )
+        for path, tree in modules(folder)
+        for name in imported(path, tree)
+        if name.partition(".")[0] in others and path.name != "__main__.py"
     ]
     assert strange == []
 
@@ -319,12 +318,12 @@ def words(tree: ast.Module) -> Iterator[str]:
 
 
 def test_the_pipeline_decides_nothing_by_a_kernels_name_or_parameters() -> None:
-    loaded = [kernels.load(name).kernel for name in kernels.names()]
+    loaded = [loading.load(name).kernel for name in loading.names()]
     parameters = {name for one in loaded for provider in one.providers for name in provider.variables()}
     # Other words of theirs, as rows and tile, are everyone's.
     own = {name for name in parameters if "_" in name}
     assert {"block_size", "num_warps"} <= own
-    decisive = {*kernels.names(), *own, *(f".{name}" for name in own), *(f"{name}=" for name in own)}
+    decisive = {*loading.names(), *own, *(f".{name}" for name in own), *(f"{name}=" for name in own)}
     found = {
         (path.name, word)
         for path, tree in modules("pipeline")
@@ -339,7 +338,7 @@ def test_the_pipeline_decides_nothing_by_a_kernels_name_or_parameters() -> None:
 
 def test_nobody_lists_the_kernels() -> None:
     """There is one more with every folder. Neither in a list nor within a text."""
-    names = set(kernels.names())
+    names = set(loading.names())
     found = []
     for folder in ("pipeline", "tests", "kernels"):
         for path, tree in modules(folder):
@@ -357,9 +356,10 @@ def test_nobody_lists_the_kernels() -> None:
 
 def test_planning_and_help_start_without_torch() -> None:
     program = (
-        "import sys; import kernels, pipeline.sweep; from pipeline.command import explanation\n"
+        "import sys; import pipeline.sweep; from kernel_pipeline import loading\n"
+        "from pipeline.command import explanation\n"
         "from pipeline.points import catalog; from pipeline.points.plan import Target, plan\n"
-        "for name in kernels.names():\n"
+        "for name in loading.names():\n"
         "    plan(catalog.find(name), 'standard', Target('cuda')), explanation.of_kernel(name)\n"
         "print(sorted({'torch', 'triton', 'pandas', 'mlflow', 'matplotlib', 'optuna'} & set(sys.modules)))"
     )

@@ -26,7 +26,17 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
-from kernels.contract import EPSILON, Gpu, Kernel, Provider, Tolerance, Work, bytes_of, one_of, same_as
+from kernel_pipeline.contract import (
+    EPSILON,
+    Gpu,
+    Kernel,
+    Provider,
+    Tolerance,
+    Work,
+    bytes_of,
+    one_of,
+    same_as,
+)
 
 MOST_INTERPRETED = 160
 """The longest sequence that Triton's interpreter is given, as one batch entry: several blocks, the last of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from kernels.attention.checks import check_attention
-from kernels.attention.descriptors import copied_if_needed
+from .checks import check_attention
+from .descriptors import copied_if_needed
 
 
 def cuda_flash(  # the parameters' names

@@ -6,11 +6,12 @@ import math
 
 import torch
 
-from kernels import ops
-from kernels.attention import Problem, refused
-from kernels.attention.checks import check_attention
-from kernels.attention.torch import aligned_rows, visible
-from kernels.ops.declaration import Derivative, NotServedError, Op, problem_of
+from kernel_pipeline import ops
+from kernel_pipeline.ops.declaration import Derivative, NotServedError, Op, problem_of
+
+from . import Problem, refused
+from .checks import check_attention
+from .torch import aligned_rows, visible
 
 FLASH_HEAD_DIM = 8
 """Head dimensions that torch's flash attention takes on a GPU are multiples of this."""

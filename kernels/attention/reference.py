@@ -6,8 +6,9 @@ import math
 
 import torch
 
-from kernels.attention import Problem
-from kernels.tensors import dtype_of, normal
+from kernel_pipeline.tensors import dtype_of, normal
+
+from . import Problem
 
 CHUNK = 1 << 25
 """Scores that are there in float64 at a time, a quarter of a gigabyte."""

@@ -11,8 +11,9 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.attention.checks import check_attention
-from kernels.tensors import launch_grid
+from kernel_pipeline.tensors import launch_grid
+
+from .checks import check_attention
 
 LOG2_E = tl.constexpr(math.log2(math.e))
 """exp(x) is exp2(x * LOG2_E), and exp2 is the one that the GPU has."""

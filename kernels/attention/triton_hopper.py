@@ -13,10 +13,11 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.attention.checks import check_attention
-from kernels.attention.descriptors import copied_if_needed, descriptor
-from kernels.attention.triton import LOG2_E
-from kernels.tensors import persistent_programs
+from kernel_pipeline.tensors import persistent_programs
+
+from .checks import check_attention
+from .descriptors import copied_if_needed, descriptor
+from .triton import LOG2_E
 
 IN_L2 = 32 << 20
 """Bytes of keys and values that programs of one time share in L2: of an H200's 60 MB what is surely there."""

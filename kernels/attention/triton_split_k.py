@@ -13,10 +13,11 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.attention import rows_of
-from kernels.attention.checks import check_attention
-from kernels.attention.triton import LOG2_E, attend, elements
-from kernels.tensors import launch_grid
+from kernel_pipeline.tensors import launch_grid
+
+from . import rows_of
+from .checks import check_attention
+from .triton import LOG2_E, attend, elements
 
 
 @triton.jit  # type: ignore[untyped-decorator]

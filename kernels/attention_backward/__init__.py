@@ -27,7 +27,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from kernels.attention import (
+from kernel_pipeline.contract import EPSILON, Gpu, Kernel, Provider, Tolerance, Work, bytes_of, one_of
+
+from ..attention import (
     Problem,
     any_fits,
     interpreted,
@@ -38,7 +40,6 @@ from kernels.attention import (
     too_large,
     too_much_shared,
 )
-from kernels.contract import EPSILON, Gpu, Kernel, Provider, Tolerance, Work, bytes_of, one_of
 
 MAX_ACCUMULATORS = 192
 """Most float32 numbers of scores and sums that a thread may have to keep; with more it spills."""

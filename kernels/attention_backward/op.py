@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from kernels.attention.op import expanded, masked_scores, probabilities, problem, scale_of
-from kernels.ops.declaration import Op
+from kernel_pipeline.ops.declaration import Op
+
+from ..attention.op import expanded, masked_scores, probabilities, problem, scale_of
 
 
 def attention_backward(

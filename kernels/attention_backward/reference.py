@@ -6,9 +6,10 @@ import math
 
 import torch
 
-from kernels.attention import Problem
-from kernels.attention.reference import CHUNK, hidden, scaled
-from kernels.tensors import dtype_of, normal
+from kernel_pipeline.tensors import dtype_of, normal
+
+from ..attention import Problem
+from ..attention.reference import CHUNK, hidden, scaled
 
 
 def inputs(problem: Problem, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:

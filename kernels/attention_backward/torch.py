@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.attention.torch import aligned_rows, visible
+from ..attention.torch import aligned_rows, visible
 
 Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 

@@ -12,10 +12,11 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.attention.checks import check_attention
-from kernels.attention.descriptors import copied_if_needed, descriptor
-from kernels.attention.triton import LOG2_E
-from kernels.tensors import launch_grid
+from kernel_pipeline.tensors import launch_grid
+
+from ..attention.checks import check_attention
+from ..attention.descriptors import copied_if_needed, descriptor
+from ..attention.triton import LOG2_E
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -14,9 +14,10 @@ and every provider give NaN too. At +inf it gives +inf.
 
 from __future__ import annotations
 
-from kernels.contract import Kernel, Provider, Tolerance, Work, bytes_of
-from kernels.elementwise import Matrix, few_rows
-from kernels.rows import Tile, elements_a_thread
+from kernel_pipeline.contract import Kernel, Provider, Tolerance, Work, bytes_of
+
+from ..elementwise import Matrix, few_rows
+from ..rows import Tile, elements_a_thread
 
 TOLERANCES = {
     "float32": Tolerance(rtol=1e-5, atol=1e-6),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from kernels.ops.declaration import Derivative, Op, as_matrix, like
-from kernels.ops.rows import elements_problem
+from kernel_pipeline.ops.declaration import Derivative, Op, as_matrix, like
+
+from ..row_functions import elements_problem
 
 
 def gelu(x: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.tensors import check_dtype, launch_grid
+from kernel_pipeline.tensors import check_dtype, launch_grid
 
 
 @triton.jit  # type: ignore[untyped-decorator]

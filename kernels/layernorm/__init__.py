@@ -16,9 +16,10 @@ is refused by the providers written here. There is no backward pass.
 
 from __future__ import annotations
 
-from kernels.contract import Kernel, Provider, Tolerance, Work, bytes_of
-from kernels.rows import Matrix, Row, Tile, elements_a_thread, few_rows, row_fits, rows_fit_tile, step_fits
-from kernels.rows_plan import RowsPlan, plan_with_bias_fits
+from kernel_pipeline.contract import Kernel, Provider, Tolerance, Work, bytes_of
+
+from ..rows import Matrix, Row, Tile, elements_a_thread, few_rows, row_fits, rows_fit_tile, step_fits
+from ..rows_plan import RowsPlan, plan_with_bias_fits
 
 EPS = 1e-5
 """Added to the variance; also in cuda.cu and cpp.cpp."""

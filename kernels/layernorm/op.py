@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from kernels.layernorm import EPS
-from kernels.ops.declaration import Derivative, NotServedError, Op, as_matrix, like
-from kernels.ops.rows import rows_problem
+from kernel_pipeline.ops.declaration import Derivative, NotServedError, Op, as_matrix, like
+
+from ..row_functions import rows_problem
+from . import EPS
 
 
 def layernorm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = 1e-5) -> torch.Tensor:

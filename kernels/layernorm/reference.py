@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from kernels.layernorm import EPS
-from kernels.rows import Matrix
-from kernels.tensors import dtype_of, normal
+from kernel_pipeline.tensors import dtype_of, normal
+
+from ..rows import Matrix
+from . import EPS
 
 
 def inputs(problem: Matrix, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:

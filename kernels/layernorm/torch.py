@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.layernorm import EPS
+from . import EPS
 
 
 def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:

@@ -12,9 +12,10 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.layernorm import EPS
-from kernels.rows import constexpr_columns, constexpr_columns_of_few_rows, row_too_wide, vector_width
-from kernels.tensors import check_affine, check_dtype, check_matrix, launch_grid
+from kernel_pipeline.tensors import check_affine, check_dtype, check_matrix, launch_grid
+
+from ..rows import constexpr_columns, constexpr_columns_of_few_rows, row_too_wide, vector_width
+from . import EPS
 
 _EPS = tl.constexpr(EPS)
 

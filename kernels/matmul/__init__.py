@@ -25,8 +25,10 @@ workspace that ``CUBLAS_WORKSPACE_CONFIG`` allows.
 
 from __future__ import annotations
 
-from kernels.contract import Kernel, Provider
-from kernels.matmul.parameters import (
+from kernel_pipeline.contract import Kernel, Provider
+from kernel_pipeline.threads import numba_fits
+
+from .parameters import (
     Gemv,
     GemvTiles,
     NaiveTiles,
@@ -48,8 +50,7 @@ from kernels.matmul.parameters import (
     triton_gemv_fits,
     wgmma_fits,
 )
-from kernels.matmul.problem import Problem, interpreted, tolerance, work
-from kernels.threads import numba_fits
+from .problem import Problem, interpreted, tolerance, work
 
 kernel = Kernel(
     problem=Problem,

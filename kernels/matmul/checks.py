@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from kernels.matmul.problem import FLOAT8, refused
-from kernels.tensors import check_dtype
+from kernel_pipeline.tensors import check_dtype
+
+from .problem import FLOAT8, refused
 
 
 def check_product(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.matmul.checks import check_ieee
+from .checks import check_ieee
 
 
 def cpp(a: torch.Tensor, b: torch.Tensor, arithmetic: str) -> torch.Tensor:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from kernels.matmul.checks import check_ieee, check_product
-from kernels.matmul.descriptors import lying
+from .checks import check_ieee, check_product
+from .descriptors import lying
 
 
 def cuda_naive(a: torch.Tensor, b: torch.Tensor, arithmetic: str) -> torch.Tensor:

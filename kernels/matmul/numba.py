@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from numba import cuda, float32
 
-from kernels.matmul.checks import check_ieee
-from kernels.numba_launch import check_numba, launch
+from kernel_pipeline.numba_launch import check_numba, launch
+
+from .checks import check_ieee
 
 
 @functools.cache

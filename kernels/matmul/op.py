@@ -6,11 +6,12 @@ import functools
 
 import torch
 
-from kernels import ops
-from kernels.matmul.problem import Problem, refused
-from kernels.matmul.torch import by_flag
-from kernels.matmul.torch import matmul as scaled
-from kernels.ops.declaration import Derivative, NotServedError, Op, as_matrix, dtype_name, problem_of
+from kernel_pipeline import ops
+from kernel_pipeline.ops.declaration import Derivative, NotServedError, Op, as_matrix, dtype_name, problem_of
+
+from .problem import Problem, refused
+from .torch import by_flag
+from .torch import matmul as scaled
 
 
 def matmul(

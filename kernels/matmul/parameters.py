@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from kernels.contract import ITEM_BYTES, Gpu, one_of
-from kernels.matmul.problem import FLOAT8, Problem, refused
+from kernel_pipeline.contract import ITEM_BYTES, Gpu, one_of
+
+from .problem import FLOAT8, Problem, refused
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
-from kernels.contract import EPSILON, Tolerance, Work, bytes_of, one_of
+from kernel_pipeline.contract import EPSILON, Tolerance, Work, bytes_of, one_of
 
 FLOAT8 = "float8_e4m3fn"
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from kernels.matmul.problem import FLOAT8, Problem
-from kernels.tensors import dtype_of, normal
+from kernel_pipeline.tensors import dtype_of, normal
+
+from .problem import FLOAT8, Problem
 
 CHUNK = 1 << 26
 """Elements of a that are made float64 at a time, half a gigabyte, so that only b and the answer are there

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from kernels.tensors import without_padding
+from kernel_pipeline.tensors import without_padding
 
 
 def by_flag(

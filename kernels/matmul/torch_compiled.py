@@ -10,8 +10,9 @@ import torch
 import torch._inductor.config
 from torch._dynamo.decorators import skip
 
-from kernels.matmul.torch import by_flag
-from kernels.tensors import without_padding
+from kernel_pipeline.tensors import without_padding
+
+from .torch import by_flag
 
 with_flag, unpadded = skip(by_flag), skip(without_padding)
 

@@ -9,8 +9,9 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.matmul.checks import check_product
-from kernels.tensors import launch_grid
+from kernel_pipeline.tensors import launch_grid
+
+from .checks import check_product
 
 
 def empty_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -12,11 +12,12 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.matmul.checks import check_ieee
-from kernels.matmul.parameters import MOST_ROWS
-from kernels.matmul.triton import empty_product
-from kernels.matmul.triton_split_k import part_of, reduced
-from kernels.tensors import launch_grid
+from kernel_pipeline.tensors import launch_grid
+
+from .checks import check_ieee
+from .parameters import MOST_ROWS
+from .triton import empty_product
+from .triton_split_k import part_of, reduced
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -16,9 +16,11 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernels.matmul.checks import check_product
-from kernels.matmul.descriptors import ALIGNMENT, describable
-from kernels.matmul.triton import (
+from kernel_pipeline.tensors import persistent_programs
+
+from .checks import check_product
+from .descriptors import ALIGNMENT, describable
+from .triton import (
     empty_product,
     grouped,
     imprecise_sums,
@@ -26,7 +28,6 @@ from kernels.matmul.triton import (
     operands,
     precision,
 )
-from kernels.tensors import persistent_programs
 
 
 @triton.jit  # type: ignore[untyped-decorator]

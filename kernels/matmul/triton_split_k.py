@@ -12,8 +12,10 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.matmul.checks import check_product
-from kernels.matmul.triton import (
+from kernel_pipeline.tensors import launch_grid
+
+from .checks import check_product
+from .triton import (
     empty_product,
     imprecise_sums,
     is_interpreted,
@@ -21,7 +23,6 @@ from kernels.matmul.triton import (
     precision,
     tile_of,
 )
-from kernels.tensors import launch_grid
 
 REDUCE_BLOCK = 1024
 

@@ -21,8 +21,10 @@ Language Models", 2024: weights straight to registers in the order of the tensor
 
 from __future__ import annotations
 
-from kernels.contract import Kernel, Provider
-from kernels.matmul_int4.parameters import (
+from kernel_pipeline.contract import Kernel, Provider
+
+from ..transposed_tiles import Wgmma
+from .parameters import (
     Rows,
     Split,
     Threads,
@@ -36,8 +38,7 @@ from kernels.matmul_int4.parameters import (
     warps_fit,
     wgmma_fits,
 )
-from kernels.matmul_int4.problem import Problem, interpreted, tolerance, work
-from kernels.transposed_tiles import Wgmma
+from .problem import Problem, interpreted, tolerance, work
 
 kernel = Kernel(
     problem=Problem,

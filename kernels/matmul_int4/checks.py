@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.matmul_int4.problem import GROUPS, TILE_K, TILE_N, up
+from .problem import GROUPS, TILE_K, TILE_N, up
 
 ENDLESS = 1 << 30
 """Weights of the one group of a channel."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from kernels.matmul_int4.checks import checked
-from kernels.matmul_int4.problem import GROUPS
+from .checks import checked
+from .problem import GROUPS
 
 
 def cuda(

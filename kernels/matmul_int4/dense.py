@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from kernels.matmul_int4.problem import Problem
-from kernels.matmul_int4.reference import dequantised, unpack
-from kernels.matmul_int4.reference import inputs as packed_inputs
-from kernels.tensors import dtype_of
+from kernel_pipeline.tensors import dtype_of
+
+from .problem import Problem
+from .reference import dequantised, unpack
+from .reference import inputs as packed_inputs
 
 
 def inputs(problem: Problem, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from kernels.matmul_int4.problem import GROUPS, Problem
-from kernels.matmul_int4.reference import dequantised, unpack
-from kernels.ops.declaration import Derivative, NotServedError, Op, as_matrix, problem_of
+from kernel_pipeline.ops.declaration import Derivative, NotServedError, Op, as_matrix, problem_of
+
+from .problem import GROUPS, Problem
+from .reference import dequantised, unpack
 
 
 def matmul_int4(

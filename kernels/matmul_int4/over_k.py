@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import torch
 
-from kernels.matmul_int4.problem import Problem
-from kernels.matmul_int4.reference import MIDDLE, weights
-from kernels.matmul_int4.reference import inputs as packed_inputs
+from .problem import Problem
+from .reference import MIDDLE, weights
+from .reference import inputs as packed_inputs
 
 WORD = 8
 """Weights of a word, the first in its lowest bits."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernels import transposed_tiles
-from kernels.contract import Gpu, one_of
-from kernels.matmul_int4.problem import TILE_K, Problem, up
-from kernels.transposed_tiles import MOST_SUMS, Wgmma
+from kernel_pipeline.contract import Gpu, one_of
+
+from .. import transposed_tiles
+from ..transposed_tiles import MOST_SUMS, Wgmma
+from .problem import TILE_K, Problem, up
 
 
 @dataclass(frozen=True, kw_only=True)

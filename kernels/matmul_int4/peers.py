@@ -6,7 +6,7 @@ from functools import cache
 
 import torch
 
-from kernels.matmul_int4.problem import GROUPS
+from .problem import GROUPS
 
 
 def gemlite(

@@ -6,8 +6,9 @@ import math
 
 import torch
 
-from kernels.matmul_int4.problem import GROUPS, TILE_K, TILE_N, Problem, up
-from kernels.tensors import dtype_of, normal
+from kernel_pipeline.tensors import dtype_of, normal
+
+from .problem import GROUPS, TILE_K, TILE_N, Problem, up
 
 SPREAD = 1 / math.sqrt(22.5)
 """Of scales and zeros: ``(q - 8) * scale + zero`` then has a variance of 1, where q is any of 0 to 15."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from kernels.matmul_int4.problem import GROUPS
-from kernels.tensors import without_padding
+from kernel_pipeline.tensors import without_padding
+
+from .problem import GROUPS
 
 
 def product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

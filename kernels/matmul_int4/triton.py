@@ -10,11 +10,12 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.matmul.triton import grouped
-from kernels.matmul_int4.checks import as_pairs, checked
-from kernels.matmul_int4.problem import TILE_K
-from kernels.matmul_int4.triton_weights import pairs_at, scale_and_zero, weights, words_at
-from kernels.tensors import launch_grid
+from kernel_pipeline.tensors import launch_grid
+
+from ..matmul.triton import grouped
+from .checks import as_pairs, checked
+from .problem import TILE_K
+from .triton_weights import pairs_at, scale_and_zero, weights, words_at
 
 GROUP_M = 8
 """Tiles of x that are gone over together, so that programs of one time share tiles of both in L2."""

@@ -9,9 +9,9 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.matmul_int4.checks import as_pairs, checked
-from kernels.matmul_int4.torch import product
-from kernels.matmul_int4.triton_weights import pairs_at, scale_and_zero, weights, words_at
+from .checks import as_pairs, checked
+from .torch import product
+from .triton_weights import pairs_at, scale_and_zero, weights, words_at
 
 BLOCK_N = 16
 BLOCK_K = 256

@@ -6,8 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.matmul_int4.checks import as_pairs, checked
-from kernels.matmul_int4.triton_weights import pairs_at, scale_and_zero, weight, words_at
+from .checks import as_pairs, checked
+from .triton_weights import pairs_at, scale_and_zero, weight, words_at
 
 
 @triton.jit  # type: ignore[untyped-decorator]

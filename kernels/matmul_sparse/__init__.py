@@ -22,8 +22,10 @@ The pattern and its instructions: Mishra et al., "Accelerating Sparse Deep Neura
 
 from __future__ import annotations
 
-from kernels.contract import Kernel, Provider
-from kernels.matmul_sparse.parameters import (
+from kernel_pipeline.contract import Kernel, Provider
+
+from ..transposed_tiles import Wgmma
+from .parameters import (
     Algorithm,
     Tiles,
     Warps,
@@ -32,8 +34,7 @@ from kernels.matmul_sparse.parameters import (
     warps_fit,
     wgmma_fits,
 )
-from kernels.matmul_sparse.problem import Problem, interpreted, tolerance, work
-from kernels.transposed_tiles import Wgmma
+from .problem import Problem, interpreted, tolerance, work
 
 kernel = Kernel(
     problem=Problem,

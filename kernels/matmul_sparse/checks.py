@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.matmul_sparse.problem import TILE_K, TILE_N, up
+from .problem import TILE_K, TILE_N, up
 
 Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.matmul_sparse.checks import checked
+from .checks import checked
 
 
 def cuda(

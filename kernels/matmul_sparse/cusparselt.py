@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import torch
 
-from kernels.matmul_sparse.dense import inputs as dense_inputs
-from kernels.matmul_sparse.problem import Problem
+from .dense import inputs as dense_inputs
+from .problem import Problem
 
 
 def inputs(problem: Problem, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from kernels.matmul_sparse.problem import Problem
-from kernels.matmul_sparse.reference import dense
-from kernels.matmul_sparse.reference import inputs as sparse_inputs
+from .problem import Problem
+from .reference import dense
+from .reference import inputs as sparse_inputs
 
 
 def inputs(problem: Problem, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from kernels.matmul_sparse.problem import Problem
-from kernels.matmul_sparse.reference import dense
-from kernels.ops.declaration import Derivative, NotServedError, Op, as_matrix, problem_of
+from kernel_pipeline.ops.declaration import Derivative, NotServedError, Op, as_matrix, problem_of
+
+from .problem import Problem
+from .reference import dense
 
 
 def matmul_sparse(x: torch.Tensor, values: torch.Tensor, metadata: torch.Tensor) -> torch.Tensor:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernels import transposed_tiles
-from kernels.contract import Gpu, one_of
-from kernels.matmul_sparse.problem import TILE_K, TILE_N, Problem
-from kernels.transposed_tiles import Wgmma
+from kernel_pipeline.contract import Gpu, one_of
+
+from .. import transposed_tiles
+from ..transposed_tiles import Wgmma
+from .problem import TILE_K, TILE_N, Problem
 
 
 @dataclass(frozen=True, kw_only=True)

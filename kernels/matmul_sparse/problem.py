@@ -6,7 +6,7 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
-from kernels.contract import EPSILON, Tolerance, Work, bytes_of, one_of
+from kernel_pipeline.contract import EPSILON, Tolerance, Work, bytes_of, one_of
 
 TILE_N = 16
 """Rows of w in a tile of the metadata."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from kernels.matmul_sparse.problem import TILE_K, TILE_N, Problem, up
-from kernels.tensors import dtype_of, normal
+from kernel_pipeline.tensors import dtype_of, normal
+
+from .problem import TILE_K, TILE_N, Problem, up
 
 PLACES = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
 """Which two of four neighbours are kept."""

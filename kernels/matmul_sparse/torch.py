@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.tensors import without_padding
+from kernel_pipeline.tensors import without_padding
 
 
 def dense(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

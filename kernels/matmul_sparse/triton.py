@@ -11,9 +11,10 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.matmul.triton import grouped
-from kernels.matmul_sparse.checks import checked
-from kernels.tensors import launch_grid
+from kernel_pipeline.tensors import launch_grid
+
+from ..matmul.triton import grouped
+from .checks import checked
 
 GROUP_M = 8
 """Tiles of x that are gone over together, so that programs of one time share tiles of both in L2."""

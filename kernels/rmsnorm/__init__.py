@@ -14,9 +14,10 @@ There is no backward pass.
 
 from __future__ import annotations
 
-from kernels.contract import Kernel, Provider, Tolerance, Work, bytes_of
-from kernels.rows import Matrix, Row, Tile, elements_a_thread, few_rows, row_fits, rows_fit_tile, step_fits
-from kernels.rows_plan import RowsPlan, plan_fits
+from kernel_pipeline.contract import Kernel, Provider, Tolerance, Work, bytes_of
+
+from ..rows import Matrix, Row, Tile, elements_a_thread, few_rows, row_fits, rows_fit_tile, step_fits
+from ..rows_plan import RowsPlan, plan_fits
 
 EPS = 1e-6
 """Added to the mean square; also in cuda.cu and cpp.cpp."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.rmsnorm import EPS
+from . import EPS
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

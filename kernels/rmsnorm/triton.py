@@ -11,9 +11,10 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.rmsnorm import EPS
-from kernels.rows import constexpr_columns, constexpr_columns_of_few_rows, row_too_wide
-from kernels.tensors import check_affine, check_dtype, check_matrix, launch_grid
+from kernel_pipeline.tensors import check_affine, check_dtype, check_matrix, launch_grid
+
+from ..rows import constexpr_columns, constexpr_columns_of_few_rows, row_too_wide
+from . import EPS
 
 _EPS = tl.constexpr(EPS)
 

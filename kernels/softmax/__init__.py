@@ -15,10 +15,11 @@ has weight 0. A matrix without columns is refused by the providers written here;
 
 from __future__ import annotations
 
-from kernels.contract import Kernel, Provider, Tolerance, Work, bytes_of
-from kernels.rows import Matrix, Row, Tile, elements_a_thread, few_rows, row_fits, rows_fit_tile, step_fits
-from kernels.rows_plan import RowsPlan, plan_fits
-from kernels.threads import Threads, numba_fits
+from kernel_pipeline.contract import Kernel, Provider, Tolerance, Work, bytes_of
+from kernel_pipeline.threads import Threads, numba_fits
+
+from ..rows import Matrix, Row, Tile, elements_a_thread, few_rows, row_fits, rows_fit_tile, step_fits
+from ..rows_plan import RowsPlan, plan_fits
 
 TOLERANCES = {
     "float32": Tolerance(rtol=2e-5, atol=2e-38),

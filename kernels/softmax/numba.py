@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from numba import cuda, float32
 
-from kernels.numba_launch import check_numba, launch
-from kernels.tensors import check_matrix
+from kernel_pipeline.numba_launch import check_numba, launch
+from kernel_pipeline.tensors import check_matrix
 
 LANES = 32
 """How many numbers of a block its threads reduce each by themselves."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from kernels.ops.declaration import Derivative, NotServedError, Op, as_matrix, like
-from kernels.ops.rows import rows_problem
+from kernel_pipeline.ops.declaration import Derivative, NotServedError, Op, as_matrix, like
+
+from ..row_functions import rows_problem
 
 
 def softmax(x: torch.Tensor, dim: int = -1) -> torch.Tensor:

@@ -20,8 +20,9 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from kernels.contract import Gpu, Kernel, Provider, Tolerance, Work, bytes_of, one_of
-from kernels.matmul_sparse.problem import TILE_K, TILE_N, up
+from kernel_pipeline.contract import Gpu, Kernel, Provider, Tolerance, Work, bytes_of, one_of
+
+from ..matmul_sparse.problem import TILE_K, TILE_N, up
 
 MOST_INTERPRETED = 130
 """The largest dimension that Triton's interpreter is given: two tiles of 64, the last in part."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from kernels.matmul_sparse.problem import TILE_K, up
-from kernels.matmul_sparse.reference import pack
-from kernels.sparsify import Problem
-from kernels.tensors import dtype_of, normal
+from kernel_pipeline.tensors import dtype_of, normal
+
+from ..matmul_sparse.problem import TILE_K, up
+from ..matmul_sparse.reference import pack
+from . import Problem
 
 
 def inputs(problem: Problem, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:

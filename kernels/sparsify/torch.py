@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from kernels.matmul_sparse.reference import pack
-from kernels.sparsify.checks import checked
-from kernels.sparsify.reference import filled_up
+from ..matmul_sparse.reference import pack
+from .checks import checked
+from .reference import filled_up
 
 
 def sparsify(w: torch.Tensor, step: str) -> torch.Tensor | tuple[torch.Tensor, ...]:

@@ -9,8 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.matmul_sparse.problem import TILE_K, TILE_N, up
-from kernels.sparsify.checks import checked
+from ..matmul_sparse.problem import TILE_K, TILE_N, up
+from .checks import checked
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -12,10 +12,11 @@ The square of a number above the dtype's square root overflows to infinity, as t
 
 from __future__ import annotations
 
-from kernels.contract import EPSILON, Kernel, Provider, Tolerance, Work, bytes_of
-from kernels.elementwise import Matrix, few_rows
-from kernels.rows import Row, Tile, elements_a_thread, row_fits
-from kernels.threads import Threads, numba_fits
+from kernel_pipeline.contract import EPSILON, Kernel, Provider, Tolerance, Work, bytes_of
+from kernel_pipeline.threads import Threads, numba_fits
+
+from ..elementwise import Matrix, few_rows
+from ..rows import Row, Tile, elements_a_thread, row_fits
 
 SMALLEST_NORMAL = {"float32": 2.0**-126, "bfloat16": 2.0**-126, "float16": 2.0**-14}
 """The smallest number of a dtype that is not subnormal."""

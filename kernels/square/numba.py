@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from numba import cuda, float32
 
-from kernels.numba_launch import blocks_for, check_numba, launch
+from kernel_pipeline.numba_launch import blocks_for, check_numba, launch
 
 
 @cuda.jit  # type: ignore[untyped-decorator]

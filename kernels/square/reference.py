@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from kernels.elementwise import Matrix
-from kernels.tensors import dtype_of, normal
+from kernel_pipeline.tensors import dtype_of, normal
+
+from ..elementwise import Matrix
 
 
 def inputs(problem: Matrix, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:

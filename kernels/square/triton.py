@@ -9,8 +9,9 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.rows import row_too_wide
-from kernels.tensors import check_dtype, launch_grid
+from kernel_pipeline.tensors import check_dtype, launch_grid
+
+from ..rows import row_too_wide
 
 
 @triton.jit  # type: ignore[untyped-decorator]

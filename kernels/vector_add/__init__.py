@@ -15,9 +15,10 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from kernels.contract import EPSILON, Kernel, Provider, Tolerance, Work, bytes_of, one_of
-from kernels.rows import Tile, elements_a_thread
-from kernels.threads import Threads, numba_fits
+from kernel_pipeline.contract import EPSILON, Kernel, Provider, Tolerance, Work, bytes_of, one_of
+from kernel_pipeline.threads import Threads, numba_fits
+
+from ..rows import Tile, elements_a_thread
 
 SMALLEST_NORMAL = {"float32": 2.0**-126, "bfloat16": 2.0**-126, "float16": 2.0**-14}
 """The smallest number of a dtype that is not subnormal."""

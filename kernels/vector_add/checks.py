@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.tensors import check_dtype
+from kernel_pipeline.tensors import check_dtype
 
 
 def check_vectors(x: torch.Tensor, y: torch.Tensor) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.vector_add.checks import check_vectors
+from .checks import check_vectors
 
 
 def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from numba import cuda, float32
 
-from kernels.numba_launch import check_numba, launch
-from kernels.vector_add.checks import check_vectors
+from kernel_pipeline.numba_launch import check_numba, launch
+
+from .checks import check_vectors
 
 
 @cuda.jit  # type: ignore[untyped-decorator]

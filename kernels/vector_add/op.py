@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from kernels.ops.declaration import Derivative, NotServedError, Op, problem_of
-from kernels.vector_add import Vectors
+from kernel_pipeline.ops.declaration import Derivative, NotServedError, Op, problem_of
+
+from . import Vectors
 
 
 def vector_add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

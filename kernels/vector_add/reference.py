@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from kernels.tensors import dtype_of, normal
-from kernels.vector_add import Vectors
+from kernel_pipeline.tensors import dtype_of, normal
+
+from . import Vectors
 
 
 def inputs(problem: Vectors, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:

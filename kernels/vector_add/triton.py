@@ -9,8 +9,9 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.tensors import launch_grid
-from kernels.vector_add.checks import check_vectors
+from kernel_pipeline.tensors import launch_grid
+
+from .checks import check_vectors
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -16,7 +16,7 @@ from typing import Any
 
 from pipeline import ROOT, UserError
 
-SOURCES = ("conf", "kernels", "pipeline")
+SOURCES = ("conf", "kernel_pipeline", "kernels", "pipeline")
 """The folders of the working tree that go along to every host."""
 
 ANSWERS_S = 10.0

@@ -9,8 +9,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import kernels
-from kernels.contract import Gpu
+from kernel_pipeline import loading
+from kernel_pipeline.contract import Gpu
 from pipeline import ROOT, UserError
 from pipeline.execution import controls
 from pipeline.execution.compile_pool import Ahead, Compilers
@@ -99,7 +99,7 @@ class Station:
         self._compilers = self._stack.enter_context(Compilers(here.compute_capability))
         code, felt = {}, {}
         for where in told.kernels:
-            identity = Identity(kernels.load(where), here, told.settings, told.seed)
+            identity = Identity(loading.load(where), here, told.settings, told.seed)
             code[where] = code_of(identity)
             providers = identity.loaded.kernel.providers
             felt[where] = {one.name: identity.relevant_environment(one.name) for one in providers}
@@ -115,7 +115,7 @@ class Station:
         supervisor.canary = chunk.canary
         supervisor.changes.clear()
         if chunk.where not in self._ahead:
-            self._ahead[chunk.where] = Ahead(kernels.load(chunk.where), self._compilers)
+            self._ahead[chunk.where] = Ahead(loading.load(chunk.where), self._compilers)
         ahead = self._ahead[chunk.where]
         ahead.submit([*chunk.points, *chunk.next])
         if supervisor.device.kind == "cpu":  # what is timed there shares its cores with no compiler

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, cast
 
-from kernels import Loaded
+from kernel_pipeline.loading import Loaded
 from pipeline import UserError
 from pipeline.cluster import engine
 from pipeline.cluster.engine import LostError, Node

@@ -29,7 +29,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-import kernels
+from kernel_pipeline import loading
 from pipeline import UserError, unknown
 from pipeline.command import explanation, forked, interrupt
 from pipeline.command import words as command_words
@@ -315,7 +315,7 @@ def made_of(schema: type[C], config: DictConfig, line: CommandLine) -> list[C]:
     """The checked options of a composition, for each of its kernels. Raises UserError."""
     config = with_chosen(config)
     if OmegaConf.is_missing(config, "kernel"):
-        raise UserError(f"kernel is missing: write kernel=NAME with one of {', '.join(kernels.names())}.")
+        raise UserError(f"kernel is missing: write kernel=NAME with one of {', '.join(loading.names())}.")
     made = [checked(schema, one, line.tracking_uri) for one in of_each_kernel(schema, config)]
     for one in made:
         check_names(one)

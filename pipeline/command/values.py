@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from kernels.contract import Value
+from kernel_pipeline.contract import Value
 from pipeline import unknown
 from pipeline.inspection.ncu import SETS
 from pipeline.inspection.occupancy import LIMITS

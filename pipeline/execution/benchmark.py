@@ -15,7 +15,7 @@ from time import perf_counter
 
 from rich.table import Table
 
-from kernels.contract import Value, shown
+from kernel_pipeline.contract import Value, shown
 from pipeline import ROOT, UserError
 from pipeline.machine.device import Device
 

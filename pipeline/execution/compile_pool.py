@@ -16,8 +16,8 @@ from threading import Lock, Thread
 from types import TracebackType
 from typing import Self
 
-from kernels import Loaded
-from kernels.contract import Provider
+from kernel_pipeline.contract import Provider
+from kernel_pipeline.loading import Loaded
 from pipeline import UserError
 from pipeline.execution.protocol import Compiled, Wanted, receive, send
 from pipeline.machine.device import cpu_threads

@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection
 from threading import RLock
 from typing import Any
 
-import kernels
+from kernel_pipeline import loading
 from pipeline.execution.offline import compile_for, compile_point, only_compile
 from pipeline.execution.protocol import Compiled, Wanted, receive, send
 from pipeline.machine.reaper import die_with
@@ -64,7 +64,7 @@ class CompileForks:
         follow as soon as it is done and a process is free, for they cost little. Those that take longest are
         begun first.
         """
-        kernel = kernels.load(wanted.where).kernel
+        kernel = loading.load(wanted.where).kernel
 
         def weight(point: Point) -> float:
             provider = kernel.provider(point.provider)

@@ -44,7 +44,7 @@ def call(where: str, point: Point, device: Device, seed: int) -> Outcome:
 def _called(where: str, point: Point, device: Device, seed: int) -> Outcome:
     import torch
 
-    from kernels import as_tuple
+    from kernel_pipeline.loading import as_tuple
     from pipeline.execution import instance, verification
     from pipeline.execution.editions import expected_of, tolerances_of
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-import kernels
-from kernels import Tensors
-from kernels.contract import Tolerance
+from kernel_pipeline import loading
+from kernel_pipeline.contract import Tolerance
+from kernel_pipeline.loading import Tensors
 from pipeline.execution import verification
 from pipeline.execution.faults import FaultyError
 from pipeline.execution.protocol import EDITIONS
@@ -34,7 +34,7 @@ class Case:
     """A kernel at a problem, with the editions that were made of it so far."""
 
     key: tuple[str, Values]
-    loaded: kernels.Loaded
+    loaded: loading.Loaded
     problem: Any
     declared: tuple[Declared, ...]
     tolerances: tuple[Tolerance, ...]
@@ -54,14 +54,14 @@ class Case:
             del self.editions[later]
 
 
-def case_of(loaded: kernels.Loaded, problem: Any, key: tuple[str, Values]) -> Case:
+def case_of(loaded: loading.Loaded, problem: Any, key: tuple[str, Values]) -> Case:
     """A kernel at a problem, without editions."""
     declared = loaded.outputs(problem)
     return Case(key, loaded, problem, declared, tolerances_of(loaded, problem, declared))
 
 
 def tolerances_of(
-    loaded: kernels.Loaded, problem: Any, declared: tuple[Declared, ...]
+    loaded: loading.Loaded, problem: Any, declared: tuple[Declared, ...]
 ) -> tuple[Tolerance, ...]:
     """A kernel's tolerance for each output."""
     tolerance = loaded.kernel.tolerance(problem)
@@ -78,7 +78,7 @@ def answered(case: Case, inputs: Tensors) -> Edition:
 
 
 def expected_of(
-    loaded: kernels.Loaded,
+    loaded: loading.Loaded,
     problem: Any,
     given: Tensors,
     inputs: Tensors,

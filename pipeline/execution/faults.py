@@ -6,7 +6,7 @@ import re
 
 import torch
 
-import kernels
+from kernel_pipeline import loading
 from pipeline.execution.protocol import Failed
 from pipeline.points import author
 from pipeline.store.record import Status
@@ -26,7 +26,7 @@ def failed(error: Exception) -> Failed:
         return Failed(status=error.status, error=str(error))
     if isinstance(error, torch.OutOfMemoryError):
         return Failed(status="out_of_memory", error=str(error).split(". ", maxsplit=1)[0])
-    folders = [loaded.folder for loaded in kernels.known()]
+    folders = [loaded.folder for loaded in loading.known()]
     return Failed(status=classify(error), error=without_colors(author.told(error, folders)))
 
 

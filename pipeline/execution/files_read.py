@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import kernels
+from kernel_pipeline import loading
 from pipeline import ROOT
 from pipeline.execution.identity import source
 from pipeline.points.opened import installed
@@ -23,7 +23,7 @@ SYSTEM = ("/bin/", "/dev/", "/etc/", "/lib", "/opt/", "/proc/", "/run/", "/sbin/
 """Folders of the machine's own files."""
 
 OURS = str(ROOT / "pipeline") + os.sep
-KERNELS = str(kernels.ROOT) + os.sep
+KERNELS = (str(loading.ROOT) + os.sep, str(loading.LIBRARY) + os.sep)
 
 
 class FilesRead:
@@ -101,7 +101,7 @@ def _frames(innermost: FrameType | None) -> Iterator[FrameType]:
 
 @cache
 def _keyed(where: str, provider: str) -> frozenset[Path]:
-    loaded = kernels.load(where)
+    loaded = loading.load(where)
     return source(loaded, loaded.kernel.provider(provider)).files
 
 

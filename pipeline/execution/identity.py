@@ -13,9 +13,9 @@ from typing import Any
 
 import yaml
 
-import kernels
-from kernels.contract import Provider
-from kernels.toolchain import CXX_FLAGS, NVCC_FLAGS
+from kernel_pipeline import loading
+from kernel_pipeline.contract import Provider
+from kernel_pipeline.toolchain import CXX_FLAGS, NVCC_FLAGS
 from pipeline import ROOT, UserError
 from pipeline.execution import versions
 from pipeline.machine.device import Device
@@ -50,7 +50,7 @@ class Identity:
 
     def __init__(
         self,
-        loaded: kernels.Loaded,
+        loaded: loading.Loaded,
         environment: Environment,
         settings: TimingSettings,
         seed: int,
@@ -115,10 +115,10 @@ def settings_beside(ledger: Path) -> tuple[TimingSettings, int] | None:
         return None
 
 
-def source(loaded: kernels.Loaded, provider: Provider) -> ProviderSource:
-    """What a provider runs: its entry, the inputs, the reference, the tolerance and the
-    problem's methods, with every definition that these reach in the kernel's folder and in ``kernels/``; of
-    C++ and CUDA its files and those of ours that they include, with the compiler's flags.
+def source(loaded: loading.Loaded, provider: Provider) -> ProviderSource:
+    """The source that a provider runs: its entry, the inputs, the reference, the tolerance and the problem's
+    methods, with every definition that these reach in the kernel's folder, ``kernels/`` and
+    ``kernel_pipeline/``; of C++ and CUDA its files and ours that they include, with the compiler's flags.
 
     Raises UserError with the file for source that can't be read.
     """
@@ -134,8 +134,8 @@ def source(loaded: kernels.Loaded, provider: Provider) -> ProviderSource:
     if provider.file.endswith(".py"):
         entries.append((folder / provider.file, provider.function))
     if provider.compiled:
-        entries.append((kernels.ROOT / "compiled.py", "compiled"))
-    roots = {"kernels": kernels.ROOT}
+        entries.append((loading.LIBRARY / "compiled.py", "compiled"))
+    roots = {"kernels": loading.ROOT, "kernel_pipeline": loading.LIBRARY}
     if loaded.is_outside:
         roots[OUTSIDE] = folder
     try:
@@ -148,7 +148,7 @@ def source(loaded: kernels.Loaded, provider: Provider) -> ProviderSource:
             "compiled": provider.compiled,
         }
         if provider.extension is not None:
-            shared = [kernels.ROOT, kernels.ROOT / "include"]
+            shared = [loading.ROOT, loading.ROOT / "include"]
             of_text["text"] = tokens.closure(folder / provider.extension, [folder, *shared])
             is_cuda = extension.is_cuda(provider.extension)
             of_text["flags"] = NVCC_FLAGS if is_cuda else CXX_FLAGS

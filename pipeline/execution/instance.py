@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-import kernels
-from kernels import Tensors, as_tuple
-from kernels.contract import Provider
+from kernel_pipeline import loading
+from kernel_pipeline.contract import Provider
+from kernel_pipeline.loading import Tensors, as_tuple
 from pipeline.execution import interpreter, verification
 from pipeline.execution.faults import FaultyError
 from pipeline.execution.protocol import InputValues
@@ -33,7 +33,7 @@ class Instance:
     """A provider at a problem: ``call`` takes inputs alone. ``library`` is the extension that was loaded for
     it."""
 
-    loaded: kernels.Loaded
+    loaded: loading.Loaded
     provider: Provider
     problem: Any
     call: Callable[..., Any]
@@ -48,7 +48,7 @@ class Instance:
         those that there are may come in any order."""
         if self.loaded.kernel.any_order:
             return None
-        formed = kernels.load(self.loaded.address(self.provider.name))
+        formed = loading.load(self.loaded.address(self.provider.name))
         return lambda number: formed.inputs(self.problem, device, RING_SEED + number)
 
 
@@ -61,7 +61,7 @@ def bytes_of(found: Instance, inputs: Tensors) -> int:
 def standalone(where: str, point: Point, interpreted: bool = False) -> Instance:
     """The same as ``load_instance`` of a point whose inputs nobody else makes: they are in the provider's
     form."""
-    return load_instance(kernels.load(where).address(point.provider), point, interpreted)
+    return load_instance(loading.load(where).address(point.provider), point, interpreted)
 
 
 def load_instance(where: str, point: Point, interpreted: bool = False) -> Instance:
@@ -70,7 +70,7 @@ def load_instance(where: str, point: Point, interpreted: bool = False) -> Instan
 
     Raises whatever the kernel's files, the compiler or the loader raise.
     """
-    loaded = kernels.load(where)
+    loaded = loading.load(where)
     provider = loaded.kernel.provider(point.provider)
     problem = problems.make(loaded.kernel.problem, point.problem)
     if interpreted:

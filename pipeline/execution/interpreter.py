@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-import kernels
+from kernel_pipeline import loading
 from pipeline.points import author
 
 NO_GPU = (
@@ -37,7 +37,7 @@ HIGH_HALF = 16
 def reason(error: BaseException) -> str | None:
     """Why an exception of an interpreted call says nothing about the provider; None where it does."""
     if any(_is_of_interpreter(one) for one in _causes(error)):
-        folders = [loaded.folder for loaded in kernels.known()]
+        folders = [loaded.folder for loaded in loading.known()]
         return f"only a GPU can tell: {author.told(error, folders)}"
     return None
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from kernels import Loaded
+from kernel_pipeline.loading import Loaded
 from pipeline.points import problems
 from pipeline.points.frozen import Values
 from pipeline.points.plan import Plan

@@ -8,8 +8,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, get_args
 
-import kernels
-from kernels.contract import Provider
+from kernel_pipeline import loading
+from kernel_pipeline.contract import Provider
 from pipeline.execution import identity, versions
 from pipeline.execution.identity import Identity
 from pipeline.points import problems
@@ -205,7 +205,7 @@ class Today:
     the ledger, as the files beside it tell; what they don't tell makes no row old.
     """
 
-    def __init__(self, path: Path, loaded: kernels.Loaded) -> None:
+    def __init__(self, path: Path, loaded: loading.Loaded) -> None:
         self.path = path
         self.loaded = loaded
         self.kind = "cpu" if path.stem.startswith("cpu-") else "cuda"

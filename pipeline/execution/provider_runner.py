@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import torch
 
-from kernels import Tensors
+from kernel_pipeline.loading import Tensors
 from pipeline.execution import instance, interpreter, verification
 from pipeline.execution.faults import FaultyError
 from pipeline.execution.files_read import listening

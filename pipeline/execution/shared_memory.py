@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from kernels import Tensors
+from kernel_pipeline.loading import Tensors
 from pipeline.execution.protocol import Layout, Region
 from pipeline.execution.verification import Declared
 from pipeline.timing.stopwatch import ALIGNMENT, span_of

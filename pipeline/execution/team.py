@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
-from kernels import Loaded
+from kernel_pipeline.loading import Loaded
 from pipeline import UserError
 from pipeline.execution.compile_pool import Ahead, Compilers
 from pipeline.execution.crew import Crew, Report

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from kernels import Tensors, as_tuple
-from kernels.contract import Tolerance
+from kernel_pipeline.contract import Tolerance
+from kernel_pipeline.loading import Tensors, as_tuple
 from pipeline.execution import instance
 from pipeline.execution.instance import Instance
 from pipeline.points.frozen import Values

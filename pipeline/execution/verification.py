@@ -10,8 +10,8 @@ from math import prod
 
 import torch
 
-from kernels import Tensors
-from kernels.contract import Tolerance
+from kernel_pipeline.contract import Tolerance
+from kernel_pipeline.loading import Tensors
 from pipeline.store.record import Outcome, Rate
 from pipeline.timing.stopwatch import span_of
 

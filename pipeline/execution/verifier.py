@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-import kernels
-from kernels import Tensors
+from kernel_pipeline import loading
+from kernel_pipeline.loading import Tensors
 from pipeline.execution import instance, verification
 from pipeline.execution.audit import SHOWN
 from pipeline.execution.editions import Case, Edition, answered, case_of, declared_bytes
@@ -105,7 +105,7 @@ class Verifier:
     def prepare(self, request: Prepare) -> Prepared:
         """Find room for a problem's inputs and outputs. Raises FaultyError if there is none."""
         read = listening()
-        loaded = kernels.load(request.where)
+        loaded = loading.load(request.where)
         kernel = loaded.kernel
         problem = problems.make(kernel.problem, request.point.problem)
         interpreted = self.device.type == "cpu" and kernel.provider(request.point.provider).interpreted

@@ -12,8 +12,8 @@ from multiprocessing.connection import Connection
 
 import torch
 
-import kernels
-from kernels import Tensors
+from kernel_pipeline import loading
+from kernel_pipeline.loading import Tensors
 from pipeline.execution import verification, verifier
 from pipeline.execution.faults import failed
 from pipeline.execution.protocol import (
@@ -55,9 +55,9 @@ class AccuracyVerifier(Verifier):
 
     def prepare(self, request: Prepare) -> Prepared:
         """Find room for a problem's inputs, in the form that the provider takes, and its outputs."""
-        loaded = kernels.load(request.where)
+        loaded = loading.load(request.where)
         address = loaded.address(request.point.provider)
-        if self._case is not None and self._case.loaded != kernels.load(address):
+        if self._case is not None and self._case.loaded != loading.load(address):
             # One problem's case in another form: its key is the same, its inputs are not.
             self.release(Release())
         return super().prepare(request.model_copy(update={"where": address}))

@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kernels import Loaded
-from kernels.contract import Provider
+from kernel_pipeline.contract import Provider
+from kernel_pipeline.loading import Loaded
 from pipeline.execution.identity import Identity
 from pipeline.inspection.disassembler import Resources, find_tools
 from pipeline.inspection.library import CudaLibrary

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from kernels import Loaded
+from kernel_pipeline.loading import Loaded
 from pipeline import UserError, as_typed
 from pipeline.inspection import code_target, launches
 from pipeline.inspection.code_target import KnownCode, Texts, text_names, used

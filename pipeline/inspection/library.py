@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import kernels
+from kernel_pipeline import loading
 from pipeline import UserError, as_typed
 from pipeline.inspection.disassembler import Analysis, Resources, find_tools
 from pipeline.inspection.ptx import PtxFunction, parse
@@ -67,7 +67,7 @@ class CudaLibrary:
     """The library of one CUDA source, up to date, and what it is made of. It may not be here yet: it is built
     when its functions are asked for."""
 
-    loaded: kernels.Loaded
+    loaded: loading.Loaded
     source: str
     made: Made
 
@@ -143,7 +143,7 @@ class CudaLibrary:
         return sorted(functions, key=lambda one: one.name), texts
 
 
-def library_of(loaded: kernels.Loaded, source: str, report: BuildReport | None = None) -> CudaLibrary:
+def library_of(loaded: loading.Loaded, source: str, report: BuildReport | None = None) -> CudaLibrary:
     """The library of a kernel's CUDA source. What it is made of is known from a build's report that is of
     today; without one the library is built where it is missing or out of date.
 

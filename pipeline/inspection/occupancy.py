@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from math import ceil
 
-from kernels.contract import Gpu
+from kernel_pipeline.contract import Gpu
 from pipeline.points.frozen import Record
 from pipeline.store.environment import Environment
 

@@ -21,7 +21,7 @@ from pipeline.store.evidence import DeviceKernel, Operator
 from pipeline.store.files import write_atomically
 
 if TYPE_CHECKING:
-    from kernels import Tensors
+    from kernel_pipeline.loading import Tensors
 
 WAIT, WARM_UP, ACTIVE = 1, 2, 3
 """Calls before the profiler is switched on, while it warms up, and that it records."""

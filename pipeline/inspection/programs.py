@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from kernels.contract import Gpu
+from kernel_pipeline.contract import Gpu
 from pipeline import UserError
 from pipeline.execution.compile_server import alike
 from pipeline.execution.offline import compile_for, compile_point, only_compile
@@ -120,9 +120,9 @@ def _end_with(sentinel: int) -> None:
 
 
 def _compile(where: str, points: Sequence[Point], architecture: str) -> list[CompiledPoint]:
-    import kernels
+    from kernel_pipeline import loading
 
-    loaded = kernels.load(where)
+    loaded = loading.load(where)
     sources = Sources.of(loaded)
     known: dict[str, Program] = {}
     found = []

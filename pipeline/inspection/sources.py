@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import kernels
-from kernels import Loaded
+from kernel_pipeline import loading
+from kernel_pipeline.loading import Loaded
 
 INSTALLED = re.compile(r"^.*?(?:site-packages|dist-packages|include)/")
 """What stands before a file's path within the package that brought it."""
@@ -68,7 +68,7 @@ class Sources:
             return Path(file)
         if self.outside is not None and below.startswith(f"{self.outside.name}/"):
             return self.outside.parent / below
-        return kernels.ROOT.parent / below
+        return loading.ROOT.parent / below
 
 
 REPOSITORY = Sources()
@@ -77,7 +77,7 @@ REPOSITORY = Sources()
 
 @cache
 def _below(path: str, outside: Path | None) -> str | None:
-    for folder in (outside, kernels.ROOT):
+    for folder in (outside, loading.ROOT):
         if folder is None:
             continue
         if path.startswith((f"{folder}/", f"{folder.name}/")):

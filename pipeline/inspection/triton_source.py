@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from kernels.contract import Value
+from kernel_pipeline.contract import Value
 from pipeline import ROOT, UserError, unknown
 from pipeline.points.syntax import bound, scope
 

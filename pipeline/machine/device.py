@@ -15,7 +15,7 @@ from typing import Literal
 
 import pynvml
 
-from kernels.contract import Gpu
+from kernel_pipeline.contract import Gpu
 from pipeline import UserError
 from pipeline.machine import attributes
 from pipeline.points.frozen import Record

@@ -13,8 +13,8 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-from kernels import toolchain
-from kernels.toolchain import SYSTEM_CUDA, Cxx, NoCompilerError, Nvcc, demangle
+from kernel_pipeline import toolchain
+from kernel_pipeline.toolchain import SYSTEM_CUDA, Cxx, NoCompilerError, Nvcc, demangle
 from pipeline import UserError
 from pipeline.machine.device import Device, capabilities, cpu, cpu_threads, driver_facts_of
 from pipeline.machine.torch_install import installed_torch

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError
 
-import kernels
-from kernels.contract import ContractError, Kernel, Value, Variable
+from kernel_pipeline import loading
+from kernel_pipeline.contract import ContractError, Kernel, Value, Variable
 from pipeline import ROOT, UserError, unknown
 from pipeline.points import author
 from pipeline.points.frozen import Record
@@ -137,7 +137,7 @@ class KernelConfig(Record):
 class Entry:
     """A kernel and its YAML."""
 
-    loaded: kernels.Loaded
+    loaded: loading.Loaded
     config: KernelConfig
     path: Path
 
@@ -169,19 +169,19 @@ def find(where: str) -> Entry:
     Raises UserError with what to write instead where either is missing or can't be read.
     """
     try:
-        loaded = kernels.load(where)
+        loaded = loading.load(where)
     except KeyError:
-        raise unknown("kernel", where, kernels.names()) from None
+        raise unknown("kernel", where, loading.names()) from None
     except FileNotFoundError as missing:
         name = Path(where).name
-        hint = f" The kernel {name} of this repository is kernel={name}." if name in kernels.names() else ""
+        hint = f" The kernel {name} of this repository is kernel={name}." if name in loading.names() else ""
         raise UserError(f"kernel={where}: {missing} is not there; a kernel's folder has one.{hint}") from None
     except ContractError as error:
         raise UserError(str(error)) from error
     except Exception as error:  # whatever an author's module raises when it is imported
-        folder = Path(where).expanduser().resolve() if "/" in where else kernels.ROOT / where
+        folder = Path(where).expanduser().resolve() if "/" in where else loading.ROOT / where
         raise UserError(f"kernel={where} can't be imported: {author.told(error, [folder])}") from error
-    if loaded.is_outside and loaded.name in kernels.names():
+    if loaded.is_outside and loaded.name in loading.names():
         raise UserError(
             f"kernel={where}: {loaded.name} is a kernel of this repository, and both would share a ledger; "
             "give the folder another name."
@@ -200,7 +200,7 @@ def find(where: str) -> Entry:
     return Entry(loaded, read(path, loaded), path)
 
 
-def read(path: Path, loaded: kernels.Loaded) -> KernelConfig:
+def read(path: Path, loaded: loading.Loaded) -> KernelConfig:
     """A kernel's YAML, checked against its declaration. Raises UserError that names the file and the
     place."""
     try:
@@ -248,7 +248,7 @@ def _over(below: Any, above: Any) -> Any:
     return {**below, **{name: _over(below[name], v) if name in below else v for name, v in above.items()}}
 
 
-def _check(config: KernelConfig, path: Path, loaded: kernels.Loaded) -> None:
+def _check(config: KernelConfig, path: Path, loaded: loading.Loaded) -> None:
     """Every name in the YAML is one that the kernel declares."""
     kernel = loaded.kernel
     dimensions = kernel.dimensions()

@@ -8,7 +8,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TypeVar
 
-from kernels.contract import Kernel, Value, Variable
+from kernel_pipeline.contract import Kernel, Value, Variable
 from pipeline import UserError
 from pipeline.points import problems
 from pipeline.points.catalog import Entry

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from kernels.contract import Value
+from kernel_pipeline.contract import Value
 from pipeline.points.limits import IDENTIFIER, MOST, WORD
 
 # For plugins, which nothing here has, Pydantic would read a file of each package that is installed.

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-import kernels
-from kernels.contract import Kernel, Value, Variable, shown
+from kernel_pipeline import loading
+from kernel_pipeline.contract import Kernel, Value, Variable, shown
 from pipeline import UserError, unknown
 from pipeline.points.catalog import Entry
 from pipeline.points.point import Point
@@ -118,9 +118,9 @@ def file_name(point: Point) -> str:
 def _kernel(name: str) -> Kernel | None:
     """The declaration of a kernel that is there; results may be of others."""
     try:
-        return kernels.load(name).kernel
+        return loading.load(name).kernel
     except Exception:  # whatever an author's file raises: results are shown all the same
-        return next((one.kernel for one in kernels.known() if one.name == name), None)
+        return next((one.kernel for one in loading.known() if one.name == name), None)
 
 
 @cache

@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from kernels.contract import Gpu, Kernel, Provider, Value, Variable, shown
+from kernel_pipeline.contract import Gpu, Kernel, Provider, Value, Variable, shown
 from pipeline import UserError, unknown
 from pipeline.points import author, problems
 from pipeline.points import written as written_problems

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernels.contract import shown
+from kernel_pipeline.contract import shown
 from pipeline.points.frozen import Record, Values
 from pipeline.points.limits import Name
 

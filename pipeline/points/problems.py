@@ -7,7 +7,7 @@ from functools import cache
 from itertools import product
 from typing import Any
 
-from kernels.contract import Kernel, Value, Variable, variables
+from kernel_pipeline.contract import Kernel, Value, Variable, variables
 from pipeline import UserError
 from pipeline.points.catalog import Entry, Workload
 from pipeline.points.frozen import Values

@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from kernels.contract import Value
+from kernel_pipeline.contract import Value
 from pipeline.points.frozen import Values, digest
 from pipeline.points.point import Point
 

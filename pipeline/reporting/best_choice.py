@@ -1,5 +1,5 @@
 """The best configuration of a kernel at a problem on one machine: by what was measured there, and at a
-problem that nobody measured what ``kernels.ops`` chooses, by its own code.
+problem that nobody measured what ``kernel_pipeline.ops`` chooses, by its own code.
 
 The finalists of a provider count by their rounds; where it was in no finals, its rows of the sweeps count.
 A time that is not to be trusted counts where there is no other. One of a GPU that was held back is an upper
@@ -17,10 +17,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from kernels.contract import Gpu, Value, shown
-from kernels.ops import rule, tuned
-from kernels.ops.table import Table, TunedRegion
-from kernels.ops.tuned import Choice
+from kernel_pipeline.contract import Gpu, Value, shown
+from kernel_pipeline.ops import rule, tuned
+from kernel_pipeline.ops.table import Table, TunedRegion
+from kernel_pipeline.ops.tuned import Choice
 from pipeline import UserError
 from pipeline.execution import old_rows
 from pipeline.execution.identity import Identity
@@ -100,7 +100,7 @@ class BestChoice:
     near:
         The labels of configurations within ``NEAR`` of it, with how many times as long they take.
     chosen:
-        The provider and configuration that ``kernels.ops`` calls at the problem.
+        The provider and configuration that ``kernel_pipeline.ops`` calls at the problem.
     doublings, across:
         How far the problem is from the one of ``measured``, and whether that is on the other side of the L2
         cache.
@@ -122,7 +122,7 @@ class BestChoice:
 
     @property
     def is_chosen(self) -> bool:
-        """Whether ``kernels.ops`` calls this very configuration."""
+        """Whether ``kernel_pipeline.ops`` calls this very configuration."""
         chosen = self.chosen.provider, Values(self.chosen.parameters)
         return chosen == (self.point.provider, self.point.parameters)
 
@@ -253,7 +253,7 @@ class KernelOnMachine:
                         yield self._is_within(one) != within, pick.distance, each, some
 
     def chosen(self, problem: Any) -> Choice:
-        """The provider and configuration that ``kernels.ops`` calls at a problem."""
+        """The provider and configuration that ``kernel_pipeline.ops`` calls at a problem."""
         on_gpu = self.environment.kind == "cuda"
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
@@ -263,7 +263,7 @@ class KernelOnMachine:
 
     @cached_property
     def table(self) -> Table | None:
-        """The table that ``kernels.ops`` chooses by; it says itself what is wrong with it."""
+        """The table that ``kernel_pipeline.ops`` chooses by; it says itself what is wrong with it."""
         return tuned.table_of(self.gpu)
 
     def _is_within(self, problem: Any) -> bool:
@@ -295,7 +295,7 @@ class KernelOnMachine:
         return provenance.read(provenance.beside(self.ledger))
 
     def why(self, best: BestChoice) -> str:
-        """How ``kernels.ops`` chooses at a problem, in words."""
+        """How ``kernel_pipeline.ops`` chooses at a problem, in words."""
         how = best.chosen.how
         words = {
             "exact": "the table of tuned problems",

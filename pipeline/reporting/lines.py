@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernels.contract import shown
+from kernel_pipeline.contract import shown
 from pipeline.points import notation
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point, order

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from kernels.contract import shown
+from kernel_pipeline.contract import shown
 from pipeline import ROOT, UserError
 from pipeline.reporting.best import distrust_notes
 from pipeline.reporting.field import HeadToHead, OtherRatio

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from kernels.contract import Provider
+from kernel_pipeline.contract import Provider
 from pipeline.points import notation
 from pipeline.points.frozen import digest
 from pipeline.reporting import headlines

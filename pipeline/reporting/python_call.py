@@ -1,4 +1,4 @@
-"""How a configuration is called from Python, as lines that can be pasted: by the function of ``kernels.ops``,
+"""How a configuration is called from Python, as lines that can be pasted: by ``kernel_pipeline.ops``,
 or by the provider's own entry. A kernel's ``op.py`` is read and not imported, since it imports torch."""
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kernels.contract import Value
-from kernels.ops import names as functions
+from kernel_pipeline.contract import Value
+from kernel_pipeline.ops import names as functions
 from pipeline.points.catalog import Entry
 from pipeline.points.point import Point
 from pipeline.points.problems import make, values_of
@@ -20,8 +20,8 @@ OWN = "  # or tensors of your own"
 
 @dataclass(frozen=True)
 class Signature:
-    """A function of ``kernels.ops``: the tensors that it always takes, whether it takes more of them, and its
-    other arguments with their defaults."""
+    """A function of ``kernel_pipeline.ops``: the tensors that it always takes, whether it takes more of them,
+    and its other arguments with their defaults."""
 
     tensors: tuple[str, ...]
     takes_more: bool
@@ -29,12 +29,15 @@ class Signature:
 
 
 def has_function(entry: Entry) -> bool:
-    """Whether ``kernels.ops`` has a function of the kernel."""
+    """Whether ``kernel_pipeline.ops`` has a function of the kernel."""
     return not entry.loaded.is_outside and entry.name in functions()
 
 
+LOAD = "from kernel_pipeline.loading import load"
+
+
 def by_function(entry: Entry, problem: Any, device: str) -> str:
-    """The call through ``kernels.ops``, which chooses the configuration itself."""
+    """The call through ``kernel_pipeline.ops``, which chooses the configuration itself."""
     signature = _signature(entry)
     values = values_of(problem)
     options = {
@@ -46,7 +49,7 @@ def by_function(entry: Entry, problem: Any, device: str) -> str:
     taken = f"({names[0]},)" if len(names) == 1 else ", ".join(names)
     return "\n".join(
         [
-            *("import torch", "", "import kernels", f"from kernels.ops import {entry.name}", ""),
+            *("import torch", "", LOAD, f"from kernel_pipeline.ops import {entry.name}", ""),
             *_made(entry, entry.loaded.where, problem),
             f'{taken} = loaded.inputs(problem, torch.device("{device}"), seed=0){OWN}',
             f"y = {entry.name}({', '.join([*names, *_named(options)])})",
@@ -60,7 +63,7 @@ def by_entry(entry: Entry, point: Point, device: str) -> str:
     provider = kernel.provider(point.provider)
     problem = make(kernel.problem, point.problem)
     source = provider.extension
-    imports = ["import torch", "", "import kernels", *(["from kernels.ops import native"] if source else [])]
+    imports = ["import torch", "", LOAD, *(["from kernel_pipeline.ops import native"] if source else [])]
     build = [f'native.load(loaded, "{source}")  # compiled, where it is not yet'] if source else []
     given = _named({**entry.loaded.arguments(problem), **point.parameters})
     return "\n".join(
@@ -78,7 +81,7 @@ def by_entry(entry: Entry, point: Point, device: str) -> str:
 def _made(entry: Entry, address: str, problem: Any) -> list[str]:
     """The lines that make the problem."""
     return [
-        f"loaded = kernels.load({_literal(address)})",
+        f"loaded = load({_literal(address)})",
         f"problem = loaded.kernel.problem({', '.join(_named(values_of(problem)))})",
     ]
 

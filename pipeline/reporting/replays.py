@@ -13,8 +13,8 @@ from math import ceil, inf, isinf
 from rich import box
 from rich.table import Table
 
-from kernels.ops import rule
-from kernels.ops.tuned import words_text
+from kernel_pipeline.ops import rule
+from kernel_pipeline.ops.tuned import words_text
 from pipeline.points.asked import asked
 from pipeline.points.catalog import Entry
 from pipeline.points.frozen import Values

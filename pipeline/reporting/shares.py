@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from kernels.contract import Work
+from kernel_pipeline.contract import Work
 from pipeline import UserError
 from pipeline.points import problems
 from pipeline.points.frozen import Values

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from kernels.ops.table import Table as TunedTable
-from kernels.ops.table import TunedKernel, TunedRegion
+from kernel_pipeline.ops.table import Table as TunedTable
+from kernel_pipeline.ops.table import TunedKernel, TunedRegion
 from pipeline.points import notation
 from pipeline.reporting import best
 from pipeline.reporting.best import Row

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from kernels.contract import Work
+from kernel_pipeline.contract import Work
 from pipeline.points.frozen import Record
 from pipeline.points.limits import Ceiling, Count, Microseconds, Name, NotNegative, Text
 from pipeline.store.record import Rate

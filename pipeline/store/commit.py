@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pipeline.store.credentials import hidden
 
-SOURCES = ("kernels", "pipeline", "conf", "params.yaml", "constraints.txt")
+SOURCES = ("kernel_pipeline", "kernels", "pipeline", "conf", "params.yaml", "constraints.txt")
 """What a measurement depends on; results and reports that a run itself writes make no tree dirty."""
 
 

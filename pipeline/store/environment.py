@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from kernels.contract import Provider
+from kernel_pipeline.contract import Provider
 from pipeline.points.frozen import Record, digest
 from pipeline.points.limits import Count, Name, Text
 from pipeline.store import variables

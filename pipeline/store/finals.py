@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from kernels.contract import Provider
+from kernel_pipeline.contract import Provider
 from pipeline.points.frozen import Record, Values
 from pipeline.points.limits import Count, Digits, Microseconds, Name, NotNegative, Text
 from pipeline.points.point import Point

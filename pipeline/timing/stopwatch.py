@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import torch
 
-from kernels import Tensors
+from kernel_pipeline.loading import Tensors
 from pipeline.store.ceilings import Canary
 from pipeline.store.record import State
 from pipeline.timing.launch_gap import LaunchGap, SetMode

@@ -19,9 +19,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-import kernels
-from kernels import toolchain
-from kernels.toolchain import CXX_FLAGS, NVCC_FLAGS
+from kernel_pipeline import loading, toolchain
+from kernel_pipeline.toolchain import CXX_FLAGS, NVCC_FLAGS
 from pipeline import ROOT, UserError
 from pipeline.machine import device
 from pipeline.machine.environment import Cxx, Nvcc, find_cxx, find_nvcc
@@ -52,7 +51,7 @@ class Place:
     needs: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def for_kernel(cls, loaded: kernels.Loaded) -> Place:
+    def for_kernel(cls, loaded: loading.Loaded) -> Place:
         """The place of a kernel."""
         needs = tuple(
             (one.extension, one.needs.removeprefix("sm_"))
@@ -79,7 +78,7 @@ class Place:
         return self.output / Path(source).with_suffix(suffix).name
 
 
-def sources(loaded: kernels.Loaded) -> tuple[str, ...]:
+def sources(loaded: loading.Loaded) -> tuple[str, ...]:
     """The sources of a kernel's extensions, by its declaration."""
     return tuple(dict.fromkeys(one.extension for one in loaded.kernel.providers if one.extension))
 

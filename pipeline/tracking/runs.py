@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from kernels.contract import shown
+from kernel_pipeline.contract import shown
 from pipeline.points import notation
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point, order

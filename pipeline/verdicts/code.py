@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from math import log
 from pathlib import Path
 
-import kernels
-from kernels.contract import Kernel, shown
+from kernel_pipeline import loading
+from kernel_pipeline.contract import Kernel, shown
 from pipeline import UserError
 from pipeline.points import notation, problems
 from pipeline.points.point import Point
@@ -77,7 +77,7 @@ def of_side(root: Path, where: str, point: Point, architecture: str) -> dict[str
 
     Raises UserError with codegen's sentence where there is none.
     """
-    problem = problems.make(kernels.load(where).kernel.problem, point.problem)
+    problem = problems.make(loading.load(where).kernel.problem, point.problem)
     pins = {**problems.values_of(problem), **point.parameters}
     with tempfile.TemporaryDirectory() as folder:
         command = [

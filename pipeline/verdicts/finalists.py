@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from kernels.contract import Gpu, Work
+from kernel_pipeline.contract import Gpu, Work
 from pipeline import ROOT
 from pipeline.execution.identity import Identity
 from pipeline.points import choice, notation, problems

@@ -10,10 +10,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kernels.contract import Kernel
-from kernels.ops import rule
-from kernels.ops.table import FEWEST, TunedRegion
-from kernels.ops.tuned import words_text
+from kernel_pipeline.contract import Kernel
+from kernel_pipeline.ops import rule
+from kernel_pipeline.ops.table import FEWEST, TunedRegion
+from kernel_pipeline.ops.tuned import words_text
 
 TRUSTED = 0.05
 """The rule is trusted where the 90th percentile of its regret is at most this."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from kernels.contract import Value
+from kernel_pipeline.contract import Value
 from pipeline import ROOT, UserError
 from pipeline.execution.identity import Identity
 from pipeline.machine import device
@@ -33,7 +33,7 @@ from pipeline.timing.settings import TimingSettings
 from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Place
 
-OURS = ("pipeline", "conf")
+OURS = ("kernel_pipeline", "pipeline", "conf")
 """What a comparison's trees have of this one; but of conf/ not what says of kernels what is measured."""
 
 SOURCES = ("kernels", "conf/kernel")
@@ -128,6 +128,11 @@ def tree_of(commit: str) -> Iterator[Path]:
     with worktree(ROOT, commit) as root:
         if not (root / "conf" / "kernel").is_dir() or not (root / "kernels").is_dir():
             raise UserError(f"commit {commit[:12]} has no {' and '.join(SOURCES)}: it is older than these.")
+        if not (root / "kernel_pipeline" / "contract.py").is_file():
+            raise UserError(
+                f"the kernels of commit {commit[:12]} import kernels.contract, which is now "
+                "kernel_pipeline.contract: compare commits that have it."
+            )
         kept = root / "kernel-of-commit"
         (root / "conf" / "kernel").rename(kept)
         for name in OURS:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import cast
 
-from kernels.contract import Gpu, Kernel, Provider, Tolerance
-from kernels.ops import rule, source, tuned
-from kernels.ops.table import Configuration, Table, TunedKernel, TunedProblem
-from kernels.ops.tuned import completed, is_within
+from kernel_pipeline.contract import Gpu, Kernel, Provider, Tolerance
+from kernel_pipeline.ops import rule, source, tuned
+from kernel_pipeline.ops.table import Configuration, Table, TunedKernel, TunedProblem
+from kernel_pipeline.ops.tuned import completed, is_within
 from pipeline.execution.identity import Identity
 from pipeline.points import notation, problems
 from pipeline.points.catalog import Entry

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-import kernels
+from kernel_pipeline import loading
+from kernel_pipeline.contract import Provider
 from kernels.attention import CUDA_TILES, Problem, WarpSpecialized
-from kernels.contract import Provider
 from tests.gpu_sharing import much_memory
 from tests.kernels.agreement import agree
 from tests.kernels.kernel_cases import Case, gpu, tolerances
@@ -20,7 +20,7 @@ from tests.kernels.kernel_cases import Case, gpu, tolerances
 pytestmark = pytest.mark.gpu
 
 CUDA = torch.device("cuda")
-LOADED = [kernels.load(name) for name in ("attention", "attention_backward")]
+LOADED = [loading.load(name) for name in ("attention", "attention_backward")]
 PROVIDERS = [
     pytest.param(loaded, provider, id=f"{loaded.name}-{provider.name}")
     for loaded in LOADED
@@ -57,7 +57,7 @@ def fitting(provider: Provider, problem: Problem) -> dict[str, Any]:
     pytest.skip("nothing fits")
 
 
-def check(loaded: kernels.Loaded, provider: Provider, problem: Problem) -> None:
+def check(loaded: loading.Loaded, provider: Provider, problem: Problem) -> None:
     parameters = fitting(provider, problem)
     inputs = loaded.inputs(problem, CUDA, 0)
     outputs = Case(loaded, provider).call(problem, inputs, parameters)
@@ -73,18 +73,18 @@ def check(loaded: kernels.Loaded, provider: Provider, problem: Problem) -> None:
 @pytest.mark.parametrize("dimensions", SHAPES, ids=str)
 @pytest.mark.parametrize(("loaded", "provider"), PROVIDERS)
 def test_agrees_at_full_size(
-    loaded: kernels.Loaded, provider: Provider, dimensions: dict[str, Any], causal: bool
+    loaded: loading.Loaded, provider: Provider, dimensions: dict[str, Any], causal: bool
 ) -> None:
     check(loaded, provider, made(dimensions, causal))
 
 
 @pytest.mark.parametrize(("loaded", "provider"), PROVIDERS)
-def test_agrees_in_float16(loaded: kernels.Loaded, provider: Provider) -> None:
+def test_agrees_in_float16(loaded: loading.Loaded, provider: Provider) -> None:
     check(loaded, provider, made(SHAPES[0], causal=True, dtype="float16"))
 
 
 @pytest.mark.parametrize("loaded", LOADED, ids=lambda loaded: loaded.name)
-def test_own_kernels_give_the_same_twice(loaded: kernels.Loaded) -> None:
+def test_own_kernels_give_the_same_twice(loaded: loading.Loaded) -> None:
     problem = made(SHAPES[0], causal=True)
     inputs = loaded.inputs(problem, CUDA, 0)
     here = gpu()
@@ -122,8 +122,8 @@ def lengths_of(
 def flash(
     problem: Problem,
     tiles: tuple[int, int, int],
-    inputs: kernels.Tensors | None = None,
-    expected: kernels.Tensors | None = None,
+    inputs: loading.Tensors | None = None,
+    expected: loading.Tensors | None = None,
 ) -> torch.Tensor:
     """cuda_flash gives the reference's answer for block_m, block_n and stages, or the test is skipped."""
     if not FLASH.runs_here:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-import kernels
-from kernels import Tensors
-from kernels.contract import EPSILON, Gpu
+from kernel_pipeline import loading
+from kernel_pipeline.contract import EPSILON, Gpu
+from kernel_pipeline.loading import Tensors
 from kernels.rows import Matrix
 from kernels.rows_plan import STRATEGIES, RowsPlan
 from pipeline.machine import device
@@ -223,7 +223,7 @@ def test_every_strategy_with_what_it_can_be_told(
 
 def recorded(name: str, inputs: Tensors, *launch: int, **plan: Any) -> tuple[torch.Tensor, dict[str, Any]]:
     """The output, and what the library says of its last launch."""
-    library = ctypes.CDLL(str(extension.load(extension.Place.for_kernel(kernels.load(name)), "cuda.cu")))
+    library = ctypes.CDLL(str(extension.load(extension.Place.for_kernel(loading.load(name)), "cuda.cu")))
     library.kernels_recorded_launches.restype = ctypes.c_char_p
     library.kernels_record_launches(1)
     try:
@@ -304,6 +304,6 @@ def test_torch_compile_takes_the_operator(name: str, dynamic: bool) -> None:
 
 
 def test_naive_square_takes_a_matrix() -> None:
-    extension.load(extension.Place.for_kernel(kernels.load("square")), "cuda.cu")
+    extension.load(extension.Place.for_kernel(loading.load("square")), "cuda.cu")
     with pytest.raises(RuntimeError, match=r"takes a 2-D tensor, not one of 1 dimensions$"):
         torch.ops.square.cuda_naive(torch.ones(4, device="cuda"))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-import kernels
+from kernel_pipeline import loading
 from kernels.matmul.parameters import Wgmma
 from kernels.matmul.problem import FLOAT8, Problem, tolerance
 from tests.kernels.agreement import agree
@@ -19,7 +19,7 @@ from tests.kernels.kernel_cases import EVERY, gpu
 
 pytestmark = [pytest.mark.gpu, pytest.mark.builds]
 
-MATMUL = kernels.load("matmul")
+MATMUL = loading.load("matmul")
 CUDA = torch.device("cuda")
 CASES = {case.provider.name: case for case in EVERY if case.loaded.name == "matmul"}
 LAYOUTS = ("nn", "nt", "tn", "tt")
@@ -29,7 +29,7 @@ SHAPES = [(1, 8, 8), (64, 256, 64), (129, 264, 72), (300, 520, 1000), (257, 511,
 
 
 @functools.lru_cache(maxsize=1)
-def given(problem: Problem) -> tuple[kernels.Tensors, torch.Tensor]:
+def given(problem: Problem) -> tuple[loading.Tensors, torch.Tensor]:
     """The inputs and the right answer, which many parameters are tried with one after another."""
     inputs = MATMUL.inputs(problem, CUDA, 0)
     (exact,) = MATMUL.expected(problem, inputs)

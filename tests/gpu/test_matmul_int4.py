@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 import torch
 
-import kernels
-from kernels.contract import Provider
+from kernel_pipeline import loading
+from kernel_pipeline.contract import Provider
 from kernels.matmul_int4.parameters import Tiles, Warps, tiles_fit, warps_fit, wgmma_fits
 from kernels.matmul_int4.problem import Problem
 from kernels.matmul_int4.reference import pack
@@ -17,7 +17,7 @@ from tests.kernels.kernel_cases import Case, gpu
 
 pytestmark = [pytest.mark.gpu, pytest.mark.builds]
 
-INT4 = kernels.load("matmul_int4")
+INT4 = loading.load("matmul_int4")
 
 
 def case(name: str) -> Case:

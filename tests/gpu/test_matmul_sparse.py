@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 import torch
 
-import kernels
+from kernel_pipeline import loading
 from kernels.matmul_sparse.parameters import Warps, warps_fit, wgmma_fits
 from kernels.matmul_sparse.problem import Problem
 from kernels.transposed_tiles import Wgmma
@@ -15,7 +15,7 @@ from tests.kernels.kernel_cases import Case, gpu
 
 pytestmark = [pytest.mark.gpu, pytest.mark.builds]
 
-SPARSE = kernels.load("matmul_sparse")
+SPARSE = loading.load("matmul_sparse")
 
 
 def case(name: str) -> Case:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import kernels
+from kernel_pipeline import loading
 from pipeline import ROOT
 from pipeline.execution import instance
 from pipeline.execution.launch_recorder import recorded
@@ -24,7 +24,7 @@ pytest.importorskip("numba_cuda", reason="Numba is not installed: pip install '.
 
 @pytest.fixture
 def add() -> Callable[..., torch.Tensor]:
-    loaded = kernels.load("vector_add")
+    loaded = loading.load("vector_add")
     return loaded.entry(loaded.kernel.provider("numba"))
 
 

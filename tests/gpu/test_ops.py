@@ -1,4 +1,4 @@
-"""Functions of kernels.ops where only a GPU can show it: graphs, streams, Inductor, built CUDA sources."""
+"""Functions of kernel_pipeline.ops that only a GPU can show: graphs, streams, Inductor, CUDA sources."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from kernels import ops
-from kernels.ops import device
+from kernel_pipeline import ops
+from kernel_pipeline.ops import device
 from pipeline.machine import device as machine
-from tests.kernels.ops.conftest import chosen, nothing_planned
+from tests.kernel_pipeline.ops.conftest import chosen, nothing_planned
 
 __all__ = ["chosen", "nothing_planned"]
 

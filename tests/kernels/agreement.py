@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.contract import Tolerance
+from kernel_pipeline.contract import Tolerance
 
 
 def wrong(out: torch.Tensor, exact: torch.Tensor, allowed: Tolerance) -> torch.Tensor:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kernels.contract import Gpu, Value, shown
+from kernel_pipeline.contract import Gpu, Value, shown
 from pipeline.execution.offline import compile_for, only_compile
 from tests.kernels.kernel_cases import EVERY, META, Case, MatrixCase, problem_of, words_of
 

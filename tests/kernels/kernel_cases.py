@@ -19,16 +19,16 @@ import torch
 import yaml
 from _pytest.mark import ParameterSet
 
-import kernels
-from kernels import Loaded, Tensors, as_tuple
-from kernels.contract import Gpu, Kernel, Provider, Tolerance, Value, shown
-from kernels.tensors import FLOATS as FLOAT_NAMES
-from kernels.tensors import dtype_of
+from kernel_pipeline import loading
+from kernel_pipeline.contract import Gpu, Kernel, Provider, Tolerance, Value, shown
+from kernel_pipeline.loading import Loaded, Tensors, as_tuple
+from kernel_pipeline.tensors import FLOATS as FLOAT_NAMES
+from kernel_pipeline.tensors import dtype_of
 
 ON_GPU = torch.cuda.is_available()
 CPU = torch.device("cpu")
 META = torch.device("meta")
-CONFIGURATIONS = kernels.ROOT.parent / "conf" / "kernel"
+CONFIGURATIONS = loading.ROOT.parent / "conf" / "kernel"
 
 SMALL = {"block_size": 128, "num_warps": 4, "threads": 32, "tile": 16}
 """A launch that the providers over matrices can do, small so that rows of a few hundred columns take several
@@ -40,7 +40,7 @@ MOST_OPERATIONS = 2 * 10**12
 MOST_SIMULATED = 100_000
 """Beyond it Numba's simulator takes seconds."""
 
-EVERY_KERNEL = [kernels.load(name) for name in kernels.names()]
+EVERY_KERNEL = [loading.load(name) for name in loading.names()]
 KERNELS = [pytest.param(loaded, id=loaded.name) for loaded in EVERY_KERNEL]
 FLOATS = [pytest.param(dtype_of(name), id=name) for name in FLOAT_NAMES]
 
@@ -145,7 +145,7 @@ class Case:
     @property
     def in_form(self) -> Loaded:
         """The kernel with the inputs in the form that the provider takes."""
-        return kernels.load(self.loaded.address(self.provider.name))
+        return loading.load(self.loaded.address(self.provider.name))
 
     @property
     def device(self) -> torch.device:

@@ -14,7 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
-import kernels
+from kernel_pipeline import loading
+from kernel_pipeline.contract import Gpu
 from kernels.attention import (
     Flash,
     Hopper,
@@ -29,11 +30,10 @@ from kernels.attention import (
 from kernels.attention.descriptors import copied_if_needed
 from kernels.attention.triton_hopper import heads_in_l2, tile_of
 from kernels.attention_backward.reference import hidden, scaled
-from kernels.contract import Gpu
 from tests.kernels.agreement import agree, wrong
 
-FORWARD = kernels.load("attention")
-BACKWARD = kernels.load("attention_backward")
+FORWARD = loading.load("attention")
+BACKWARD = loading.load("attention_backward")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 H200 = Gpu(capability=(9, 0), multiprocessors=132, shared_memory=232448, l2_cache=60 << 20)
 OWN: dict[str, dict[str, int]] = {

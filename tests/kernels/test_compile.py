@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import kernels
+from kernel_pipeline import loading
 from tests.kernels.compile_everything import SIZES, TRITON, label, wanted
 from tests.kernels.kernel_cases import Case, MatrixCase, params
 
@@ -26,7 +26,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
     done = subprocess.run(
         [sys.executable, "-m", "tests.kernels.compile_everything"],
-        cwd=kernels.ROOT.parent,
+        cwd=loading.ROOT.parent,
         env=environment,
         capture_output=True,
         text=True,

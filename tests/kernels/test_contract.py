@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
-import kernels
-from kernels import Loaded, elementwise, rows
-from kernels.contract import EPSILON, ITEM_BYTES, LANGUAGES, Provider, Value, bytes_of
+from kernel_pipeline import loading
+from kernel_pipeline.contract import EPSILON, ITEM_BYTES, LANGUAGES, Provider, Value, bytes_of
+from kernel_pipeline.loading import Loaded
+from kernel_pipeline.tensors import dtype_of, launch_grid
+from kernels import elementwise, rows
 from kernels.rows import constexpr_columns, constexpr_columns_of_few_rows, vector_width
-from kernels.tensors import dtype_of, launch_grid
 from tests.kernels.kernel_cases import (
     CPU,
     EVERY_KERNEL,
@@ -43,20 +44,20 @@ WORDS = [
 
 
 def test_names_are_the_folders() -> None:
-    assert {"gelu", "softmax", "square"} <= set(kernels.names())
-    assert all((kernels.ROOT / name / "__init__.py").is_file() for name in kernels.names())
+    assert {"gelu", "softmax", "square"} <= set(loading.names())
+    assert all((loading.ROOT / name / "__init__.py").is_file() for name in loading.names())
 
 
 @pytest.mark.parametrize("name", ["sofmax", "contract", "", ".."])
 def test_an_unknown_name_raises(name: str) -> None:
     with pytest.raises((KeyError, FileNotFoundError)):
-        kernels.load(name)
+        loading.load(name)
 
 
 @pytest.mark.parametrize("loaded", KERNELS)
 def test_a_kernel_is_named_as_its_folder_and_its_providers_apart(loaded: Loaded) -> None:
-    assert loaded is kernels.load(loaded.name)
-    assert loaded.folder == kernels.ROOT / loaded.name
+    assert loaded is loading.load(loaded.name)
+    assert loaded.folder == loading.ROOT / loaded.name
     assert loaded.summary
     names = [provider.name for provider in loaded.kernel.providers]
     assert len(set(names)) == len(names)
@@ -68,8 +69,8 @@ def test_a_kernel_is_named_as_its_folder_and_its_providers_apart(loaded: Loaded)
 HEAVY = ("torch", "triton", "numpy", "pipeline")
 DECLARE = """
 import json, sys
-import kernels
-loaded = kernels.load(sys.argv[1])
+from kernel_pipeline import loading
+loaded = loading.load(sys.argv[1])
 for provider in loaded.kernel.providers:
     provider.variables(), provider.is_installed
 loaded.kernel.dimensions()
@@ -81,7 +82,7 @@ print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 def test_a_declaration_imports_no_torch(loaded: Loaded) -> None:
     done = subprocess.run(
         [sys.executable, "-c", DECLARE, loaded.name],
-        cwd=kernels.ROOT.parent,
+        cwd=loading.ROOT.parent,
         capture_output=True,
         text=True,
         check=False,
@@ -103,7 +104,7 @@ def imported(tree: ast.Module) -> set[str]:
 
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, id=str(path.relative_to(kernels.ROOT))) for path in kernels.ROOT.rglob("*.py")],
+    [pytest.param(path, id=str(path.relative_to(loading.ROOT))) for path in loading.ROOT.rglob("*.py")],
 )
 def test_kernels_know_nothing_of_the_pipeline(path: Path) -> None:
     assert "pipeline" not in imported(ast.parse(path.read_text()))
@@ -138,7 +139,7 @@ def test_an_entry_is_there_and_takes_the_inputs_and_its_parameters(
     path = loaded.folder / provider.file
     assert path.is_file()
     names = (python_names if path.suffix == ".py" else operator_names)(path, provider.function)
-    in_form = kernels.load(loaded.address(provider.name))
+    in_form = loading.load(loaded.address(provider.name))
     inputs = len(in_form.inputs(problem_of(loaded), META, 0))
     assert set(names[inputs:]) == {*loaded.kernel.arguments, *provider.variables()}
     assert len(names) == len(set(names))
@@ -151,7 +152,7 @@ def test_an_entry_is_there_and_takes_the_inputs_and_its_parameters(
 def test_another_form_of_the_inputs_has_the_same_answer(loaded: Loaded, provider: Provider) -> None:
     """As far as the change of form rounds, which the tolerance allows for."""
     problem = interpreted(loaded, problem_of(loaded, 256))
-    in_form = kernels.load(loaded.address(provider.name))
+    in_form = loading.load(loaded.address(provider.name))
     try:
         inputs = in_form.inputs(problem, CPU, 3)
     except RuntimeError as error:
@@ -249,7 +250,7 @@ def test_what_a_size_moves_and_computes_grows_with_it(loaded: Loaded) -> None:
     ],
 )
 def test_counts_by_hand(name: str, size: int, shape: tuple[int, int], elements: int, flops: int) -> None:
-    loaded = kernels.load(name)
+    loaded = loading.load(name)
     assert problem_of(loaded, size).shape == shape
     for dtype in ("float32", "bfloat16"):
         work = loaded.kernel.work(loaded.kernel.problem(rows=3, columns=4, dtype=dtype))
@@ -272,7 +273,7 @@ def test_bytes_of_an_element(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "float16"])
 def test_a_square_is_allowed_an_eps_and_the_smallest_normal_number(name: str) -> None:
-    kernel = kernels.load("square").kernel
+    kernel = loading.load("square").kernel
     allowed = kernel.tolerance(kernel.problem(rows=1, columns=1, dtype=name))
     info = torch.finfo(dtype_of(name))
     assert (allowed.rtol, allowed.atol) == (info.eps, info.tiny)

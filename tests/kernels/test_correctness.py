@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.contract import Value
+from kernel_pipeline.contract import Value
 from tests.kernels.kernel_cases import (
     ON_GPU,
     SMALL,

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-import kernels
+from kernel_pipeline import loading
 from kernels.attention import CUDA_TILES, Problem, tolerance
+from tests.kernel_pipeline.compiled import answer, program
 from tests.kernels.agreement import agree
-from tests.kernels.compiled import answer, program
 
 pytestmark = pytest.mark.slow
 
-ATTENTION = kernels.load("attention")
+ATTENTION = loading.load("attention")
 HERE = Path(__file__).parent / "emulated"
 CPU = torch.device("cpu")
 ELEMENTS = {"bfloat16": "kBFloat16", "float16": "kFloat16"}
@@ -38,8 +38,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("attention", "include", "run"):
         (made / name).mkdir()
     for header in ("flash_kernel.cuh", "flash_layout.h"):
-        shutil.copy(kernels.ROOT / "attention" / header, made / "attention")
-    shutil.copy(kernels.ROOT / "include" / "wgmma_descriptors.h", made / "include")
+        shutil.copy(loading.ROOT / "attention" / header, made / "attention")
+    shutil.copy(loading.ROOT / "include" / "wgmma_descriptors.h", made / "include")
     for header in ("common.cuh", "tma.cuh", "wgmma.cuh"):
         (made / "include" / header).write_text('#include "hopper.h"\n')
     shutil.copy(HERE / "hopper.h", made / "include")

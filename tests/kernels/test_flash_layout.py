@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-import kernels
+from kernel_pipeline import loading
 from kernels.attention import CUDA_TILES, WarpSpecialized, cuda_shared_memory
 from tests.kernels import compiled
 
@@ -49,7 +49,7 @@ PAIR = ctypes.c_int * 3
 
 @pytest.fixture(scope="module")
 def layout(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    library = compiled.library(SOURCE, kernels.ROOT / "attention", tmp_path_factory.mktemp("layout"))
+    library = compiled.library(SOURCE, loading.ROOT / "attention", tmp_path_factory.mktemp("layout"))
     library.k_major.restype = library.mn_major.restype = ctypes.c_ulonglong
     return library
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-import kernels
+from kernel_pipeline import loading
+from kernel_pipeline.tensors import normal
 from kernels.gelu.reference import reference
-from kernels.tensors import normal
 from tests.kernels.kernel_cases import MatrixCase, matrix_cases
 
-GELU = kernels.load("gelu")
+GELU = loading.load("gelu")
 CASES = matrix_cases(lambda case: case.loaded is GELU)
 OWN = matrix_cases(lambda case: case.loaded is GELU and case.is_own)
 

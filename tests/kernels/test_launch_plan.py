@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-import kernels
-from kernels.contract import ITEM_BYTES, Gpu
+from kernel_pipeline import loading
+from kernel_pipeline.contract import ITEM_BYTES, Gpu
 from kernels.rows import Matrix
 from kernels.rows_plan import STRATEGIES, RowsPlan
 from tests.kernels import compiled
@@ -81,7 +81,7 @@ Planner = Callable[..., dict[str, Any]]
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Planner:
     """plan(kernel, problem, parameters, gpu): the plan's numbers. Raises ValueError with the sentence that
     refuses."""
-    library = compiled.library(SOURCE, kernels.ROOT / "include", tmp_path_factory.mktemp("plan"))
+    library = compiled.library(SOURCE, loading.ROOT / "include", tmp_path_factory.mktemp("plan"))
     library.plan.restype = ctypes.c_char_p
     callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int)
 
@@ -159,7 +159,7 @@ def plans() -> Iterator[RowsPlan]:
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_plan_that_fits_is_launched_as_it_was_asked_for(plan: Planner, name: str, gpu: Gpu) -> None:
     """``fits`` knows in Python what the operator would refuse."""
-    fits = kernels.load(name).kernel.provider("cuda").fits
+    fits = loading.load(name).kernel.provider("cuda").fits
     fitting = set()
     for problem, asked in itertools.product(SHAPES, plans()):
         if fits(problem, asked, gpu) is not None:
@@ -245,7 +245,7 @@ def test_what_a_strategy_cannot_do_is_a_sentence(
     plan: Planner, problem: Matrix, asked: dict[str, Any], sentence: str
 ) -> None:
     parameters = RowsPlan(**{"block_size": 1024, "num_warps": 4, **asked})
-    fits = kernels.load("layernorm").kernel.provider("cuda").fits
+    fits = loading.load("layernorm").kernel.provider("cuda").fits
     assert fits(problem, parameters, H200) is not None
     with pytest.raises(ValueError, match=f"^{sentence}$"):
         plan("layernorm", problem, parameters)

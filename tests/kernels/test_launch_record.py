@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-import kernels
+from kernel_pipeline import loading
 from pipeline.machine.environment import find_cxx
 
 SOURCE = r"""
@@ -54,7 +54,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("record")
     (folder / "launch.cpp").write_text(SOURCE)
     (folder / "other.cpp").write_text('#include "launch_record.h"\n')
-    flags = ["-std=c++17", "-fPIC", "-fvisibility=hidden", "-shared", f"-I{kernels.ROOT / 'include'}"]
+    flags = ["-std=c++17", "-fPIC", "-fvisibility=hidden", "-shared", f"-I{loading.ROOT / 'include'}"]
     command = [str(find_cxx().path), *flags, "launch.cpp", "other.cpp", "-o", "library.so"]
     subprocess.run(command, cwd=folder, check=True)
     return folder / "library.so"

@@ -10,15 +10,15 @@ import torch
 import triton
 import triton.language as tl
 
-import kernels
-from kernels.contract import Gpu
+from kernel_pipeline import loading
+from kernel_pipeline.contract import Gpu
 from kernels.matmul.parameters import Tiles, ieee_fits, tiles_fit, torch_fits
 from kernels.matmul.problem import Problem, interpreted, tolerance
 from kernels.matmul.torch import matmul
 from kernels.matmul.triton import grouped, tiled
 from tests.kernels.agreement import agree, wrong
 
-MATMUL = kernels.load("matmul")
+MATMUL = loading.load("matmul")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 H200 = Gpu(capability=(9, 0), multiprocessors=132, shared_memory=232448, l2_cache=60 << 20)
 SMALL = Tiles(block_m=32, block_n=32, block_k=32, num_warps=4, num_stages=2)

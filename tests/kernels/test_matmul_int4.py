@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-import kernels
-from kernels.contract import Gpu
+from kernel_pipeline import loading
+from kernel_pipeline.contract import Gpu
 from kernels.matmul_int4.parameters import (
     Rows,
     Split,
@@ -34,7 +34,7 @@ from kernels.transposed_tiles import Wgmma, shared_memory
 from tests.kernels import compiled
 from tests.kernels.agreement import agree, wrong
 
-INT4 = kernels.load("matmul_int4")
+INT4 = loading.load("matmul_int4")
 CPU = torch.device("cpu")
 H200 = Gpu(capability=(9, 0), multiprocessors=132, shared_memory=232448, l2_cache=60 << 20)
 
@@ -287,7 +287,7 @@ class StandIn:
 def test_gemlite_gets_what_it_takes(monkeypatch: pytest.MonkeyPatch, dtype: str, granularity: str) -> None:
     monkeypatch.setitem(sys.modules, "gemlite", StandIn)
     problem = Problem(m=3, n=24, k=256, dtype=dtype, granularity=granularity)
-    in_form = kernels.load(INT4.address("gemlite"))
+    in_form = loading.load(INT4.address("gemlite"))
     inputs = in_form.inputs(problem, CPU, 0)
     out = in_form.entry(INT4.kernel.provider("gemlite"))(*inputs, granularity=granularity)
     (exact,) = in_form.expected(problem, inputs)
@@ -310,7 +310,7 @@ extern "C" void layout(int m, int n, int groups, int stages, int* found) {
 
 @pytest.fixture(scope="module")
 def layout(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return compiled.library(LAYOUT, kernels.ROOT / "matmul_int4", tmp_path_factory.mktemp("layout"))
+    return compiled.library(LAYOUT, loading.ROOT / "matmul_int4", tmp_path_factory.mktemp("layout"))
 
 
 @pytest.mark.parametrize("granularity", ["group_128", "group_64", "group_32", "channel"])

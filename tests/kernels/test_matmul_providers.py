@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-import kernels
-from kernels.contract import Gpu
+from kernel_pipeline import loading
+from kernel_pipeline.contract import Gpu
 from kernels.matmul.descriptors import describable, lying
 from kernels.matmul.parameters import (
     Gemv,
@@ -34,7 +34,7 @@ from pipeline.points.point import Point
 from pipeline.points.problems import identity_of
 from tests.kernels.agreement import agree
 
-MATMUL = kernels.load("matmul")
+MATMUL = loading.load("matmul")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 H200 = Gpu(capability=(9, 0), multiprocessors=132, shared_memory=232448, l2_cache=60 << 20)
 A100 = Gpu(capability=(8, 0), multiprocessors=108, shared_memory=163 << 10, l2_cache=40 << 20)

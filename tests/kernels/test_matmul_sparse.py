@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-import kernels
-from kernels.contract import Gpu
+from kernel_pipeline import loading
+from kernel_pipeline.contract import Gpu
 from kernels.matmul_sparse.parameters import (
     Algorithm,
     Tiles,
@@ -28,7 +28,7 @@ from kernels.transposed_tiles import Wgmma, shared_memory
 from tests.kernels import compiled
 from tests.kernels.agreement import agree, wrong
 
-SPARSE = kernels.load("matmul_sparse")
+SPARSE = loading.load("matmul_sparse")
 CPU = torch.device("cpu")
 
 
@@ -229,7 +229,7 @@ extern "C" void layout(int m, int n, int stages, int* found) {
 def test_the_declaration_asks_for_what_hoppers_kernel_keeps_in_shared_memory(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    library = compiled.library(LAYOUT, kernels.ROOT / "matmul_sparse", tmp_path_factory.mktemp("layout"))
+    library = compiled.library(LAYOUT, loading.ROOT / "matmul_sparse", tmp_path_factory.mktemp("layout"))
     seen = 0
     for m, n, stages in itertools.product((16, 32, 64, 128, 256), (128, 256), (2, 3, 4, 6, 8)):
         tiles = Wgmma(block_m=m, block_n=n, split_k=1, stages=stages)

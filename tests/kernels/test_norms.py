@@ -9,12 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import kernels
-from kernels import Loaded
+from kernel_pipeline import loading
+from kernel_pipeline.loading import Loaded
 from kernels.rows import Matrix, Row, Tile
 from tests.kernels.kernel_cases import MatrixCase, matrix_cases
 
-LAYERNORM, RMSNORM = kernels.load("layernorm"), kernels.load("rmsnorm")
+LAYERNORM, RMSNORM = loading.load("layernorm"), loading.load("rmsnorm")
 NORMS = [pytest.param(loaded, id=loaded.name) for loaded in (LAYERNORM, RMSNORM)]
 CASES = matrix_cases(lambda case: case.loaded in (LAYERNORM, RMSNORM))
 LAYER_CASES = matrix_cases(lambda case: case.loaded is LAYERNORM)
@@ -189,7 +189,7 @@ def test_rows_that_no_block_holds_are_refused(loaded: Loaded) -> None:
 
 @pytest.mark.parametrize("name", ["layernorm", "rmsnorm", "softmax"])
 def test_launches_that_no_sweep_should_wait_for_are_refused(name: str) -> None:
-    kernel = kernels.load(name).kernel
+    kernel = loading.load(name).kernel
 
     def refusal(provider: str, block_size: int, num_warps: int) -> str | None:
         tile = Tile(block_size=block_size, num_warps=num_warps)

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import torch
 
-import kernels
-from kernels.contract import Provider
+from kernel_pipeline import loading
+from kernel_pipeline.contract import Provider
+from kernel_pipeline.threads import Threads
 from kernels.matmul import Problem
 from kernels.rows import Matrix
-from kernels.threads import Threads
 from pipeline.inspection import programs
 from pipeline.machine.reaper import INTERPRETERS
 from pipeline.points.point import Point
@@ -35,7 +35,7 @@ NUMBA = {
 
 
 def entry(kernel: str) -> Callable[..., torch.Tensor]:
-    return kernels.load(kernel).entry(NUMBA[kernel])
+    return loading.load(kernel).entry(NUMBA[kernel])
 
 
 def test_the_kernels_of_the_first_lecture_have_one() -> None:
@@ -49,7 +49,7 @@ def test_the_kernels_of_the_first_lecture_have_one() -> None:
 def test_a_product_whose_dimensions_are_no_multiples_of_a_tile(tile: int, dtype: torch.dtype) -> None:
     a, b = (torch.randn(shape, device=DEVICE).to(dtype) for shape in ((17, 21), (21, 18)))
     exact = a.double() @ b.double()
-    within = kernels.load("matmul").kernel.tolerance(
+    within = loading.load("matmul").kernel.tolerance(
         Problem(m=17, n=18, k=21, dtype=str(dtype).removeprefix("torch."))
     )
     for left, right in ((a, b), (a.mT.contiguous().mT, b.mT.contiguous().mT)):
@@ -106,8 +106,8 @@ def test_without_the_simulator_a_cpu_is_refused_and_launches_are_recorded() -> N
     environment = {name: value for name, value in os.environ.items() if name not in INTERPRETERS}
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_SIMULATOR],
-        cwd=kernels.ROOT.parent,
-        env=environment | {"PYTHONPATH": f"{kernels.ROOT.parent}:{environment.get('PYTHONPATH', '')}"},
+        cwd=loading.ROOT.parent,
+        env=environment | {"PYTHONPATH": f"{loading.ROOT.parent}:{environment.get('PYTHONPATH', '')}"},
         capture_output=True,
         text=True,
         check=False,
@@ -184,7 +184,7 @@ print(launch.name)
 def test_it_compiles_with_a_numpy_that_has_lost_a_name() -> None:
     done = subprocess.run(
         [sys.executable, "-c", AS_NUMPY_2_5],
-        cwd=kernels.ROOT.parent,
+        cwd=loading.ROOT.parent,
         env={name: value for name, value in os.environ.items() if name not in INTERPRETERS},
         capture_output=True,
         text=True,

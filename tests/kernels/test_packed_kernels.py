@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-import kernels
+from kernel_pipeline import loading
 from kernels.transposed_tiles import Wgmma
+from tests.kernel_pipeline.compiled import answer, program
 from tests.kernels.agreement import agree
-from tests.kernels.compiled import answer, program
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for header in headers:
             (made / name / header).write_text('#include "../run/packed.h"\n')
         for header in COPIED[name]:
-            shutil.copy(kernels.ROOT / name / header, made / name)
+            shutil.copy(loading.ROOT / name / header, made / name)
     (made / "run").mkdir()
     for source in ("hopper.h", "packed.h", "packed.cpp"):
         shutil.copy(HERE / source, made / "run")
@@ -50,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def check(folder: Path, kernel: str, dimensions: dict[str, Any], tiles: Wgmma, seed: int) -> None:
     """The kernel gives the reference's answer, and ends."""
-    loaded = kernels.load(kernel)
+    loaded = loading.load(kernel)
     problem = loaded.kernel.problem(**dimensions)
     assert loaded.kernel.provider("cuda_wgmma").fits(problem, tiles, None) is None
     inputs = loaded.inputs(problem, CPU, seed)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-import kernels
-from kernels import Loaded
-from kernels.contract import Provider
+from kernel_pipeline import loading
+from kernel_pipeline.contract import Provider
+from kernel_pipeline.loading import Loaded
 from tests.kernels.kernel_cases import EVERY_KERNEL
 
 PACKAGES = {"quack": "quack-kernels", "liger": "liger-kernel"}
@@ -51,7 +51,7 @@ import json, sys, torch, kernels
 found = {}
 for called in sys.argv[1:]:
     name, peer = called.split()
-    loaded = kernels.load(name)
+    loaded = loading.load(name)
     provider = loaded.kernel.provider(peer)
     problem = loaded.kernel.problem(rows=2, columns=3, dtype="float64")
     inputs = loaded.inputs(problem, torch.device("cpu"), 0)
@@ -85,7 +85,7 @@ def site(tmp_path: Path) -> Path:
 def test_an_installed_peer_gets_what_it_takes(site: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", CALL, *(f"{kernel} {peer}" for kernel, peer in FACTORS)],
-        cwd=kernels.ROOT.parent,
+        cwd=loading.ROOT.parent,
         env=os.environ | {"PYTHONPATH": str(site)},
         capture_output=True,
         text=True,
@@ -101,7 +101,7 @@ def test_an_installed_peer_gets_what_it_takes(site: Path) -> None:
 
 def test_the_peers_are_those_that_are_called() -> None:
     for name, peer in FACTORS:
-        assert kernels.load(name).kernel.provider(peer).package == PACKAGES[peer]
+        assert loading.load(name).kernel.provider(peer).package == PACKAGES[peer]
 
 
 @pytest.mark.parametrize(("loaded", "provider"), PEERS)
@@ -126,6 +126,7 @@ def test_a_peers_package_is_imported_when_it_is_called(loaded: Loaded, provider:
     assert {name.partition(".")[0] for name in names} <= {
         "__future__",
         "torch",
+        "kernel_pipeline",
         "kernels",
         "collections",
         "functools",

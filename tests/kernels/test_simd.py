@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-import kernels
-from kernels.toolchain import CXX_FLAGS
+from kernel_pipeline import loading
+from kernel_pipeline.toolchain import CXX_FLAGS
 from pipeline.machine.environment import find_cxx
 from pipeline.machine.torch_install import installed_torch
 
@@ -59,7 +59,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     folder = tmp_path_factory.mktemp("simd")
     (folder / "simd.cpp").write_text(SOURCE)
     found = installed_torch().folder
-    include = ["-isystem", str(found / "include"), f"-I{kernels.ROOT / 'include'}"]
+    include = ["-isystem", str(found / "include"), f"-I{loading.ROOT / 'include'}"]
     command = [str(find_cxx().path), *CXX_FLAGS, *include, "simd.cpp", "-shared", "-o", "simd.so"]
     subprocess.run([*command, f"-L{found / 'lib'}", "-ltorch_cpu"], cwd=folder, check=True)
     return ctypes.CDLL(str(folder / "simd.so"))

@@ -9,12 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import kernels
+from kernel_pipeline import loading
 from kernels.rows import Matrix, Row
 from kernels.softmax.reference import reference
 from tests.kernels.kernel_cases import MatrixCase, matrix_cases
 
-SOFTMAX = kernels.load("softmax")
+SOFTMAX = loading.load("softmax")
 CASES = matrix_cases(lambda case: case.loaded is SOFTMAX)
 OWN = matrix_cases(lambda case: case.loaded is SOFTMAX and case.is_own)
 

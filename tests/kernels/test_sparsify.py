@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-import kernels
+from kernel_pipeline import loading
 from kernels.matmul_sparse.reference import dense
 from kernels.matmul_sparse.reference import reference as product
 from kernels.sparsify import Problem, Tiles, tiles_fit
 from tests.kernels.kernel_cases import Case, cases
 
-SPARSIFY = kernels.load("sparsify")
+SPARSIFY = loading.load("sparsify")
 CPU = torch.device("cpu")
 CASES = cases(lambda case: case.loaded is SPARSIFY and not case.provider.compiled)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-import kernels
+from kernel_pipeline import loading
+from kernel_pipeline.tensors import normal
 from kernels.elementwise import Matrix
 from kernels.rows import Row
 from kernels.square.reference import reference
-from kernels.tensors import normal
 from tests.kernels.kernel_cases import MatrixCase, matrix_cases
 
-SQUARE = kernels.load("square")
+SQUARE = loading.load("square")
 CASES = matrix_cases(lambda case: case.loaded is SQUARE)
 OWN = matrix_cases(lambda case: case.loaded is SQUARE and case.is_own)
 

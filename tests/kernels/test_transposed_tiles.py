@@ -6,7 +6,7 @@ import ctypes
 
 import pytest
 
-import kernels
+from kernel_pipeline import loading
 from tests.kernels import compiled
 
 SOURCE = """
@@ -21,7 +21,7 @@ extern "C" int row_of_sums(int block_n) { return kernels::TileLayout{16, block_n
 
 @pytest.fixture(scope="module")
 def tiles(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    library = compiled.library(SOURCE, kernels.ROOT / "include", tmp_path_factory.mktemp("tiles"))
+    library = compiled.library(SOURCE, loading.ROOT / "include", tmp_path_factory.mktemp("tiles"))
     library.place.restype = ctypes.c_longlong
     library.place.argtypes = [ctypes.c_longlong] * 3
     return library

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-import kernels
+from kernel_pipeline import loading
 from kernels.matmul.problem import Problem, tolerance
+from tests.kernel_pipeline.compiled import answer, program
 from tests.kernels.agreement import agree
-from tests.kernels.compiled import answer, program
 
-MATMUL = kernels.load("matmul")
+MATMUL = loading.load("matmul")
 HERE = Path(__file__).parent / "emulated"
 CPU = torch.device("cpu")
 ELEMENTS = {"bfloat16": "kBFloat16", "float16": "kFloat16"}
@@ -59,8 +59,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("matmul", "include", "run"):
         (made / name).mkdir()
     for header in HEADERS:
-        shutil.copy(kernels.ROOT / "matmul" / header, made / "matmul")
-    shutil.copy(kernels.ROOT / "include" / "wgmma_descriptors.h", made / "include")
+        shutil.copy(loading.ROOT / "matmul" / header, made / "matmul")
+    shutil.copy(loading.ROOT / "include" / "wgmma_descriptors.h", made / "include")
     for header in ("async.cuh", "common.cuh", "tma.cuh", "wgmma.cuh"):
         (made / "include" / header).write_text('#include "hopper.h"\n')
     (made / "matmul" / "widened.cuh").write_text('#include "../include/hopper.h"\n')

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-import kernels
+from kernel_pipeline import loading
 from kernels.matmul.parameters import Wgmma, wgmma_shared_memory
 from tests.kernels import compiled
 
@@ -53,7 +53,7 @@ SHOWN int shared(int which, int block_m, int block_n, int stages, int parts, int
 
 @pytest.fixture(scope="module")
 def layout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ctypes.CDLL]:
-    library = compiled.library(SOURCE, kernels.ROOT / "matmul", tmp_path_factory.mktemp("layout"))
+    library = compiled.library(SOURCE, loading.ROOT / "matmul", tmp_path_factory.mktemp("layout"))
     library.k_major.restype = library.mn_major.restype = library.further.restype = ctypes.c_ulonglong
     library.further.argtypes = [ctypes.c_ulonglong, ctypes.c_int]
     yield library

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-import kernels
-from kernels import ops
-from kernels.ops import tuned
+from kernel_pipeline import loading, ops
+from kernel_pipeline.ops import tuned
 from pipeline import best, tune
 from pipeline.command.options import BestConfig, TuneConfig
 from pipeline.command.run import run_stage
@@ -32,7 +31,7 @@ from tests.project import python
 
 KERNEL = "softmax"
 ENVIRONMENT = factory.environment(H200).model_copy(update={"l2_bytes": 50 << 20})
-IDENTITY = Identity(kernels.load(KERNEL), ENVIRONMENT, TimingSettings(), 0)
+IDENTITY = Identity(loading.load(KERNEL), ENVIRONMENT, TimingSettings(), 0)
 COLUMNS = (4096, 8192, 16384, 32768, 65536, 131072, 262144)
 """Whose matrices do not fit into that cache."""
 
@@ -134,7 +133,7 @@ def test_finals_say_which_is_best_of_the_providers_that_were_in_them(
     # The other configuration of cuda, and triton_online, by the sweeps.
     assert answer["within 2 %"] == "cuda 1024x4w +1.0 %, cuda 4096x8w +1.0 %, triton_online 1024x4w +2.0 %"
     assert f"run {held[1].origin.run}" in answer["row"] and "/finals/" in answer["row"]
-    assert answer["kernels.ops"].startswith("calls torch: the baseline (torch); ")
+    assert answer["kernel_pipeline.ops"].startswith("calls torch: the baseline (torch); ")
     assert 'entry = loaded.entry(loaded.kernel.provider("quack"))\ny = entry(*inputs)\n' in call(text)
     finals.path(tmp_path, KERNEL, H200).unlink()
     one = factory.final(AT_4096[1], 19.0)
@@ -176,7 +175,7 @@ def test_several_problems_are_a_line_each(
 
 
 def tuned_of(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Let ``kernels.ops`` choose by the table of a folder's ledgers."""
+    """Let ``kernel_pipeline.ops`` choose by the table of a folder's ledgers."""
     monkeypatch.setattr(sys, "argv", ["tune", f"output={folder}", f"gpu={H200}"])
     with pytest.raises(SystemExit, match="0"):
         run_stage("tune", TuneConfig, tune.run)
@@ -211,17 +210,17 @@ def test_off_the_grid_it_says_by_which_rule_and_what_is_known_at_the_nearest_pro
     )
     assert answer["within 2 %"] == "there cuda 1024x4w +0.5 %"
     assert some[3 * COLUMNS.index(32768) + 1].key in answer["row"]
-    assert "from kernels.ops import softmax\n" in call(text)
-    loaded = kernels.load(KERNEL)
+    assert "from kernel_pipeline.ops import softmax\n" in call(text)
+    loaded = loading.load(KERNEL)
     problem = loaded.kernel.problem(rows=4096, columns=32000, dtype="bfloat16")
     choice = tuned.choose(loaded, problem, best.limits_of(ENVIRONMENT), H200)
     assert (choice.how, choice.parameters["block_size"]) == ("generalised", 4096)
     text = asked(tmp_path, ["columns=32000,65536"], monkeypatch, capsys)
     assert "(164)" in text and "generalised" in text and "In brackets: " in text
     on_the_grid = asked(tmp_path, ["columns=65536"], monkeypatch, capsys)
-    assert "from kernels.ops import softmax\n" in call(on_the_grid) and "kernels.ops" not in lines(
+    assert "from kernel_pipeline.ops import softmax\n" in call(
         on_the_grid
-    )
+    ) and "kernel_pipeline.ops" not in lines(on_the_grid)
 
 
 def test_a_dtype_that_nobody_measured_is_the_baselines(
@@ -309,14 +308,14 @@ def smallest(name: str) -> Any:
 
 
 def shapes(made: Any) -> list[tuple[tuple[int, ...], Any]]:
-    return [(tuple(one.shape), one.dtype) for one in kernels.as_tuple(made)]
+    return [(tuple(one.shape), one.dtype) for one in loading.as_tuple(made)]
 
 
 @pytest.mark.parametrize("name", ops.names())
 def test_the_printed_call_of_a_function_runs(name: str) -> None:
     entry, problem = catalog.find(name), smallest(name)
     code = python_call.by_function(entry, problem, "cuda")
-    assert f"from kernels.ops import {name}\n" in code
+    assert f"from kernel_pipeline.ops import {name}\n" in code
     assert shapes(run_on_cpu(code)) == list(entry.loaded.outputs(problem))
 
 
@@ -340,7 +339,7 @@ def test_the_printed_call_of_an_entry_runs(name: str, provider: str) -> None:
 def test_the_printed_call_of_an_entry_builds_its_library_first() -> None:
     one = row("cuda", 4096, 20.0, block_size=1024, num_warps=4)
     code = python_call.by_entry(catalog.find(KERNEL), one.point, "cuda")
-    assert "from kernels.ops import native\n" in code
+    assert "from kernel_pipeline.ops import native\n" in code
     assert 'native.load(loaded, "cuda.cu")' in code
     assert code.endswith(
         'y = entry(*inputs, block_size=1024, num_warps=4, strategy="auto", cluster_size=0, stages=0)'

@@ -10,8 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-import kernels
-from kernels import toolchain
+from kernel_pipeline import loading, toolchain
 from pipeline import ROOT, UserError, build
 from pipeline.command.options import BuildConfig
 from pipeline.command.run import run_each
@@ -190,6 +189,6 @@ def test_committed_reports_are_readable() -> None:
     for path in (ROOT / "results/build").glob("*/*.json"):
         report = BuildReport.model_validate_json(path.read_bytes())
         assert report.kernel == path.parent.name
-        assert report.kernel in kernels.names()
+        assert report.kernel in loading.names()
         has_cuda = any((ROOT / "kernels" / report.kernel).glob("*.cu"))
         assert not has_cuda or report.functions or report.remarks

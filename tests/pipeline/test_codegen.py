@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 import pytest
 
-import kernels
-from kernels.contract import Gpu, Value
+from kernel_pipeline import loading
+from kernel_pipeline.contract import Gpu, Value
 from pipeline import ROOT, UserError, build, codegen
 from pipeline.command.options import BuildConfig, CodegenConfig
 from pipeline.command.run import run_each
@@ -214,7 +214,7 @@ def test_what_a_preset_leaves_out_is_looked_into_only_when_asked_for(
 @needs_nvcc
 def test_the_assemblers_own_report_and_the_library_agree() -> None:
     """Registers, static shared memory and spills, told twice: by ptxas as it compiled, and by the library."""
-    loaded = kernels.load("square")
+    loaded = loading.load("square")
     found = library.library_of(loaded, "cuda.cu")
     told = {(row.symbol, row.architecture): row for row in resources(Place.for_kernel(loaded), "cuda.cu")}
     seen = 0
@@ -274,7 +274,7 @@ def test_a_row_has_the_key_of_the_ledgers_row(tmp_path: Path, said_here: Run) ->
     assert said_here("provider=triton_row", "size=64").code == 0
     (row,) = rows(tmp_path)
     timing = TimingSettings(min_samples=5, max_seconds=0.05)
-    identity = Identity(kernels.load("softmax"), fingerprint(device.resolve("cpu")), timing, 0)
+    identity = Identity(loading.load("softmax"), fingerprint(device.resolve("cpu")), timing, 0)
     assert row["key"] == identity.key(Point.model_validate(row["point"]))
     assert row["native"] is False, "a CPU runs none of it"
 
@@ -342,7 +342,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path | None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(extension, "ROOT", folder)
         patch.setattr(extension, "_capabilities", list)
-        loaded = kernels.load(str(two_of_each.write(folder)))
+        loaded = loading.load(str(two_of_each.write(folder)))
         extension.build(Place.for_kernel(loaded), extension.sources(loaded), ["80", "90"])
         return Place.for_kernel(loaded).output
 
@@ -354,7 +354,7 @@ def planted(tmp_path: Path, built: Path | None, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(extension, "_capabilities", list)
     folder = two_of_each.write(tmp_path)
     if built is not None:
-        shutil.copytree(built, Place.for_kernel(kernels.load(str(folder))).output)
+        shutil.copytree(built, Place.for_kernel(loading.load(str(folder))).output)
     return folder
 
 
@@ -549,7 +549,7 @@ def test_a_clone_knows_by_the_builds_report_that_its_rows_are_of_libraries_not_b
     said_here: Run,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    shutil.rmtree(Place.for_kernel(kernels.load(str(planted))).output)
+    shutil.rmtree(Place.for_kernel(loading.load(str(planted))).output)
     (planted / "factor.cuh").write_text("#define FACTOR 0.5\n")
     edit(planted / "odd-name.cu", "T(0.5)", "T(FACTOR)")
     edit(
@@ -682,7 +682,7 @@ def test_a_source_that_does_not_compile_leaves_the_others(
 
 def scope_of_gpu(planted: Path, tmp_path: Path) -> CodeTarget:
     """Of a kernel on a GPU that is not there."""
-    loaded = kernels.load(str(planted))
+    loaded = loading.load(str(planted))
     environment = fingerprint(device.resolve("cpu")).model_copy(update={"compute_capability": "9.0"})
     identity = Identity(loaded, environment, TimingSettings(min_samples=5, max_seconds=0.05), 0)
     gpu = device.Device(kind="cuda", name="Planted GPU", uuid="GPU-planted")
@@ -807,7 +807,7 @@ def test_of_a_library_that_is_known_only_what_a_call_tells_is_added(
 @needs_nvcc
 def test_functions_whose_names_have_the_same_words_have_texts_of_their_own() -> None:
     recipe = extension.Recipe(flags=(), architectures=("90",), compilers=(), torch="", torch_cuda=None)
-    made = library.CudaLibrary(kernels.load("square"), "cuda.cu", extension.Made(recipe=recipe, inputs={}))
+    made = library.CudaLibrary(loading.load("square"), "cuda.cu", extension.Made(recipe=recipe, inputs={}))
     some = ["f<-1>", "f<1>", "g<1>", f"h<{'long, ' * 60}1>"]
     names = code_target.text_names(made, some, "90")
     assert names["g<1>"] == "cuda-g-1-sm_90"

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import kernels
+from kernel_pipeline import loading
 from pipeline import ROOT, sweep
 from pipeline.command import explanation
 from pipeline.command.options import CountersConfig, SweepConfig
@@ -26,7 +26,7 @@ from pipeline.points import catalog
 from pipeline.points.plan import Plan, Target, plan
 from tests.planted.tree import PLANTED, Tree
 
-KNOWN = ", ".join(kernels.names())
+KNOWN = ", ".join(loading.names())
 
 DIMENSIONS = (
     "Its dimensions: rows, columns, dtype (size stands for columns); "

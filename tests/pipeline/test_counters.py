@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from kernels.contract import Gpu
+from kernel_pipeline.contract import Gpu
 from pipeline import counters as stage
 from pipeline.command.options import CountersConfig
 from pipeline.command.run import run_each

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kernels import toolchain
-from kernels.contract import Provider
+from kernel_pipeline import toolchain
+from kernel_pipeline.contract import Provider
 from pipeline import UserError, environment
 from pipeline.command.options import EnvironmentConfig
 from pipeline.machine import device

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-import kernels
-from kernels import Loaded
+from kernel_pipeline import loading
+from kernel_pipeline.loading import Loaded
 from pipeline import UserError, new
 from pipeline.command.options import NewConfig
 from pipeline.command.words import for_hydra
@@ -156,7 +156,7 @@ def verify(loaded: Loaded, **arguments: int) -> None:
                 outputs = loaded.entry(provider)(*inputs, **loaded.arguments(problem), **parameters)
                 declared = loaded.outputs(problem)
                 for out, exact, (shape, kind) in zip(
-                    kernels.as_tuple(outputs), expected, declared, strict=True
+                    loading.as_tuple(outputs), expected, declared, strict=True
                 ):
                     assert (tuple(out.shape), out.dtype) == (shape, kind)
                     torch.testing.assert_close(out.double(), exact, rtol=within.rtol, atol=within.atol)
@@ -293,7 +293,7 @@ def test_what_kernels_has_is_no_new_name(name: str) -> None:
     with pytest.raises(UserError, match="is there already"):
         new.KernelPaths.of(name)
     with pytest.raises(UserError, match="is there already"):
-        new.KernelPaths.of(str(kernels.ROOT / name))
+        new.KernelPaths.of(str(loading.ROOT / name))
 
 
 def test_a_folder_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-import kernels
-from kernels.ops import native
+from kernel_pipeline import loading
+from kernel_pipeline.ops import native
 from pipeline import UserError
 from pipeline import results as command
 from pipeline.command.options import ResultsConfig
@@ -119,7 +119,7 @@ def test_an_op_loads_no_library_that_another_account_put_into_its_cache(
                 pytest.skip("needs root, to act as another account")
             os.chown(folder, NOBODY, NOBODY)
     with pytest.raises(native.NotThereError, match=rf"{folder} is not a folder of this user alone"):
-        native.library(kernels.load("vector_add"), "cpp.cpp")
+        native.library(loading.load("vector_add"), "cpp.cpp")
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])

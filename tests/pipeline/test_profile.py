@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from kernels.contract import Kernel
+from kernel_pipeline.contract import Kernel
 from pipeline import ROOT, profile
 from pipeline.command.options import ProfileConfig
 from pipeline.command.run import run_each

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import requests
 
-from kernels.contract import Value
+from kernel_pipeline.contract import Value
 from pipeline import UserError
 from pipeline.command.options import PublishConfig, TrackingConfig
 from pipeline.points.frozen import Values

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import kernels
+from kernel_pipeline import loading
 from pipeline.execution import identity, versions
 from pipeline.execution.old_rows import settings_digest
 from pipeline.points.frozen import Values, digest
@@ -20,7 +20,7 @@ from pipeline.timing.settings import TimingSettings
 from tests import factory
 
 ROOT = Path(__file__).parents[2]
-LOADED = kernels.load("softmax")
+LOADED = loading.load("softmax")
 TIMING = TimingSettings(min_samples=9)
 NOW = settings_digest(TIMING, 3)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kernels.contract import Provider
+from kernel_pipeline.contract import Provider
 from pipeline.machine import device, load
 from pipeline.points import notation
 from pipeline.points.frozen import Values, digest

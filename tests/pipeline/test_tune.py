@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-import kernels
-from kernels.contract import Gpu
-from kernels.ops import source, tuned
+from kernel_pipeline import loading
+from kernel_pipeline.contract import Gpu
+from kernel_pipeline.ops import source, tuned
 from pipeline import tune
 from pipeline.command.options import TuneConfig
 from pipeline.command.run import run_stage
@@ -30,7 +30,7 @@ from tests.factory import H200
 
 GPU = Gpu((9, 0), 132, 227 << 10, 50 << 20)
 KERNEL = "softmax"
-LOADED = kernels.load(KERNEL)
+LOADED = loading.load(KERNEL)
 IDENTITY = Identity(LOADED, factory.environment(H200), TimingSettings(), 0)
 
 
@@ -423,7 +423,7 @@ def test_without_a_table_and_on_a_cpu_torch_is_called(
 
 def test_every_kernel_has_a_choice_without_a_table() -> None:
     """The baseline with a value for each of its parameters."""
-    for name in kernels.names():
+    for name in loading.names():
         loaded = catalog.find(name).loaded
         baseline = loaded.kernel.provider(loaded.kernel.baseline)
         found = tuned.choose(loaded, None, None, None)

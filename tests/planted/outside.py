@@ -9,7 +9,7 @@ FILES = {
 
 from dataclasses import dataclass
 
-from kernels.contract import Kernel, Provider, Tolerance, Work, bytes_of, one_of
+from kernel_pipeline.contract import Kernel, Provider, Tolerance, Work, bytes_of, one_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ kernel = Kernel(
 
 import torch
 
-from kernels.tensors import dtype_of, normal
+from kernel_pipeline.tensors import dtype_of, normal
 
 
 def inputs(problem, device, seed):

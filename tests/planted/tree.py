@@ -69,7 +69,7 @@ class Tree:
 
     def __init__(self, folder: Path, *planted: str) -> None:
         self.root = folder / "tree"
-        for part in ("kernels", "pipeline", "conf"):
+        for part in ("kernel_pipeline", "kernels", "pipeline", "conf"):
             shutil.copytree(ROOT / part, self.root / part, ignore=shutil.ignore_patterns("__pycache__"))
         for name in planted:
             plant(name, self.root)

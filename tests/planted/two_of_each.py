@@ -47,7 +47,7 @@ FILES = {
 
 from dataclasses import dataclass
 
-from kernels.contract import Kernel, Provider, Tolerance, Work, bytes_of, one_of
+from kernel_pipeline.contract import Kernel, Provider, Tolerance, Work, bytes_of, one_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ kernel = Kernel(
 ''',
     "reference.py": '''"""Inputs and the right answer."""
 
-from kernels.tensors import dtype_of, normal
+from kernel_pipeline.tensors import dtype_of, normal
 
 
 def inputs(problem, device, seed):

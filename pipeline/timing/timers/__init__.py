@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-from kernels import Tensors, as_tuple
+from kernel_pipeline.loading import Tensors, as_tuple
 from pipeline.timing.stopping import Stopping
 
 SIGNED = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from kernels import Tensors
+from kernel_pipeline.loading import Tensors
 from pipeline.timing.timers import Rotation, spoil
 
 MOST_LAUNCHES = 256

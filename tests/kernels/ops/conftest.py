@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from kernels import ops
-from kernels.ops import asked, plans, tuned
-from kernels.ops.tuned import Choice
+from kernel_pipeline import ops
+from kernel_pipeline.ops import asked, plans, tuned
+from kernel_pipeline.ops.tuned import Choice
 
 Chooser = Callable[..., Choice]
 

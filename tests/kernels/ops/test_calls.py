@@ -15,9 +15,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-import kernels
-from kernels import ops
-from kernels.ops import device, plans
+from kernel_pipeline import loading, ops
+from kernel_pipeline.ops import device, plans
 from pipeline.machine.device import Device
 
 ROOT = Path(__file__).parents[3]
@@ -207,7 +206,7 @@ def test_what_was_not_tuned_is_counted(chosen: Callable[..., list[Any]]) -> None
 
 PROGRAM = """
 import torch
-from kernels.ops import gelu, softmax
+from kernel_pipeline.ops import gelu, softmax
 x = torch.randn({rows}, 6)
 softmax(x), softmax(x), gelu(x), softmax(x.double())
 """
@@ -257,14 +256,14 @@ def test_warm_makes_the_backward_pass_ready_too(chosen: Callable[..., list[Any]]
 
 
 def test_warm_wants_one_of_the_functions() -> None:
-    with pytest.raises(ValueError, match=r"is no function of kernels\.ops; they are attention"):
+    with pytest.raises(ValueError, match=r"is no function of kernel_pipeline\.ops; they are attention"):
         ops.warm(torch.softmax, torch.randn(2, 3), -1)
 
 
 def test_the_oldest_plans_make_room(
     chosen: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kernels.ops import calls
+    from kernel_pipeline.ops import calls
 
     monkeypatch.setattr(calls, "MOST_PLANS", 2)
     chosen("torch_square", how="generalised")
@@ -304,9 +303,9 @@ def test_another_gpu_is_the_current_one_while_its_tensors_are_worked_on(
 
 def test_an_operator_in_cuda_makes_its_tensors_gpu_the_current_one() -> None:
     """For no other does a plan leave that out (``plans.SWITCHING``), torch's own functions aside."""
-    includes = kernels.ROOT / "include"
-    for name in kernels.names():
-        for source in (kernels.ROOT / name).glob("*.cu"):
+    includes = loading.ROOT / "include"
+    for name in loading.names():
+        for source in (loading.ROOT / name).glob("*.cu"):
             text = source.read_text()
             headers = [includes / header for header in re.findall(r'#include "(\S+)"', text)]
             texts = [text, *(one.read_text() for one in headers if one.is_file())]

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from kernels import ops
-from kernels.ops import asked
+from kernel_pipeline import ops
+from kernel_pipeline.ops import asked
 
 
 def of_double(*shapes: tuple[int, ...], seed: int = 0) -> list[torch.Tensor]:
@@ -106,7 +106,7 @@ def test_what_has_no_derivative_says_so() -> None:
 
 
 def test_the_weights_of_a_packed_product_are_constants() -> None:
-    from kernels import load
+    from kernel_pipeline.loading import load
 
     loaded = load("matmul_int4")
     problem = loaded.kernel.problem(m=2, n=16, k=128)

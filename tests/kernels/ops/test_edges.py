@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
-from kernels import ops
+from kernel_pipeline import ops
 from kernels.attention.torch import visible
 
 Call = Callable[..., torch.Tensor]

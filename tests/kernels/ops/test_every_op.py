@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-import kernels
-from kernels import Loaded, as_tuple, ops
+from kernel_pipeline import loading, ops
+from kernel_pipeline.loading import Loaded, as_tuple
 from tests.kernels.kernel_cases import (
     EVERY_KERNEL,
     Case,
@@ -35,7 +35,7 @@ def call_of(loaded: Loaded, **words: Any) -> tuple[Any, tuple[Any, ...]]:
 
 def test_the_functions_are_those_of_the_page() -> None:
     """A kernel that is added is none until it has an ``op.py``, and one that is said to be one has it."""
-    page = (kernels.ROOT.parent / "docs/ops.md").read_text()
+    page = (loading.ROOT.parent / "docs/ops.md").read_text()
     told = set(re.findall(r"^\| `(\w+)\(.*?\|", page, re.MULTILINE)) | set(re.findall(r"`, `(\w+)\(", page))
     assert told and told <= set(ops.names()) <= set(dir(ops))
     with pytest.raises(AttributeError, match=r"it has .*softmax"):

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from kernels import load, ops
+from kernel_pipeline import ops
+from kernel_pipeline.loading import load
 
 N = 64
 Tensors = tuple[torch.Tensor, ...]

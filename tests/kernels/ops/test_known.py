@@ -14,8 +14,8 @@ from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernels import ops
-from kernels.ops import calls
+from kernel_pipeline import ops
+from kernel_pipeline.ops import calls
 
 
 class Seen(TorchDispatchMode):

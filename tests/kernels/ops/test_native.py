@@ -12,15 +12,14 @@ from typing import Any
 import pytest
 import torch
 
-import kernels
-from kernels import ops, toolchain
-from kernels.ops import build, native, overhead
-from kernels.toolchain import NoCompilerError
+from kernel_pipeline import loading, ops, toolchain
+from kernel_pipeline.ops import build, native, overhead
+from kernel_pipeline.toolchain import NoCompilerError
 from pipeline.toolchain import extension
 
 pytestmark = pytest.mark.xdist_group("vector_add/cpp.cpp")
 
-ADD = kernels.load("vector_add")
+ADD = loading.load("vector_add")
 CPP = "cpp.cpp"
 
 PLAIN = """
@@ -77,14 +76,17 @@ def test_but_not_once_it_is_of_something_else(
     assert native.library(ADD, CPP) == Path("compiled")
 
 
-def of_source(folder: Path, text: str) -> kernels.Loaded:
+def of_source(folder: Path, text: str) -> loading.Loaded:
     """A kernel outside of the repository with one C++ provider."""
     (folder / "plain").mkdir()
     (folder / "plain" / "__init__.py").write_text(
-        (kernels.ROOT / "square" / "__init__.py").read_text().replace("cuda.py:cuda_naive", "cuda.cu:naive")
+        (loading.ROOT / "square" / "__init__.py")
+        .read_text()
+        .replace("cuda.py:cuda_naive", "cuda.cu:naive")
+        .replace("from ..", "from kernels.")
     )
     (folder / "plain" / CPP).write_text(text)
-    return kernels.load(str(folder / "plain"))
+    return loading.load(str(folder / "plain"))
 
 
 def test_a_library_is_compiled_once_and_again_after_an_edit(
@@ -141,7 +143,7 @@ def test_cuda_needs_a_gpu() -> None:
 
 def test_code_for_a_gpu_is_told_from_code_for_another() -> None:
     assert native._runs(["80", "90"], "89") and not native._runs(["90"], "100")
-    wgmma = kernels.load("matmul")
+    wgmma = loading.load("matmul")
     assert native._architecture(wgmma, "wgmma.cu", "90") == "90a"
     assert native._architecture(wgmma, "wgmma.cu", "100") == "100"
     assert native._architecture(wgmma, "cuda.cu", "90") == "90"

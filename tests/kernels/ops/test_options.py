@@ -14,7 +14,7 @@ from torch._dynamo.exc import TorchRuntimeError
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernels import ops
+from kernel_pipeline import ops
 
 ARITHMETICS = "arithmetic must be one of ieee, tf32, fast_accum, not 'no_such'."
 CAUSAL = "causal must be one of false, true, not "

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch.testing._internal.two_tensor import TwoTensor
 
-from kernels import ops
+from kernel_pipeline import ops
 
 
 class Block(torch.nn.Module):

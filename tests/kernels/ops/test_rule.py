@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from kernels.contract import Value
-from kernels.ops import rule
-from kernels.ops.rule import Tuned, pick
+from kernel_pipeline.contract import Value
+from kernel_pipeline.ops import rule
+from kernel_pipeline.ops.rule import Tuned, pick
 
 
 def tuned(columns: int, near: dict[str, float], rows: int = 64, **more: Value) -> Tuned:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-import kernels
-from kernels.ops import source
+from kernel_pipeline import loading
+from kernel_pipeline.ops import source
 
 DECLARATION = '''"""Nothing."""
 
 from dataclasses import dataclass
 
-from kernels.contract import Kernel, Provider, Tolerance, Work
+from kernel_pipeline.contract import Kernel, Provider, Tolerance, Work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ kernel = Kernel(
 TRITON = '''"""Text."""
 
 from . import shared
-from kernels.tensors import normal
+from kernel_pipeline.tensors import normal
 
 
 def f(x):
@@ -65,7 +65,7 @@ def folder(tmp_path: Path) -> Path:
 def digests(folder: Path) -> dict[str, str]:
     """Of every provider, as another process finds them."""
     source._of_files.cache_clear()
-    loaded = kernels.load(str(folder))
+    loaded = loading.load(str(folder))
     return {one.name: source.digest(loaded, one.name) for one in loaded.kernel.providers}
 
 
@@ -109,7 +109,7 @@ def test_the_place_of_the_folder_changes_nothing(
 
 
 def test_every_provider_of_every_kernel_has_a_digest_of_its_own_entry() -> None:
-    for name in kernels.names():
-        loaded = kernels.load(name)
+    for name in loading.names():
+        loaded = loading.load(name)
         found = [source.digest(loaded, one.name) for one in loaded.kernel.providers]
         assert len(set(found)) == len({(one.entry, one.compiled) for one in loaded.kernel.providers})

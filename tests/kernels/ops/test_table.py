@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-import kernels
-from kernels.contract import Gpu
-from kernels.ops import source, tuned
+from kernel_pipeline import loading
+from kernel_pipeline.contract import Gpu
+from kernel_pipeline.ops import source, tuned
 
 SLUG = "nvidia-h200"
 H200 = Gpu((9, 0), 132, 227 * 1024, 50 * 2**20)
-SOFTMAX = kernels.load("softmax")
+SOFTMAX = loading.load("softmax")
 PROBLEMS = [
     SOFTMAX.kernel.problem(rows=rows, columns=columns, dtype=dtype)
     for rows, columns in ((4096, 1024), (4096, 1500), (65536, 2000))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import kernels
+from kernel_pipeline import loading
 from pipeline import UserError
 from pipeline.cluster import engine, team
 from pipeline.cluster.engine import LostError, Node
@@ -121,7 +121,7 @@ class Sweep:
         self.found.append((point, outcome))
 
     def measured(self, points: Sequence[Point] = POINTS) -> Sweep:
-        crew = self.team.crew(kernels.load("softmax"), CONTROL, self.report)
+        crew = self.team.crew(loading.load("softmax"), CONTROL, self.report)
         crew.measure(Schedule(points, {}, workers=crew.size), len(points))
         return self
 

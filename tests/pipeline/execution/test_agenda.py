@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-import kernels
+from kernel_pipeline import loading
 from pipeline.execution.compile_pool import Ahead, Compilers
 from pipeline.execution.schedule import Agenda
 from pipeline.points.point import Point
@@ -19,7 +19,7 @@ GRID = [
     for warps in (4, 8)
 ]
 ALONE = factory.made_point(provider="torch")
-AHEAD = Ahead(kernels.load("softmax"), Compilers(None))
+AHEAD = Ahead(loading.load("softmax"), Compilers(None))
 
 
 def budget(trials: int | None) -> SearchBudget:

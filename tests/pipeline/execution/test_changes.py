@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-import kernels
+from kernel_pipeline import loading
 from pipeline.execution.identity import Identity
 from pipeline.execution.old_rows import OldRows, of_environment, of_measurement, reasons
 from pipeline.store.provenance import run_of
@@ -12,7 +12,7 @@ from pipeline.timing.settings import TimingSettings
 from tests import factory
 
 HERE = factory.environment(factory.H100)
-TORCH = kernels.load("softmax").kernel.provider("torch")
+TORCH = loading.load("softmax").kernel.provider("torch")
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_what_is_not_known_is_said_so() -> None:
 
 
 def test_a_row_is_old_by_its_settings_and_source_and_that_is_counted() -> None:
-    identity = Identity(kernels.load("softmax"), HERE, TimingSettings(), 0)
+    identity = Identity(loading.load("softmax"), HERE, TimingSettings(), 0)
     row = factory.measurement(gpu=factory.H100, source="0" * 16)
     then = TimingSettings(min_samples=7).model_dump()
     run = run_of(row.origin, row.parts, "softmax").model_copy(update={"timing": then, "seed": 0})

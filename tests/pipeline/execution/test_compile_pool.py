@@ -16,7 +16,7 @@ from typing import Self
 import psutil
 import pytest
 
-import kernels
+from kernel_pipeline import loading
 from pipeline.execution import compile_pool, compile_server
 from pipeline.execution.compile_pool import Ahead, CompilePool, Compilers
 from pipeline.execution.compile_server import alike
@@ -31,7 +31,7 @@ SIZES = (65536, 131072)
 
 
 def point(provider: str, columns: int, **parameters: int) -> Point:
-    problem = problems.make(kernels.load("softmax").kernel.problem, {"columns": columns})
+    problem = problems.make(loading.load("softmax").kernel.problem, {"columns": columns})
     return Point(
         kernel="softmax",
         provider=provider,
@@ -85,7 +85,7 @@ def test_kernels_share_a_pool_that_starts_with_the_first_point(monkeypatch: pyte
     monkeypatch.setattr(compile_pool, "CompilePool", pools.pool)
     torch = POINTS[0].model_copy(update={"provider": "torch", "parameters": Values({})})
     with Compilers("9.0") as compilers:
-        softmax, square = (Ahead(kernels.load(name), compilers) for name in ("softmax", "square"))
+        softmax, square = (Ahead(loading.load(name), compilers) for name in ("softmax", "square"))
         softmax.submit([torch])
         assert not pools.started and not softmax.futures, "torch is not compiled ahead"
         softmax.submit([torch, POINTS[0]])
@@ -99,7 +99,7 @@ def test_kernels_share_a_pool_that_starts_with_the_first_point(monkeypatch: pyte
 
 
 def test_nothing_is_compiled_ahead_without_a_gpu_to_compile_for() -> None:
-    ahead = Ahead(kernels.load("softmax"), Compilers(None))
+    ahead = Ahead(loading.load("softmax"), Compilers(None))
     ahead.submit(POINTS)
     assert not ahead.futures
 

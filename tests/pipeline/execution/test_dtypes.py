@@ -89,9 +89,9 @@ def test_a_kernel_that_compares_by_itself(both: tuple[Verifier, ProviderRunner],
 def test_a_comparison_that_gives_no_sentence_is_named(
     both: tuple[Verifier, ProviderRunner], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import kernels
+    from kernel_pipeline import loading
 
-    module = kernels.load(str(PLANTED / "top")).module("reference.py")
+    module = loading.load(str(PLANTED / "top")).module("reference.py")
     monkeypatch.setattr(module, "compare", lambda *_: True)
     problem = Values({"rows": 5, "columns": 1000, "largest": 8, "dtype": "float32"})
     with pytest.raises(FaultyError, match=r"returned bool, not a sentence"):

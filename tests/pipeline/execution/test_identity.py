@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-import kernels
+from kernel_pipeline import loading
 from pipeline import ROOT, UserError
 from pipeline.execution import identity, versions
 from pipeline.execution.identity import Identity
@@ -28,7 +28,7 @@ FILES = {
     "__init__.py": '''"""Twice the input."""
 from __future__ import annotations
 from dataclasses import dataclass
-from kernels.contract import Kernel, Provider, Tolerance, Work, one_of
+from kernel_pipeline.contract import Kernel, Provider, Tolerance, Work, one_of
 
 ROOM = 2.0
 UNUSED = 1
@@ -71,7 +71,7 @@ kernel = Kernel(
     ),
 )
 ''',
-    "reference.py": '''from kernels.tensors import dtype_of, normal
+    "reference.py": '''from kernel_pipeline.tensors import dtype_of, normal
 
 def inputs(problem, device, seed):
     return normal([problem.shape], problem.dtype, device, seed)
@@ -130,40 +130,40 @@ EVERY = {"torch", "compiled", "triton", "cuda", "cpp", "peer", "formed"}
 H200 = factory.environment(factory.H200)
 CPU = factory.environment(factory.CPU)
 SETTINGS = TimingSettings()
-Write = Callable[..., kernels.Loaded]
+Write = Callable[..., loading.Loaded]
 
 
 @pytest.fixture
 def write(tmp_path: Path) -> Iterator[Write]:
     """Writes the planted kernel, each time elsewhere, with one file edited, and loads it."""
-    loaded: list[kernels.Loaded] = []
+    loaded: list[loading.Loaded] = []
 
-    def made(file: str = "torch.py", before: str = "", after: str = "") -> kernels.Loaded:
+    def made(file: str = "torch.py", before: str = "", after: str = "") -> loading.Loaded:
         folder = tmp_path / str(len(loaded)) / "planted"
         folder.mkdir(parents=True)
         assert before in FILES[file], "an edit that changes nothing"
         for name, text in FILES.items():
             (folder / name).write_text(text.replace(before, after) if name == file else text)
-        loaded.append(kernels.load(str(folder)))
+        loaded.append(loading.load(str(folder)))
         return loaded[-1]
 
     yield made
     for one in loaded:
-        del sys.modules[one.package], kernels._loaded[one.where]
+        del sys.modules[one.package], loading._loaded[one.where]
 
 
 @pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> kernels.Loaded:
+def planted(tmp_path_factory: pytest.TempPathFactory) -> loading.Loaded:
     """The planted kernel as it is."""
     folder = tmp_path_factory.mktemp("as_it_is") / "planted"
     folder.mkdir()
     for name, text in FILES.items():
         (folder / name).write_text(text)
-    return kernels.load(str(folder))
+    return loading.load(str(folder))
 
 
 def keys(
-    loaded: kernels.Loaded,
+    loaded: loading.Loaded,
     environment: Environment = H200,
     settings: TimingSettings = SETTINGS,
     seed: int = 0,
@@ -172,7 +172,7 @@ def keys(
     return {provider.name: made.key(point_of(loaded, provider.name)) for provider in loaded.kernel.providers}
 
 
-def point_of(loaded: kernels.Loaded, provider: str) -> Point:
+def point_of(loaded: loading.Loaded, provider: str) -> Point:
     return Point(kernel=loaded.name, provider=provider, problem=Values({"n": 64, "dtype": "float32"}))
 
 
@@ -209,7 +209,7 @@ def changed(before: dict[str, str], after: dict[str, str]) -> set[str]:
     ],
 )
 def test_a_key_changes_with_what_its_provider_runs(
-    planted: kernels.Loaded, write: Write, file: str, before: str, after: str, whose: set[str]
+    planted: loading.Loaded, write: Write, file: str, before: str, after: str, whose: set[str]
 ) -> None:
     assert changed(keys(planted), keys(write(file, before, after))) == whose
 
@@ -238,14 +238,14 @@ def test_a_key_changes_with_what_its_provider_runs(
     ],
 )
 def test_a_key_stays_as_long_as_its_provider_runs_the_same(
-    planted: kernels.Loaded, write: Write, file: str, before: str, after: str
+    planted: loading.Loaded, write: Write, file: str, before: str, after: str
 ) -> None:
     assert changed(keys(planted), keys(write(file, before, after))) == set()
 
 
 @pytest.mark.parametrize(("name", "whose"), [("NVCC_FLAGS", {"cuda"}), ("CXX_FLAGS", {"cpp"})])
 def test_a_compilers_flags_are_those_of_its_libraries(
-    planted: kernels.Loaded, monkeypatch: pytest.MonkeyPatch, name: str, whose: set[str]
+    planted: loading.Loaded, monkeypatch: pytest.MonkeyPatch, name: str, whose: set[str]
 ) -> None:
     before = keys(planted)
     monkeypatch.setattr(identity, name, ("-O2",))
@@ -273,7 +273,7 @@ def test_a_compilers_flags_are_those_of_its_libraries(
     ids=lambda value: ",".join(value) if isinstance(value, dict) else getattr(value, "kind", ""),
 )
 def test_an_environment_counts_as_far_as_a_provider_feels_it(
-    planted: kernels.Loaded, environment: Environment, change: dict[str, object], whose: set[str]
+    planted: loading.Loaded, environment: Environment, change: dict[str, object], whose: set[str]
 ) -> None:
     other = environment.model_copy(update=change)
     assert changed(keys(planted, environment), keys(planted, other)) == whose
@@ -295,7 +295,7 @@ def test_an_environment_counts_as_far_as_a_provider_feels_it(
     ],
 )
 def test_a_flag_counts_for_those_who_read_it(
-    planted: kernels.Loaded, monkeypatch: pytest.MonkeyPatch, name: str, on_gpu: set[str], on_cpu: set[str]
+    planted: loading.Loaded, monkeypatch: pytest.MonkeyPatch, name: str, on_gpu: set[str], on_cpu: set[str]
 ) -> None:
     for environment, whose in ((H200, on_gpu), (CPU, on_cpu)):
         monkeypatch.delenv(name, raising=False)
@@ -305,13 +305,13 @@ def test_a_flag_counts_for_those_who_read_it(
         assert changed(keys(planted, before), keys(planted, after)) == whose
 
 
-def test_a_peers_version_is_its_own_alone(planted: kernels.Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peers_version_is_its_own_alone(planted: loading.Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
     before = keys(planted)
     monkeypatch.setattr(metadata, "version", lambda package: "1.2.3")
     assert changed(before, keys(planted)) == {"peer"}
 
 
-def test_the_seed_and_every_setting_of_the_timing_count(planted: kernels.Loaded) -> None:
+def test_the_seed_and_every_setting_of_the_timing_count(planted: loading.Loaded) -> None:
     seen = [keys(planted), keys(planted, seed=1)]
     others = {"timer": "event", "cache": "hot", "stopping": "count", "target_rel_ci": 0.1}
     others |= {"min_samples": 3, "max_seconds": 9.0}
@@ -322,7 +322,7 @@ def test_the_seed_and_every_setting_of_the_timing_count(planted: kernels.Loaded)
         assert len({one[provider] for one in seen}) == len(seen)
 
 
-def test_a_point_counts_whatever_the_order_of_its_names(planted: kernels.Loaded) -> None:
+def test_a_point_counts_whatever_the_order_of_its_names(planted: loading.Loaded) -> None:
     made = Identity(planted, H200, SETTINGS, 0)
 
     def key(problem: dict[str, int | str], **parameters: int | bool) -> str:
@@ -339,7 +339,7 @@ def test_a_point_counts_whatever_the_order_of_its_names(planted: kernels.Loaded)
 
 
 def test_the_parts_say_what_is_old(
-    planted: kernels.Loaded, write: Write, monkeypatch: pytest.MonkeyPatch
+    planted: loading.Loaded, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edited = write("torch.py", "x * 2", "2 * x")
     point = point_of(planted, "torch")
@@ -456,7 +456,7 @@ def test_the_timer_of_the_settings_and_the_device_decide_which_code_it_is() -> N
 
 KEYS = """
 import json, sys
-import kernels
+from kernel_pipeline import loading
 from pipeline.execution.identity import Identity
 from pipeline.points import problems
 from pipeline.points.point import Point
@@ -464,7 +464,7 @@ from pipeline.store.environment import Environment
 from pipeline.timing.settings import TimingSettings
 found = {}
 for name in ("softmax", "square"):
-    loaded = kernels.load(name)
+    loaded = loading.load(name)
     made = Identity(loaded, Environment.model_validate_json(sys.argv[1]), TimingSettings(), 0)
     problem = problems.values_of(problems.make(loaded.kernel.problem, dict.fromkeys(loaded.kernel.size, 64)))
     for provider in loaded.kernel.providers:
@@ -473,7 +473,7 @@ for name in ("softmax", "square"):
             kernel=name, provider=provider.name, problem=problem, parameters=problems.values_of(parameters)
         )
         found[f"{name}/{provider.name}"] = made.key(point)
-assert kernels.ROOT.parent == kernels.Path.cwd() and "torch" not in sys.modules
+assert loading.ROOT.parent == kernels.Path.cwd() and "torch" not in sys.modules
 print(json.dumps(found))
 """
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import triton.runtime.jit
 
-import kernels
-from kernels.contract import Provider
+from kernel_pipeline import loading
+from kernel_pipeline.contract import Provider
 from pipeline.execution import launch_recorder
 from pipeline.execution.instance import Instance
 from pipeline.execution.launch_recorder import recorded
@@ -30,7 +30,7 @@ LAUNCH = {
 
 def instance(language: str, library: Path | None = None) -> Instance:
     provider = Provider("planted", "planted.py:f", language=language)
-    return Instance(kernels.load("softmax"), provider, None, lambda: None, library)
+    return Instance(loading.load("softmax"), provider, None, lambda: None, library)
 
 
 class Library:

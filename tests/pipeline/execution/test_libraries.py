@@ -10,7 +10,8 @@ from threading import Event
 
 import pytest
 
-import kernels
+from kernel_pipeline import loading
+from kernel_pipeline.contract import Gpu
 from pipeline import UserError
 from pipeline.execution.compile_pool import NICENESS, Ahead, Compilers, Libraries
 from pipeline.points import plan as plans
@@ -19,7 +20,7 @@ from pipeline.points.point import Point
 from pipeline.toolchain import extension, inductor, ninja_build
 from pipeline.toolchain.extension import Place
 
-MATMUL, SOFTMAX = kernels.load("matmul"), kernels.load("softmax")
+MATMUL, SOFTMAX = loading.load("matmul"), loading.load("softmax")
 
 Build = Callable[[Place, Sequence[str]], None]
 
@@ -94,7 +95,7 @@ def test_who_leaves_waits_for_no_compiler(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def points(kernel: str, *providers: str) -> list[Point]:
-    gpu = kernels.contract.Gpu((9, 0), 132, 232448, 50 << 20)
+    gpu = Gpu((9, 0), 132, 232448, 50 << 20)
     target = plans.Target("cuda", gpu)
     return list(plans.plan(find(kernel), "smoke", target, providers=list(providers)).points)
 

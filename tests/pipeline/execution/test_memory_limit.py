@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-import kernels
-from kernels.contract import Gpu
+from kernel_pipeline import loading
+from kernel_pipeline.contract import Gpu
 from pipeline.execution import memory_limit
 from pipeline.points.catalog import find
 from pipeline.points.plan import Plan, Target, plan
@@ -22,7 +22,7 @@ def planned(dtype: str, columns: int = 262144) -> Plan:
 
 def test_what_does_not_fit_is_no_point_and_is_counted_with_the_reason() -> None:
     whole = planned("float32")
-    found = memory_limit.within(whole, kernels.load("softmax"), H100, ())
+    found = memory_limit.within(whole, loading.load("softmax"), H100, ())
     assert found.points == () and whole.points
     count = sum(point.provider == "cuda" for point in whole.points)
     line = f"cuda: {count} configurations left out: too large to be verified here: about 90 GB > 86 GB"
@@ -32,13 +32,13 @@ def test_what_does_not_fit_is_no_point_and_is_counted_with_the_reason() -> None:
 @pytest.mark.parametrize(("dtype", "memory"), [("bfloat16", H100), ("float32", H200)])
 def test_what_was_measured_there_fits(dtype: str, memory: int) -> None:
     whole = planned(dtype)
-    assert memory_limit.within(whole, kernels.load("softmax"), memory, ()) == whole
+    assert memory_limit.within(whole, loading.load("softmax"), memory, ()) == whole
 
 
 def test_what_was_measured_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = planned("float32")
     known = whole.points[:1]
-    assert memory_limit.within(whole, kernels.load("softmax"), H100, known).points == known
+    assert memory_limit.within(whole, loading.load("softmax"), H100, known).points == known
 
 
 def test_of_small_problems_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,4 +47,4 @@ def test_of_small_problems_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(memory_limit, "needs", needs)
     whole = planned("float32", 16384)
-    assert memory_limit.within(whole, kernels.load("softmax"), H100, ()) == whole
+    assert memory_limit.within(whole, loading.load("softmax"), H100, ()) == whole

@@ -11,7 +11,7 @@ import torch
 import torch._dynamo
 from torch._dynamo.utils import counters
 
-from kernels.contract import Tolerance
+from kernel_pipeline.contract import Tolerance
 from pipeline.execution import verifier
 from pipeline.execution.faults import FaultyError
 from pipeline.execution.protocol import (

@@ -31,7 +31,7 @@ DECLARATION = '''"""{summary}"""
 
 from dataclasses import dataclass
 
-from kernels.contract import Kernel, Provider, Tolerance, Work, one_of
+from kernel_pipeline.contract import Kernel, Provider, Tolerance, Work, one_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ kernel = Kernel(
 
 REFERENCE = """import torch
 
-from kernels.tensors import dtype_of, normal
+from kernel_pipeline.tensors import dtype_of, normal
 
 
 def inputs(problem, device, seed):

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from kernels.contract import Tolerance
+from kernel_pipeline.contract import Tolerance
 from pipeline.execution import verification as verify
 from pipeline.execution.verification import Declared, Expected, Verdict
 

@@ -46,7 +46,7 @@ def versions_in(tree: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    for part in ("kernels", "pipeline"):
+    for part in ("kernel_pipeline", "kernels", "pipeline"):
         shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import kernels
+from kernel_pipeline import loading
 from pipeline.inspection.sources import REPOSITORY, SourceLine, Sources
 
 OUTSIDE = Sources(Path("/scratch/me/odd"))
@@ -17,8 +17,8 @@ TORCH = "/venv/lib/python3.12/site-packages"
 @pytest.mark.parametrize(
     ("path", "below"),
     [
-        (f"{kernels.ROOT}/softmax/triton.py", "kernels/softmax/triton.py"),
-        (f"{kernels.ROOT}/rows.py", "kernels/rows.py"),
+        (f"{loading.ROOT}/softmax/triton.py", "kernels/softmax/triton.py"),
+        (f"{loading.ROOT}/rows.py", "kernels/rows.py"),
         ("/elsewhere/kernels/softmax/parts/deep-er.py", "kernels/softmax/parts/deep-er.py"),
         ("/scratch/kernels/clone/kernels/softmax/cuda.cu", "kernels/softmax/cuda.cu"),
         ("kernels/include/rows.cuh", "kernels/include/rows.cuh"),
@@ -36,7 +36,7 @@ def test_files_of_the_repository(path: str, below: str | None) -> None:
     [
         ("/scratch/me/odd/left hand/triton.py", "odd/left hand/triton.py"),
         ("odd/halves.cu", "odd/halves.cu"),
-        (f"{kernels.ROOT}/include/common.cuh", "kernels/include/common.cuh"),
+        (f"{loading.ROOT}/include/common.cuh", "kernels/include/common.cuh"),
         ("/scratch/you/odd/triton.py", None),
     ],
 )
@@ -60,8 +60,8 @@ def test_a_line_is_shown_with_its_text_wherever_it_was_compiled(tmp_path: Path) 
         "as Triton's cache may have it"
     )
     assert sources.text(SourceLine(f"{tmp_path}/odd/one.py", 9)) == ""
-    elsewhere = SourceLine("/elsewhere/kernels/contract.py", 1)
-    assert REPOSITORY.text(elsewhere) == (kernels.ROOT / "contract.py").read_text().splitlines()[0]
+    elsewhere = SourceLine("/elsewhere/kernel_pipeline/contract.py", 1)
+    assert REPOSITORY.text(elsewhere) == (loading.ROOT / "contract.py").read_text().splitlines()[0]
 
 
 def test_an_instruction_belongs_to_the_innermost_own_line_or_the_outermost() -> None:

@@ -13,7 +13,7 @@ import pynvml
 import pytest
 import torch
 
-from kernels.contract import Gpu
+from kernel_pipeline.contract import Gpu
 from pipeline import UserError
 from pipeline.machine import device, environment
 from pipeline.machine.device import Device

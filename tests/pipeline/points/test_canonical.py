@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import kernels
+from kernel_pipeline import loading
 from pipeline import ROOT
 from pipeline.execution import versions
 from pipeline.points.closure import Closure, closure
@@ -68,13 +68,13 @@ def _measuring(way: str) -> Code:
 def _kernels() -> Code:
     entries = []
     for name in ("softmax", "matmul", "attention"):
-        loaded = kernels.load(name)
+        loaded = loading.load(name)
         entries += [
             (f"{name}/{loaded.kernel.reference}", each) for each in ("inputs", "outputs", "reference")
         ]
         python = [one for one in loaded.kernel.providers if one.file.endswith(".py")]
         entries += [(f"{name}/{one.file}", one.function) for one in python]
-    return _code("kernels", kernels.ROOT, entries)
+    return _code("kernels", loading.ROOT, entries)
 
 
 @pytest.fixture(scope="module", params=["graph", "kernels"])

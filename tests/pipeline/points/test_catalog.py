@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-import kernels
+from kernel_pipeline import loading
 from pipeline import UserError
 from pipeline.points import catalog
 from pipeline.points.catalog import KernelConfig
@@ -28,12 +28,12 @@ def read(tmp_path: Path) -> Read:
         for name, content in files.items():
             text = content if isinstance(content, str) else yaml.safe_dump(content)
             (tmp_path / f"{name}.yaml").write_text(text)
-        return catalog.read(tmp_path / f"{name}.yaml", kernels.load("softmax"))
+        return catalog.read(tmp_path / f"{name}.yaml", loading.load("softmax"))
 
     return of
 
 
-@pytest.mark.parametrize("kernel", kernels.names())
+@pytest.mark.parametrize("kernel", loading.names())
 def test_every_kernels_yaml_is_right_and_has_the_presets_that_people_use(kernel: str) -> None:
     entry = catalog.find(kernel)
     assert entry.name == kernel
@@ -208,7 +208,7 @@ def test_a_kernel_outside_of_the_repository_has_its_yaml_beside_it(tmp_path: Pat
         ),
         ("def f(:", r"can't be imported: .*/__init__\.py:1: `def f\(:`: SyntaxError: "),
         (
-            'from kernels.contract import Provider\nProvider("p", "torch.py")',
+            'from kernel_pipeline.contract import Provider\nProvider("p", "torch.py")',
             r"__init__\.py: entry 'torch\.py' of p must be FILE:FUNCTION\.",
         ),
     ],

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kernels.contract import Value
+from kernel_pipeline.contract import Value
 from pipeline import UserError
 from pipeline.points import catalog, choice
 from pipeline.points.frozen import Values

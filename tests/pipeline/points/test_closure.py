@@ -43,7 +43,7 @@ class Problem:
 from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
-from kernels.contract import one_of
+from kernel_pipeline.contract import one_of
 from kernels.shapes import Based as Shared, Other, Part, padded
 
 DTYPES = ("float32", "float16")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from kernels.contract import Value
+from kernel_pipeline.contract import Value
 from pipeline.points.frozen import Values, digest
 from pipeline.points.point import Point, order
 

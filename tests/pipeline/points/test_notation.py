@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernels.contract import Value
+from kernel_pipeline.contract import Value
 from pipeline import UserError
 from pipeline.points import catalog, notation
 from pipeline.points.frozen import Values

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-import kernels
-from kernels import contract
-from kernels.contract import Gpu, Kernel, Provider, Tolerance, Value, Work, one_of, same_as
+from kernel_pipeline import contract, loading
+from kernel_pipeline.contract import Gpu, Kernel, Provider, Tolerance, Value, Work, one_of, same_as
 from pipeline import UserError
 from pipeline.points import catalog
 from pipeline.points import plan as planning
@@ -87,7 +86,7 @@ SQUARE = Kernel(
 
 def entry(presets: Any, kernel: Kernel = KERNEL, **workloads: Any) -> Entry:
     config = KernelConfig.model_validate({"workloads": workloads, "presets": {"smoke": presets}})
-    loaded = kernels.Loaded("planted", "planted", Path("/planted"), "planted", kernel, "")
+    loaded = loading.Loaded("planted", "planted", Path("/planted"), "planted", kernel, "")
     return Entry(loaded, config, Path("/planted.yaml"))
 
 

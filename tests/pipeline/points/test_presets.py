@@ -6,8 +6,8 @@ from collections import defaultdict
 
 import pytest
 
-import kernels
-from kernels.contract import Gpu
+from kernel_pipeline import loading
+from kernel_pipeline.contract import Gpu
 from pipeline import ROOT
 from pipeline.points import catalog
 from pipeline.points.frozen import Values
@@ -22,7 +22,7 @@ NEAR = 1.03
 """The best of preset ``quick`` is within 3 % of the best of all that was measured at its problems."""
 
 
-@pytest.mark.parametrize("name", kernels.names())
+@pytest.mark.parametrize("name", loading.names())
 def test_the_best_of_quick_is_near_the_best(name: str) -> None:
     entry = catalog.find(name)
     quick = {(p.provider, p.problem, p.parameters) for p in plan(entry, "quick", Target("cuda", H100)).points}

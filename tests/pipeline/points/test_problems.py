@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kernels.contract import Kernel, Provider, Tolerance, Work, one_of, same_as
+from kernel_pipeline.contract import Kernel, Provider, Tolerance, Work, one_of, same_as
 from pipeline import UserError
 from pipeline.points import problems
 from pipeline.points.frozen import Values

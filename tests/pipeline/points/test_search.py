@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from kernels.contract import Value
+from kernel_pipeline.contract import Value
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
 from pipeline.points.search import Sampler, Study

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kernels.contract import Gpu
+from kernel_pipeline.contract import Gpu
 from pipeline import UserError
 from pipeline.points import catalog
 from pipeline.points.plan import Plan, Target, plan, with_baseline

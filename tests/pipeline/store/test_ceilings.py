@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernels.contract import Work
+from kernel_pipeline.contract import Work
 from pipeline.store.ceilings import Ceilings, rate
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernels.contract import Provider
+from kernel_pipeline.contract import Provider
 from pipeline.machine.environment import flags
 from pipeline.store import environment as store
 from tests import factory

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernels import Tensors
+from kernel_pipeline.loading import Tensors
 from pipeline.store.record import State
 from pipeline.timing import stopwatch
 from pipeline.timing.settings import TimingSettings

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import kernels
+from kernel_pipeline import loading
 from pipeline import ROOT, UserError
 from pipeline.inspection.library import CudaFunction, library_of
 from pipeline.machine import environment
@@ -49,8 +49,8 @@ def built_of(kernel: str) -> pytest.MarkDecorator:
 
 WITH_CUDA = [
     pytest.param(name, source, marks=built_of(name))
-    for name in kernels.names()
-    for source in sources(kernels.load(name))
+    for name in loading.names()
+    for source in sources(loading.load(name))
     if is_cuda(source)
 ]
 
@@ -58,7 +58,7 @@ WITH_CUDA = [
 @cache
 def functions_of(kernel: str) -> list[CudaFunction]:
     """The functions of a kernel's library for compute capability 9.0."""
-    found, _ = library_of(kernels.load(kernel), "cuda.cu").functions("90")
+    found, _ = library_of(loading.load(kernel), "cuda.cu").functions("90")
     return found
 
 
@@ -85,7 +85,7 @@ def cuda(project: Place, architectures: Sequence[str] | None = None) -> extensio
 @pytest.mark.parametrize(("kernel", "source"), WITH_CUDA)
 def test_every_kernel_compiles_for_the_architectures_of_its_last_build(kernel: str, source: str) -> None:
     """Hopper's where none was built; before the tests, CI builds all for A100, H100 and B200."""
-    here = Place.for_kernel(kernels.load(kernel))
+    here = Place.for_kernel(loading.load(kernel))
     library = build(here, [source])[source]
     wanted = {int(name) for name in library.architectures}
     assert wanted
@@ -341,7 +341,7 @@ def test_two_processes_build_once(project: Place) -> None:
 
 
 def test_load_gives_operators_and_writes_nothing_the_second_time() -> None:
-    square = Place.for_kernel(kernels.load("square"))
+    square = Place.for_kernel(loading.load("square"))
     load(square, CPP)
     x = torch.tensor([3.0, -2.0])[1:]
     assert torch.equal(torch.ops.square.cpp(x), x * x)
@@ -350,7 +350,7 @@ def test_load_gives_operators_and_writes_nothing_the_second_time() -> None:
     load(square, CPP)
     program = (
         "import kernels; from pipeline.toolchain.extension import Place, load\n"
-        "load(Place.for_kernel(kernels.load('square')), 'cpp.cpp')"
+        "load(Place.for_kernel(loading.load('square')), 'cpp.cpp')"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
     assert state(folder) == before
@@ -359,12 +359,12 @@ def test_load_gives_operators_and_writes_nothing_the_second_time() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_cuda_needs_a_gpu_to_load() -> None:
     with pytest.raises(UserError, match=r"square/cuda\.cu needs a GPU"):
-        load(Place.for_kernel(kernels.load("square")), CUDA)
+        load(Place.for_kernel(loading.load("square")), CUDA)
 
 
 def test_a_source_is_compiled_for_the_instructions_that_its_providers_need() -> None:
     """sm_90a where code for 9.0 is wanted; other capabilities and other sources as they are."""
-    here = Place.for_kernel(kernels.load("matmul"))
+    here = Place.for_kernel(loading.load("matmul"))
     assert here.architecture("wgmma.cu", "90") == "90a"
     assert here.architecture("wgmma.cu", "80") == "80"
     assert here.architecture("cuda.cu", "90") == "90"

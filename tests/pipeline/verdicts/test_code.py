@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-import kernels
+from kernel_pipeline import loading
 from pipeline import ROOT, UserError
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
@@ -62,7 +62,7 @@ def looked_into(a: tuple[str, str, int], b: tuple[str, str, int], verdict: str =
         verdicts=lambda: {(match, candidates[1]): verdict},
         estimates=lambda: {(match, candidates[1]): SimpleNamespace(ratio=1.1)},
     )
-    return bool(code.most_changed(cast(Any, told), kernels.load("square").kernel))
+    return bool(code.most_changed(cast(Any, told), loading.load("square").kernel))
 
 
 def test_code_is_looked_into_where_the_two_have_code_of_their_own() -> None:

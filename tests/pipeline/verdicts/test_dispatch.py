@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import kernels
-from kernels.contract import Gpu
+from kernel_pipeline import loading
+from kernel_pipeline.contract import Gpu
 from pipeline.execution.identity import Identity
 from pipeline.points import catalog
 from pipeline.points.catalog import Entry, Workload
@@ -18,7 +18,7 @@ from tests.factory import H200
 
 GPU = Gpu((9, 0), 132, 227 << 10, 50 << 20)
 KERNEL = "softmax"
-IDENTITY = Identity(kernels.load(KERNEL), factory.environment(H200), TimingSettings(), 0)
+IDENTITY = Identity(loading.load(KERNEL), factory.environment(H200), TimingSettings(), 0)
 
 
 def row(provider: str, columns: int, us: float, **parameters: int) -> Measurement:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernels.contract import Gpu
+from kernel_pipeline.contract import Gpu
 from pipeline.execution.identity import Identity
 from pipeline.points import catalog, choice
 from pipeline.points.plan import Target, plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernels.contract import Kernel, Provider, Tolerance, Work, bytes_of
+from kernel_pipeline.contract import Kernel, Provider, Tolerance, Work, bytes_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.tensors import normal
+from kernel_pipeline.tensors import normal
 
 from . import Rows
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernels.contract import Kernel, Provider, Tolerance, Work, one_of
+from kernel_pipeline.contract import Kernel, Provider, Tolerance, Work, one_of
 
 DTYPES = (
     *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.tensors import dtype_of
+from kernel_pipeline.tensors import dtype_of
 
 from . import Vector
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.tensors import dtype_of, normal
+from kernel_pipeline.tensors import dtype_of, normal
 
 from . import Vector
 

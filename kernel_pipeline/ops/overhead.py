@@ -1,4 +1,4 @@
-"""What a call costs the host beside the provider's own work: ``python -m kernels.ops.overhead [KERNEL...]``.
+"""The host's cost of a call beside the provider's: ``python -m kernel_pipeline.ops.overhead [KERNEL...]``.
 
 A line a function, for a problem so small that the host's time is all there is: the entry of the chosen
 provider called directly, the function, the operator that torch.compile and autograd call, in microseconds.
@@ -16,9 +16,8 @@ from typing import Any
 
 import torch
 
-import kernels
-from kernels import ops
-from kernels.ops import native, plans
+from .. import loading, ops
+from . import native, plans
 
 BATCHES = 40
 
@@ -29,7 +28,7 @@ BATCH_S = 0.01
 """How long a batch takes, if that is between so many calls."""
 
 
-def small(loaded: kernels.Loaded) -> Any:
+def small(loaded: loading.Loaded) -> Any:
     """The smallest problem with everything at its default: of sizes that have none 64."""
     dimensions = loaded.kernel.dimensions()
     named: dict[str, Any] = {
@@ -68,7 +67,7 @@ def timed(call: Callable[[], Any], count: int, device: torch.device) -> float:
 def measure(name: str, device: torch.device) -> tuple[str, list[float]]:
     """The provider of a function, and the microseconds of its entry, and those that the function and the
     operator add."""
-    loaded, function = kernels.load(name), ops.function(name)
+    loaded, function = loading.load(name), ops.function(name)
     problem = small(loaded)
     inputs, arguments = loaded.inputs(problem, device, 0), loaded.arguments(problem)
     args = function.filled(inputs, arguments)

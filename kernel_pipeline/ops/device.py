@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from kernels.contract import Gpu
+from ..contract import Gpu
 
 
 @functools.cache

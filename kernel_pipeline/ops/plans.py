@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from kernels import Loaded
-from kernels.contract import Gpu, Provider
-from kernels.ops import asked, device, native, tuned
-from kernels.ops.declaration import NotServedError, Op, Result
-from kernels.ops.known import Known
-from kernels.ops.tuned import Choice
+from ..contract import Gpu, Provider
+from ..loading import Loaded
+from . import asked, device, native, tuned
+from .declaration import NotServedError, Op, Result
+from .known import Known
+from .tuned import Choice
 
 MOST_PLANS = 1 << 14
 """Plans of an op that are kept; past it all are made again."""

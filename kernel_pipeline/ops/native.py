@@ -1,9 +1,9 @@
 """C++ and CUDA sources of providers: built once for this machine, kept, loaded.
 
 In a checkout what ``make build`` made is taken while it is of these sources. Else a source is compiled at the
-first call that needs it, or ahead by ``python -m kernels.ops.build``, and kept in ``$KERNELS_CACHE``, by
-default ``~/.cache/kernel_pipeline``, which must be this user's alone: what lies there is loaded. The folder's
-name covers all that the library is made of.
+first call that needs it, or ahead by ``python -m kernel_pipeline.ops.build``, and kept in ``$KERNELS_CACHE``,
+by default ``~/.cache/kernel_pipeline``, which must be this user's alone: libraries there are loaded. The
+folder's name covers all that the library is made of.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from pathlib import Path
 
 import torch
 
-import kernels
-from kernels import Loaded, toolchain
-from kernels.toolchain import NoCompilerError
+from .. import loading, toolchain
+from ..loading import Loaded
+from ..toolchain import NoCompilerError
 
 VARIABLE = "KERNELS_CACHE"
 
-BUILT = kernels.ROOT.parent / "build" / "kernels"
+BUILT = loading.LIBRARY.parent / "build" / "kernels"
 """Where the pipeline of a checkout builds."""
 
 _log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ def _is_current(made: Path, capabilities: tuple[str, ...]) -> bool:
         told = json.loads(made.with_suffix(".json").read_text())
         recipe, inputs = told["recipe"], told["inputs"]
         have = [str(name) for name in recipe["architectures"]]
-        root = kernels.ROOT.parent
+        root = loading.LIBRARY.parent
         return (
             (recipe["torch"], recipe["torch_cuda"]) == (torch.__version__, torch.version.cuda)
             and all(_runs(have, capability) for capability in capabilities)
@@ -151,7 +151,7 @@ def _make(
         steps = toolchain.commands(
             loaded.folder / source,
             made,
-            kernels.ROOT / "include",
+            loading.ROOT / "include",
             Path(torch.__file__).parent,
             torch.version.cuda is not None,
             *how,
@@ -179,7 +179,7 @@ def _contents(loaded: Loaded, source: str) -> Iterator[str]:
     """What a library may be made of: the source, the headers beside it and those that all share."""
     headers = (
         path
-        for folder in (loaded.folder, kernels.ROOT / "include")
+        for folder in (loaded.folder, loading.ROOT / "include")
         for path in sorted(folder.glob("*.*h"))
         if path.suffix in (".h", ".cuh")
     )

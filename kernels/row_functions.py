@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from kernels import elementwise, rows
-from kernels.ops.declaration import NotServedError, problem_of
+from kernel_pipeline.ops.declaration import NotServedError, problem_of
+
+from . import elementwise, rows
 
 
 def rows_problem(x: torch.Tensor, *parameters: torch.Tensor) -> rows.Matrix:

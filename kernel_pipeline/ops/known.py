@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._C._dynamo.guards import TensorGuards
 
-from kernels.ops.asked import Asked
+from .asked import Asked
 
 if TYPE_CHECKING:
-    from kernels.ops.declaration import Result
-    from kernels.ops.plans import CallPlan
+    from .declaration import Result
+    from .plans import CallPlan
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ import numpy
 import torch
 from numba.cuda.core import config
 
-from kernels.threads import NUMBA_DTYPES
+from .threads import NUMBA_DTYPES
 
 config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # a small problem is no mistake here
 

@@ -1,4 +1,4 @@
-"""What was measured, as functions: ``from kernels.ops import softmax; y = softmax(x)``.
+"""What was measured, as functions: ``from kernel_pipeline.ops import softmax; y = softmax(x)``.
 
 There is a function for each kernel whose folder has an ``op.py``. It takes tensors of any shape, and gives
 them to the provider that was measured to be the fastest for this problem on this GPU. ``warm`` does ahead
@@ -11,18 +11,18 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import kernels
+from .. import loading
 
 if TYPE_CHECKING:
-    from kernels.ops.asked import Asked
-    from kernels.ops.calls import Function
-    from kernels.ops.declaration import Result
-    from kernels.ops.tuned import Choice
+    from .asked import Asked
+    from .calls import Function
+    from .declaration import Result
+    from .tuned import Choice
 
 
 def names() -> list[str]:
     """The kernels that are functions here."""
-    return [name for name in kernels.names() if (kernels.ROOT / name / "op.py").is_file()]
+    return [name for name in loading.names() if (loading.ROOT / name / "op.py").is_file()]
 
 
 @functools.cache
@@ -30,9 +30,9 @@ def function(name: str) -> Function:
     """The function of a kernel and its plans. Raises KeyError for a name that is none of ``names()``."""
     if name not in names():
         raise KeyError(name)
-    from kernels.ops.calls import Function
+    from .calls import Function
 
-    loaded = kernels.load(name)
+    loaded = loading.load(name)
     return Function(loaded.module("op.py").op, loaded)
 
 
@@ -40,7 +40,7 @@ def __getattr__(name: str) -> Callable[..., Result]:
     try:
         found = function(name).call
     except KeyError:
-        raise AttributeError(f"kernels.ops has no {name}; it has {', '.join(names())}.") from None
+        raise AttributeError(f"kernel_pipeline.ops has no {name}; it has {', '.join(names())}.") from None
     globals()[name] = found
     return found
 
@@ -62,7 +62,7 @@ def warm(call: Callable[..., Result], *args: Any, **kwargs: Any) -> Choice:
 
     found = function(call.__name__) if call.__name__ in names() else None
     if found is None or found.call is not call:
-        raise ValueError(f"{call!r} is no function of kernels.ops; they are {', '.join(names())}.")
+        raise ValueError(f"{call!r} is no function of kernel_pipeline.ops; they are {', '.join(names())}.")
     plan = found.plan(*args, **kwargs)
     if torch.is_grad_enabled():
         given = [*args, *kwargs.values()]
@@ -81,6 +81,6 @@ def untuned() -> list[Asked]:
     Each has ``kernel``, ``dimensions``, ``calls``, and ``choice`` with the reason. With
     ``KERNELS_UNTUNED=file`` the problems are written to a file when the process ends.
     """
-    from kernels.ops import asked
+    from . import asked
 
     return asked.untuned()

@@ -1,4 +1,4 @@
-"""Compile the C++ and CUDA providers ahead: ``python -m kernels.ops.build [KERNEL...]``.
+"""Compile the C++ and CUDA providers ahead: ``python -m kernel_pipeline.ops.build [KERNEL...]``.
 
 A line a source says what was done. The exit code is 1 if a source could not be built.
 """
@@ -9,9 +9,8 @@ import sys
 from collections.abc import Sequence
 from time import monotonic
 
-import kernels
-from kernels import ops
-from kernels.ops import native
+from .. import loading, ops
+from . import native
 
 
 def main(words: Sequence[str]) -> int:
@@ -21,7 +20,7 @@ def main(words: Sequence[str]) -> int:
         return 2
     failed = False
     for name in words or ops.names():
-        loaded = kernels.load(name)
+        loaded = loading.load(name)
         for source in dict.fromkeys(one.extension for one in loaded.kernel.providers if one.extension):
             begun = monotonic()
             try:

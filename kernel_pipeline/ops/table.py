@@ -14,7 +14,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
-from kernels.contract import Value
+from ..contract import Value
 
 FORMAT = 3
 """What a reader has to know."""

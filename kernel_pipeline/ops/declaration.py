@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from kernels.contract import variables
+from ..contract import variables
 
 Result = Any
 """A tensor, or a tuple of them."""

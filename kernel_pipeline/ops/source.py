@@ -2,8 +2,8 @@
 
 A table of tuned configurations says by it which sources its numbers are of. It is coarser than a ledger's
 key: it covers whole files, the provider's own and those that these import or include from the kernel's folder
-and from ``kernels/``. Comments, docstrings and formatting change nothing, nor does the name that the package
-is imported by.
+and from the modules and headers that kernels share. Comments, docstrings and formatting change nothing, nor
+does the name that a package is imported by.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from kernels import Loaded
-
-ROOT = Path(__file__).resolve().parents[1]
+from ..loading import LIBRARY, ROOT, Loaded
 
 DECLARATIONS = ("__init__.py", "contract.py")
 """Files that say what there is and decide no output: they are not followed."""
@@ -77,8 +75,10 @@ def _hashed(value: object) -> str:
 
 
 def _name(file: Path, folder: Path) -> str:
-    inner = file.is_relative_to(folder)
-    return f"{'kernel' if inner else 'shared'}:{file.relative_to(folder if inner else ROOT).as_posix()}"
+    if file.is_relative_to(folder):
+        return f"kernel:{file.relative_to(folder).as_posix()}"
+    shared = ROOT.resolve() if file.is_relative_to(ROOT.resolve()) else LIBRARY.resolve()
+    return f"shared:{file.relative_to(shared).as_posix()}"
 
 
 def _text(file: Path) -> str:
@@ -123,7 +123,7 @@ def _tokens(text: str) -> Iterator[str]:
 
 
 def _reached(file: Path, folder: Path) -> Iterator[Path]:
-    """The files of the kernel's folder and of this package that a file imports or includes."""
+    """The files of the kernel's folder, beside it, and of this package that a file imports or includes."""
     if file.suffix == ".py":
         candidates = _imported(file)
     else:
@@ -132,7 +132,7 @@ def _reached(file: Path, folder: Path) -> Iterator[Path]:
         candidates = (place / name for name in INCLUDE.findall(text) for place in places)
     for candidate in candidates:
         path = candidate.resolve()
-        inside = path.is_relative_to(folder) or path.is_relative_to(ROOT)
+        inside = any(path.is_relative_to(place.resolve()) for place in (folder, ROOT, LIBRARY))
         if inside and path.is_file() and path.name not in DECLARATIONS:
             yield path
 
@@ -140,7 +140,7 @@ def _reached(file: Path, folder: Path) -> Iterator[Path]:
 def _imported(file: Path) -> Iterator[Path]:
     """Where the modules could lie that a Python file imports; of ``from a.b import c`` both ``a/b.py`` and
     ``a/b/c.py``."""
-    package = __name__.rpartition(".ops.")[0]
+    packages = {"kernels": ROOT, __name__.partition(".")[0]: LIBRARY}
     names = []
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -153,8 +153,8 @@ def _imported(file: Path) -> Iterator[Path]:
         parts = [part for part in name.split(".") if part]
         if level:
             base = file.parents[level - 1]
-        elif parts and parts[0] in (package, "kernels"):
-            base, parts = ROOT, parts[1:]
+        elif parts and parts[0] in packages:
+            base, parts = packages[parts[0]], parts[1:]
         else:
             continue
         if parts:

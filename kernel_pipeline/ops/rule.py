@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kernels.contract import Value
+from ..contract import Value
 
 NEIGHBOURS = 6
 """Tuned problems that the rule looks at."""

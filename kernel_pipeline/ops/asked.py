@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernels.ops.tuned import Choice
+from .tuned import Choice
 
 MOST = 1 << 16
 """Problems that are counted in a process; those that come later are not."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from kernels.ops.declaration import Op, Result
+from .declaration import Op, Result
 
 NAMESPACE = "kernel_pipeline"
 

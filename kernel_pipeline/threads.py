@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from kernels.contract import Gpu, one_of
+from .contract import Gpu, one_of
 
 NUMBA_DTYPES = ("float32", "float16")
 """The dtypes whose tensors Numba takes."""

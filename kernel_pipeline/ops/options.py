@@ -13,8 +13,8 @@ from typing import Any, get_args, get_type_hints
 
 import torch
 
-from kernels import Loaded
-from kernels.contract import Value, shown
+from ..contract import Value, shown
+from ..loading import Loaded
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The compilers of C++ and CUDA sources: which this machine has, and the commands that make a library.
 
-The pipeline builds by these, and so does ``kernels.ops`` where there is no pipeline. Without torch.
+The pipeline builds by these, and so does ``kernel_pipeline.ops`` where there is no pipeline. Without torch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Which provider a problem is given to, and in which configuration.
 
 A problem that was tuned on this very GPU gets what was the fastest there. One between tuned problems gets
-what the rule chooses (``kernels/ops/rule.py``), where the table says that the rule may be trusted; elsewhere
-the safest by the table of what the rule chooses all the same, a provider's default configuration, and torch.
+what the rule chooses (``rule``), where the table says that the rule may be trusted; elsewhere the safest by
+the table of the rule's choice, a provider's default configuration, and torch.
 Where there is no table of the GPU, torch is called.
 Nothing is chosen that was not verified on the GPU, by the source that is here.
 """
@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernels import Loaded
-from kernels.contract import Gpu, Kernel, Provider, Value
-from kernels.ops import rule, source, table
-from kernels.ops.table import Configuration, Table, TableError, TunedKernel, TunedRegion
+from ..contract import Gpu, Kernel, Provider, Value
+from ..loading import Loaded
+from . import rule, source, table
+from .table import Configuration, Table, TableError, TunedKernel, TunedRegion
 
-ROOT = Path(__file__).resolve().parents[1]
+LIBRARY = Path(__file__).resolve().parents[1]
 
-PLACES = (ROOT.parent / "results" / "tuned", ROOT / "tuned")
+PLACES = (LIBRARY.parent / "results" / "tuned", LIBRARY / "tuned")
 """Where tables lie: in a checkout of the repository, and in an installed package."""
 
 VARIABLE = "KERNELS_TUNED"

@@ -4,8 +4,8 @@ A call goes through ``torch.ops`` where something else looks at it: autograd, to
 subclass of Tensor. Under ``torch.func`` and forward-mode differentiation, which take no operator's own
 derivative, it is torch's function. All other calls run the plan of their form.
 
-A call like an earlier one is recognised in one step (``kernels/ops/known.py``). At others all is looked at
-one by one, which takes longer (``Function._looked_at``).
+A call like an earlier one is recognised in one step (``known``). At others all is looked at one by one, which
+takes longer (``Function._looked_at``).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from kernels import Loaded
-from kernels.ops.declaration import Op, Result
-from kernels.ops.known import Known, known
-from kernels.ops.options import options_of, tensors_of
-from kernels.ops.plans import MOST_PLANS, CallPlan, first, form_of
-from kernels.ops.registration import NAMESPACE, register
+from ..loading import Loaded
+from .declaration import Op, Result
+from .known import Known, known
+from .options import options_of, tensors_of
+from .plans import MOST_PLANS, CallPlan, first, form_of
+from .registration import NAMESPACE, register
 
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 """Types whose tensors are no more than their data."""

@@ -1,0 +1,194 @@
+"""Finds and loads kernels: a folder a kernel, found by its folder alone.
+
+``load`` gives a kernel's declaration, without torch; ``Loaded`` knows its files and calls.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from .contract import ContractError, Kernel, Provider, summary
+
+if TYPE_CHECKING:
+    import torch
+
+LIBRARY = Path(__file__).parent
+
+INSTALLED = LIBRARY / "kernels"
+
+ROOT = INSTALLED if INSTALLED.is_dir() else LIBRARY.parent / "kernels"
+"""The folder of the kernels: beside this package in a checkout, in it in an installation. On PyPI ``kernels``
+is another project's name."""
+
+PACKAGE = f"{__package__}.kernels" if ROOT == INSTALLED else "kernels"
+
+FORM = ":"
+"""Stands between where a kernel is found and the file of a form of its inputs."""
+
+Tensors = tuple["torch.Tensor", ...]
+
+
+def names() -> list[str]:
+    """Every kernel of this repository, by the name of its folder, without importing any."""
+    return sorted(folder.name for folder in ROOT.iterdir() if (folder / "__init__.py").is_file())
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A kernel's declaration and where it came from.
+
+    ``name`` is the folder's, ``package`` what its modules are imported as, ``where`` what finds it again: the
+    name of a kernel of this repository, or the folder of one outside of it.
+    """
+
+    name: str
+    where: str
+    folder: Path
+    package: str
+    kernel: Kernel
+    summary: str
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether the kernel's folder is no folder of this repository."""
+        return self.where != self.name
+
+    def module(self, file: str) -> ModuleType:
+        """A Python file of the folder as a module."""
+        return importlib.import_module(
+            f"{self.package}.{Path(file).with_suffix('').as_posix().replace('/', '.')}"
+        )
+
+    def address(self, provider: str) -> str:
+        """What ``load`` finds this kernel by, with the inputs in the form that a provider takes.
+
+        Raises KeyError for a name that is no provider."""
+        form = self.kernel.provider(provider).reference
+        return self.where if form is None else f"{self.where}{FORM}{form}"
+
+    def inputs(self, problem: Any, device: torch.device, seed: int) -> Tensors:
+        """Seeded inputs of a problem on a device; without data on ``meta``."""
+        made: Tensors = tuple(self.module(self.kernel.reference).inputs(problem, device, seed))
+        return made
+
+    def outputs(self, problem: Any) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
+        """Shape and dtype of each output."""
+        declared = self.module(load(self.where).kernel.reference).outputs(problem)
+        return tuple((tuple(shape), dtype) for shape, dtype in declared)
+
+    def expected(self, problem: Any, inputs: Tensors) -> Tensors:
+        """The right answer, in float64 or exactly."""
+        return as_tuple(self.module(self.kernel.reference).reference(*inputs, **self.arguments(problem)))
+
+    def comparison(self) -> Callable[[Any, Tensors, Tensors, Tensors], str | None] | None:
+        """What says whether outputs are right in place of the tolerance; None for a kernel without."""
+        name = self.kernel.comparison
+        if name is None:
+            return None
+        found: Callable[..., str | None] = getattr(self.module(load(self.where).kernel.reference), name)
+        return found
+
+    def arguments(self, problem: Any) -> dict[str, Any]:
+        """The dimensions that entries are given by name."""
+        return {name: getattr(problem, name) for name in self.kernel.arguments}
+
+    def entry(self, provider: Provider) -> Callable[..., Any]:
+        """What a provider's entry names. Its library has to be loaded before; with ``TRITON_INTERPRET=1`` in
+        the environment before the first call, Triton runs under the interpreter, with
+        ``NUMBA_ENABLE_CUDASIM=1`` Numba under its simulator."""
+        if provider.file.endswith(".py"):
+            found: Callable[..., Any] = getattr(self.module(provider.file), provider.function)
+        else:
+            import torch
+
+            found = getattr(getattr(torch.ops, self.name), provider.function)
+        if provider.compiled:
+            from .compiled import compiled
+
+            return compiled(found)
+        return found
+
+
+def as_tuple(made: Any) -> Tensors:
+    """One tensor or several as a tuple."""
+    return tuple(made) if isinstance(made, (tuple, list)) else (made,)
+
+
+_loaded: dict[str, Loaded] = {}
+
+
+def load(where: str) -> Loaded:
+    """The kernel of that name, or in that folder; where ``Loaded.address`` names one, with the inputs in a
+    provider's form.
+
+    Raises KeyError when there is none of that name, FileNotFoundError for a folder without ``__init__.py``,
+    and ContractError, with the file, for a declaration that can't be.
+    """
+    base, _, form = where.rpartition(FORM)
+    if base and form.endswith(".py"):
+        return _in_form(base, form)
+    if where not in _loaded:
+        if "/" in where or where.startswith("."):
+            _loaded[where] = _from_folder(where)
+        elif where in names():
+            _loaded[where] = _declared(where, where, ROOT / where, f"{PACKAGE}.{where}")
+        else:
+            raise KeyError(where)
+    return _loaded[where]
+
+
+@functools.cache
+def _in_form(where: str, form: str) -> Loaded:
+    loaded = load(where)
+    return dataclasses.replace(loaded, kernel=dataclasses.replace(loaded.kernel, reference=form))
+
+
+def known() -> list[Loaded]:
+    """Every kernel that this process has loaded."""
+    return list(_loaded.values())
+
+
+def _from_folder(where: str) -> Loaded:
+    folder = Path(where).expanduser().resolve()
+    if not (folder / "__init__.py").is_file():
+        raise FileNotFoundError(folder / "__init__.py")
+    if folder.parent == ROOT:
+        return load(folder.name)
+    # A name that no other folder's modules have, and that is the same in every process.
+    package = f"_kernel_{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}"
+    if package not in sys.modules:
+        spec = importlib.util.spec_from_file_location(
+            package, folder / "__init__.py", submodule_search_locations=[str(folder)]
+        )
+        assert spec is not None and spec.loader is not None, "a file that is there has a loader"
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[package] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException as error:
+            del sys.modules[package]
+            if isinstance(error, ContractError):
+                raise ContractError(f"{folder / '__init__.py'}: {error}") from error
+            raise
+    return _declared(folder.name, str(folder), folder, package)
+
+
+def _declared(name: str, where: str, folder: Path, package: str) -> Loaded:
+    try:
+        module = importlib.import_module(package)
+    except ContractError as error:
+        raise ContractError(f"{folder / '__init__.py'}: {error}") from error
+    kernel = getattr(module, "kernel", None)
+    if not isinstance(kernel, Kernel):
+        raise ContractError(f"{folder / '__init__.py'} declares no `kernel = Kernel(...)`.")
+    return Loaded(name, where, folder, package, kernel, summary(module))
