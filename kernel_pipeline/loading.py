@@ -32,6 +32,9 @@ is another project's name."""
 
 PACKAGE = f"{__package__}.kernels" if ROOT == INSTALLED else "kernels"
 
+MOVED = {f"kernels.{name}" for name in ("contract", "numba_launch", "ops", "tensors", "threads", "toolchain")}
+"""Modules that kernels imported by these names until this package had them."""
+
 FORM = ":"
 """Stands between where a kernel is found and the file of a form of its inputs."""
 
@@ -65,9 +68,12 @@ class Loaded:
 
     def module(self, file: str) -> ModuleType:
         """A Python file of the folder as a module."""
-        return importlib.import_module(
-            f"{self.package}.{Path(file).with_suffix('').as_posix().replace('/', '.')}"
-        )
+        try:
+            return importlib.import_module(
+                f"{self.package}.{Path(file).with_suffix('').as_posix().replace('/', '.')}"
+            )
+        except ModuleNotFoundError as error:
+            raise _named_anew(error, self.folder / file) from error
 
     def address(self, provider: str) -> str:
         """What ``load`` finds this kernel by, with the inputs in the form that a provider takes.
@@ -177,10 +183,21 @@ def _from_folder(where: str) -> Loaded:
             spec.loader.exec_module(module)
         except BaseException as error:
             del sys.modules[package]
+            if isinstance(error, ModuleNotFoundError):
+                raise _named_anew(error, folder / "__init__.py") from error
             if isinstance(error, ContractError):
                 raise ContractError(f"{folder / '__init__.py'}: {error}") from error
             raise
     return _declared(folder.name, str(folder), folder, package)
+
+
+def _named_anew(error: ModuleNotFoundError, file: Path) -> Exception:
+    """The error of a file's import; a sentence where a module has another name now."""
+    if error.name not in MOVED:
+        return error
+    return ContractError(
+        f"{file} imports {error.name}: write kernel_pipeline{error.name.removeprefix('kernels')}."
+    )
 
 
 def _declared(name: str, where: str, folder: Path, package: str) -> Loaded:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline import UserError
+from pipeline.points import catalog
 from tests.planted.tree import PLANTED, Tree, cpu_tree
 from tests.repository import commit
 
@@ -29,6 +31,13 @@ def tree(tmp_path: Path) -> Tree:
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(PLANTED / "tripled", tmp_path / "elsewhere" / "tripled", ignore=ignored)
     return made
+
+
+def test_a_kernel_that_imports_the_contract_by_its_old_name_is_told_the_new_one(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "__init__.py").write_text("from kernels.contract import Kernel\n")
+    with pytest.raises(UserError, match=r"imports kernels\.contract: write kernel_pipeline\.contract\."):
+        catalog.find(str(tmp_path / "mine"))
 
 
 @pytest.mark.slow
