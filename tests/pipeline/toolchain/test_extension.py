@@ -349,7 +349,7 @@ def test_load_gives_operators_and_writes_nothing_the_second_time() -> None:
     before = state(folder)
     load(square, CPP)
     program = (
-        "import kernels; from pipeline.toolchain.extension import Place, load\n"
+        "from kernel_pipeline import loading; from pipeline.toolchain.extension import Place, load\n"
         "load(Place.for_kernel(loading.load('square')), 'cpp.cpp')"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
