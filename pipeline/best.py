@@ -124,7 +124,7 @@ def tell(found: KernelOnMachine, best: BestChoice) -> None:
         )
         lines["kernel_pipeline.ops"] = f"calls {notation.label(called)}: {found.why(best)}"
     for name, line in lines.items():
-        say(f"  {name:<12} {line}")
+        say(f"  {name:<20} {line}")
     say("In Python:\n")
     on = found.environment.kind
     if best.is_chosen and python_call.has_function(found.entry):

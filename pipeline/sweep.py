@@ -37,11 +37,11 @@ from pipeline.command.run import UnsuccessfulError, console, run_each, say, warn
 from pipeline.execution import controls, debugging, identity, memory_limit
 from pipeline.execution.audit import drawn
 from pipeline.execution.controls import Steadiness
+from pipeline.execution.plausibility import judged
 from pipeline.execution.schedule import Agenda, Schedule
 from pipeline.execution.sidecar_files import SidecarFiles
 from pipeline.execution.supervisor import Supervisor
 from pipeline.execution.team import Here, Team
-from pipeline.execution.verification import judged
 from pipeline.machine import device
 from pipeline.machine.environment import drawn as drawn_here
 from pipeline.machine.environment import fingerprint, flags

@@ -29,7 +29,7 @@ MEASURING = (
     ("execution/provider_runner.py", "ProviderRunner"),
     ("execution/verifier.py", "Verifier"),
     ("execution/point_audit.py", "PointAudit"),
-    ("execution/verification.py", "judged"),
+    ("execution/plausibility.py", "judged"),
     ("execution/supervisor.py", "Supervisor"),
 )
 """The definitions that time and verify, below ``pipeline/``; with all that they reach."""

@@ -77,7 +77,7 @@ REPOSITORY = Sources()
 
 @cache
 def _below(path: str, outside: Path | None) -> str | None:
-    for folder in (outside, loading.ROOT):
+    for folder in (outside, loading.ROOT, loading.LIBRARY):
         if folder is None:
             continue
         if path.startswith((f"{folder}/", f"{folder.name}/")):

@@ -12,7 +12,7 @@ from torch.nn import functional
 from kernel_pipeline import ops
 from kernel_pipeline.ops import device
 from pipeline.machine import device as machine
-from tests.kernel_pipeline.ops.conftest import chosen, nothing_planned
+from tests.kernels.ops.conftest import chosen, nothing_planned
 
 __all__ = ["chosen", "nothing_planned"]
 

@@ -12,8 +12,8 @@ import torch
 
 from kernel_pipeline import loading
 from kernels.attention import CUDA_TILES, Problem, tolerance
-from tests.kernel_pipeline.compiled import answer, program
 from tests.kernels.agreement import agree
+from tests.kernels.compiled import answer, program
 
 pytestmark = pytest.mark.slow
 

@@ -47,7 +47,8 @@ FACTORS = {
     ("layernorm", "liger"): (7, 1e-5),
 }
 CALL = """
-import json, sys, torch, kernels
+import json, sys, torch
+from kernel_pipeline import loading
 found = {}
 for called in sys.argv[1:]:
     name, peer = called.split()
@@ -118,7 +119,7 @@ def test_a_peer_is_not_ours_and_knows_whether_it_is_there(loaded: Loaded, provid
 def test_a_peers_package_is_imported_when_it_is_called(loaded: Loaded, provider: Provider) -> None:
     tree = ast.parse((loaded.folder / provider.file).read_text())
     names = {
-        alias.name if isinstance(node, ast.Import) else node.module or ""
+        alias.name if isinstance(node, ast.Import) else "kernels" if node.level else node.module or ""
         for node in tree.body
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names

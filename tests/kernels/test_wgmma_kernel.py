@@ -13,8 +13,8 @@ import torch
 
 from kernel_pipeline import loading
 from kernels.matmul.problem import Problem, tolerance
-from tests.kernel_pipeline.compiled import answer, program
 from tests.kernels.agreement import agree
+from tests.kernels.compiled import answer, program
 
 MATMUL = loading.load("matmul")
 HERE = Path(__file__).parent / "emulated"

@@ -88,7 +88,7 @@ def host(environment: Environment | None = None, **code: str) -> StationHost:
     here = environment or factory.environment()
     identity = Identity(SOFTMAX.loaded, here, ASSIGNMENT.settings, ASSIGNMENT.seed)
     where = device.Device(kind="cuda", name=here.name, index=0, uuid="GPU-planted")
-    felt = {one.name: identity.felt(one.name) for one in SOFTMAX.loaded.kernel.providers}
+    felt = {one.name: identity.relevant_environment(one.name) for one in SOFTMAX.loaded.kernel.providers}
     return StationHost(where, None, here, {"softmax": code_of(identity)} | code, {"softmax": felt})
 
 

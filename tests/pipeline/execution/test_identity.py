@@ -379,7 +379,7 @@ MEASURING = {
     "execution/provider_runner.py": ("quantile(ordered, 0.5)", "quantile(ordered, 0.4)", WAYS),
     "execution/verifier.py": ("first=0", "first=1", WAYS),
     "execution/point_audit.py": ("MOST_EDITIONS = 6", "MOST_EDITIONS = 60", WAYS),
-    "execution/verification.py": ("GPUS_CEILING = 1.5", "GPUS_CEILING = 15", WAYS),
+    "execution/plausibility.py": ("GPUS_CEILING = 1.5", "GPUS_CEILING = 15", WAYS),
     "execution/supervisor.py": ("MOST_DELAY = 0.05", "MOST_DELAY = 0.5", WAYS),
     "execution/shared_memory.py": ("offset += sets * apart", "offset += apart", WAYS),
 }
@@ -416,9 +416,10 @@ def digests() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def pipeline_copy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    """A copy of pipeline/, and the digests of its measuring code."""
+    """A copy of library and pipeline, and the digests of its measuring code."""
     root = tmp_path_factory.mktemp("tree")
-    shutil.copytree(ROOT / "pipeline", root / "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
+    for part in ("kernel_pipeline", "pipeline"):
+        shutil.copytree(ROOT / part, root / part, ignore=shutil.ignore_patterns("__pycache__"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(versions, "ROOT", root)
         made = digests()
@@ -473,7 +474,7 @@ for name in ("softmax", "square"):
             kernel=name, provider=provider.name, problem=problem, parameters=problems.values_of(parameters)
         )
         found[f"{name}/{provider.name}"] = made.key(point)
-assert loading.ROOT.parent == kernels.Path.cwd() and "torch" not in sys.modules
+assert loading.ROOT.parent == loading.Path.cwd() and "torch" not in sys.modules
 print(json.dumps(found))
 """
 
@@ -489,9 +490,9 @@ def keys_in(tree: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    """A copy of the repository's kernels and pipeline, and its keys."""
+    """A copy of the repository's library, kernels and pipeline, and its keys."""
     root = tmp_path_factory.mktemp("tree")
-    for part in ("kernels", "pipeline"):
+    for part in ("kernel_pipeline", "kernels", "pipeline"):
         shutil.copytree(ROOT / part, root / part, ignore=shutil.ignore_patterns("__pycache__"))
     return root, keys_in(root)
 
@@ -500,11 +501,14 @@ SOFTMAX, SQUARE = ("softmax/",), ("square/",)
 
 
 def changed_in(tree: tuple[Path, dict[str, str]], *edits: tuple[str, str, str]) -> set[str]:
-    """The providers whose keys change with these edits of files below kernels/."""
+    """The providers whose keys change with these edits of files below kernels/, or of the library's."""
     root, before = tree
     with ExitStack() as stack:
         for file, old, new in edits:
-            stack.enter_context(edited(root / "kernels" / file, old, new))
+            folder = root / "kernels"
+            if not (folder / file).is_file():
+                folder = root / "kernel_pipeline"
+            stack.enter_context(edited(folder / file, old, new))
         after = keys_in(root)
     return {name for name, key in before.items() if after.get(name, key) != key}
 

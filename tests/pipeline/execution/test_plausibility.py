@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.execution.verification import judged
+from pipeline.execution.plausibility import judged
 from pipeline.store.record import Outcome, Rate, State
 from tests import factory
 

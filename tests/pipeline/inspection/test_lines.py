@@ -61,7 +61,7 @@ def test_a_line_is_shown_with_its_text_wherever_it_was_compiled(tmp_path: Path) 
     )
     assert sources.text(SourceLine(f"{tmp_path}/odd/one.py", 9)) == ""
     elsewhere = SourceLine("/elsewhere/kernel_pipeline/contract.py", 1)
-    assert REPOSITORY.text(elsewhere) == (loading.ROOT / "contract.py").read_text().splitlines()[0]
+    assert REPOSITORY.text(elsewhere) == (loading.LIBRARY / "contract.py").read_text().splitlines()[0]
 
 
 def test_an_instruction_belongs_to_the_innermost_own_line_or_the_outermost() -> None:
