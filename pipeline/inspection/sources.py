@@ -87,7 +87,7 @@ def _below(path: str, outside: Path | None) -> str | None:
         _, _, rest = path.rpartition(f"/{outside.name}/")
         if rest and (outside / rest).is_file():
             return f"{outside.name}/{rest}"
-    match = re.search(r"^(?:.*/)?(kernels/(?:[\w.-]+/)*[\w.-]+)$", path)
+    match = re.search(r"^(?:.*/)?((?:kernels|kernel_pipeline)/(?:[\w.-]+/)*[\w.-]+)$", path)
     return match[1] if match and not INSTALLED_PACKAGE.search(path) else None
 
 
