@@ -11,7 +11,7 @@ A page marks where a table goes by ``<!-- figures: NAME kernel=KERNEL workload=W
                 problem had any, else by the sweeps; and the least time at the machine's ceilings
     finals      the newest finals: the fastest of ours, and how many times as long the baseline, torch.compile
                 and the best of all that were not written here take. Without a kernel and a workload those of
-                all kernels, with ``problems=largest`` each dtype's largest problem, and those that are lost
+                all kernels, with ``problems=largest`` each kernel's largest problem, and those lost by most
     gpus        all kernels on each pair of GPUs, by what bounds their problems
 
 ``columns=[256,4096]`` leaves a workload the problems with these values, and ``provider=[torch,cuda]`` the
@@ -50,6 +50,9 @@ END = "<!-- end -->"
 
 NOTHING = "Nothing of this is measured yet."
 LARGEST = "problems=largest"
+
+MOST_LINES = 16
+"""Lines of a GPU in the table of the largest problems."""
 
 FINAL = " §"
 """Marks a problem whose providers were measured side by side."""
@@ -177,9 +180,12 @@ class Figures:
         """The newest finals of each GPU."""
         for gpu in self._gpus:
             shown = [one for one in met if one.gpu == gpu]
+            left = 0
             if is_largest:
                 most = _largest(shown)
-                shown = [one for one in shown if one in most or one.lost]
+                worst = [one for one in losses.losses([], shown) if one not in most]
+                chosen = [*most, *worst[: max(0, MOST_LINES - len(most))]]
+                shown, left = [one for one in shown if one in chosen], len(most) + len(worst) - len(chosen)
             if shown:
                 table = TextTable(
                     title="",
@@ -198,6 +204,8 @@ class Figures:
                 )
                 at = _commits(one.origin.commit for one in shown if one.origin is not None)
                 caption = f"*{self._name(gpu)}, finals of commit {at}.*"
+                if left:
+                    caption += f" *Another is faster by more than 1 % at {left} more problems.*"
                 yield "\n\n".join([caption, table.markdown(has_code=True), *losses.doubts(shown)])
 
     def gpus(self) -> Iterator[str]:
@@ -320,13 +328,13 @@ def _floor_us(entry: Entry, problem: Any, ceilings: Ceilings | None) -> float | 
 
 
 def _largest(some: Sequence[HeadToHead]) -> list[HeadToHead]:
-    """The problems of the most operations, by kernel and words."""
-    found: dict[tuple[str, str], tuple[int, HeadToHead]] = {}
+    """The problem of the most operations of each kernel."""
+    found: dict[str, tuple[int, HeadToHead]] = {}
     for one in some:
         kernel = catalog.find(one.kernel).loaded.kernel
         flops = kernel.work(problems.make(kernel.problem, one.problem)).flops
-        if flops > found.get((one.kernel, one.words), (-1,))[0]:
-            found[one.kernel, one.words] = flops, one
+        if flops > found.get(one.kernel, (-1,))[0]:
+            found[one.kernel] = flops, one
     return [one for _, one in found.values()]
 
 

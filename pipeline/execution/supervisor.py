@@ -74,8 +74,11 @@ COMPUTES = 0.5
 SPIN_S = 0.3
 """For so long threads of a runtime may spin after their work: OpenMP's of Intel for 0.2 s."""
 
-LOOK_S = 0.02
-"""A look at a process of which nothing is asked."""
+LOOK_S, LONG_LOOK_S = 0.02, 0.3
+"""Looks at a process of which nothing is asked."""
+
+LEAST_RAN = 0.04
+"""A thread that computes has this share of a core even where a dozen others want each core."""
 
 TIMED = (Time, Stamp, Empty, Go, Sustain, Rate)
 """Requests of which a clock is read."""
@@ -342,7 +345,12 @@ class Supervisor:
         sleep(SPIN_S)
         before, begin = self._workers.now.threads(), perf_counter()
         sleep(LOOK_S)
-        return self._computed(before, begin)
+        if not self._computed(before, begin):
+            return False
+        # On a busy host a thread that wakes for a moment waits for a core as long as one that computes.
+        sleep(LONG_LOOK_S)
+        had = load.scheduled(before, self._workers.now.threads())
+        return had.ran_us > LEAST_RAN * 1e6 * (perf_counter() - begin)
 
     def _ask_worker(self, request: Record, kind: type[Record]) -> Record:
         if isinstance(request, TIMED):

@@ -12,12 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from time import sleep
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from pipeline import UserError
-from pipeline.execution import child_process, fork_server
+from pipeline.execution import child_process, fork_server, supervisor
 from pipeline.execution.audit import Sight
 from pipeline.execution.protocol import Rate
 from pipeline.execution.supervisor import BUSY, OWN, Supervisor
@@ -40,6 +41,31 @@ SETTINGS = TimingSettings(stopping="count", min_samples=3, cache="hot")
 def faulty(provider: str) -> tuple[str, Point]:
     problem = Values({"elements": 64, "dtype": "float32"})
     return str(PLANTED / "faulty"), Point(kernel="faulty", provider=provider, problem=problem)
+
+
+@pytest.mark.parametrize(
+    ("ran", "waited", "does"),
+    [(0.9, 0.0, True), (0.06, 0.9, True), (0.01, 0.9, False), (0.2, 0.1, False)],
+    ids=["computes", "computes on a busy host", "wakes and waits on a busy host", "does little"],
+)
+def test_a_thread_that_waits_for_a_core_computes_only_if_it_also_runs(
+    monkeypatch: pytest.MonkeyPatch, ran: float, waited: float, does: bool
+) -> None:
+    """By shares of a core, over a clock that sleeping turns."""
+    now = [0.0]
+
+    class Process:
+        def threads(self) -> dict[int, load.Scheduled]:
+            return {1: load.Scheduled(ran * now[0] * 1e6, waited * now[0] * 1e6)}
+
+    def slept(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(supervisor, "sleep", slept)
+    monkeypatch.setattr(supervisor, "perf_counter", lambda: now[0])
+    made = Supervisor(device.cpu(), SETTINGS, seed=0, timeout_s=1.0)
+    monkeypatch.setattr(made, "_workers", SimpleNamespace(now=Process()))
+    assert made._computes() is does
 
 
 @pytest.fixture(scope="module")
