@@ -134,7 +134,8 @@ def _stand_ins() -> Iterator[None]:
         first = [sys.executable, "-m", "pipeline.environment"]
         subprocess.run(first, stdout=subprocess.DEVNULL, check=False)
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
-    ends = [ROOT / out for stage in stages.values() for out in stage.get("outs", ()) if out.endswith(".done")]
+    outs = [str(*out) if isinstance(out, dict) else out for one in stages.values() for out in one["outs"]]
+    ends = [ROOT / out for out in outs if out.endswith(".done")]
     missing = [path for path in ends if not path.exists()]
     for path in missing:
         path.touch()

@@ -306,7 +306,7 @@ def due(project: Project) -> set[str]:
 def test_an_edit_of_what_explains_and_shows_measures_nothing_again(
     project: Project, before: dict[str, bytes]
 ) -> None:
-    for name in ("pipeline/inspection/sass.py", "pipeline/reporting/table.py"):
+    for name in ("pipeline/inspection/sass.py", "pipeline/reporting/tables.py"):
         project.edit(name, lambda text: f"{text}\n\nMORE = 1\n")
     stages = due(project)
     project.put_back(before)

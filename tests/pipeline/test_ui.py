@@ -183,7 +183,10 @@ def test_the_command_publishes_serves_and_ends_cleanly(tmp_path: Path, ending: s
     link = re.fullmatch(opens, next(process.stdout))
     assert link, "before anything is published"
     mine = requests.Session()
-    assert "<title>MLflow</title>" in mine.get(f"{link[1]}/{link[2]}", timeout=120).text
+    assert "location.replace" in mine.get(f"{link[1]}/{link[2]}", timeout=120).text, (
+        "the token leaves the address"
+    )
+    assert "<title>MLflow</title>" in mine.get(link[1], timeout=120).text
     assert next(line for line in process.stdout if " rows in " in line)
     run_id = run_ids(database)[f"softmax @ {H200}"]
     artifact = {"run_uuid": run_id, "path": f"results/timings/softmax/{H200}.jsonl"}

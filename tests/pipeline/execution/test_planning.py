@@ -11,7 +11,7 @@ import pytest
 
 from pipeline import ROOT
 
-HEAVY = ("torch", "triton", "mlflow", "matplotlib", "pandas")
+HEAVY = ("torch", "triton", "mlflow", "matplotlib")
 
 KNOWN = f"""
 import atexit, runpy, sys
