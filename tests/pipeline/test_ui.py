@@ -194,7 +194,7 @@ def test_the_command_publishes_serves_and_ends_cleanly(tmp_path: Path, ending: s
     assert ledger.content == (results / "timings" / "softmax" / f"{H200}.jsonl").read_bytes()
 
     told = b"".join(titles(process.pid))
-    assert b"mlflow" in told and bytes(database) not in told, "an address may hold a password"
+    assert b"uvicorn" in told and bytes(database) not in told, "an address may hold a password"
     assert link[2].removeprefix("?token=").encode() not in told
 
     process.send_signal(ending)
