@@ -94,6 +94,7 @@ def joined(engine: str, kind: str) -> Iterator[str]:
             "cluster= needs Ray, which is not installed: run "
             "python locks/install.py ray, by the Python of this command."
         )
+    variables = dict(os.environ)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody
     import ray
 
@@ -101,6 +102,9 @@ def joined(engine: str, kind: str) -> Iterator[str]:
     address = "local" if is_here else _address()
     where = "the cluster that cluster=ray-local started here" if is_here else f"the Ray cluster at {address}"
     with ExitStack() as stack:
+        # Ray points breakpoint() at its own debugger, and child processes inherit that.
+        stack.callback(os.environ.update, variables)
+        stack.callback(os.environ.clear)
         tree = stack.enter_context(tempfile.TemporaryDirectory(prefix="kernel-pipeline-tree-"))
         for name in SOURCES:
             shutil.copytree(ROOT / name, Path(tree, name), ignore=shutil.ignore_patterns("__pycache__"))

@@ -101,8 +101,8 @@ def test_the_pipeline_runs_inside_and_leaves_its_results_to_the_checkouts_owner(
     checkout: Checkout, reproduced: subprocess.CompletedProcess[str]
 ) -> None:
     project = checkout.project
-    assert sorted(re.findall(r"^(\w+) +\d+\.\d s  ", reproduced.stdout, re.MULTILINE)) == sorted(STAGES)
-    assert "All machines side by side: local/reports/report.html." in reproduced.stdout.splitlines()[-3]
+    assert sorted(ran(reproduced.stdout)) == sorted(STAGES)
+    assert "All machines side by side: local/reports/report.html." in reproduced.stdout
     strangers = [p for p in checkout.root.rglob("*") if (p.lstat().st_uid, p.lstat().st_gid) != (UID, GID)]
     assert not strangers
     for kernel in project.kernels():

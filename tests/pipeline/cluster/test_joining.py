@@ -99,10 +99,11 @@ def test_without_a_cluster_a_sentence_says_how_one_is_started() -> None:
 @needs_ray
 @pytest.mark.slow
 def test_a_cluster_that_starts_here_starts_no_process_that_no_station_could_be() -> None:
-    before = set(hosts.idle())
+    before, variables = set(hosts.idle()), dict(os.environ)
     with engine.joined("ray-local", "cpu"):
         assert len(engine.nodes()) == 1
         assert set(hosts.idle()) <= before
+    assert dict(os.environ) == variables, "Ray's debugger is not left behind for breakpoint()"
 
 
 @needs_ray
