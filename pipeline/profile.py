@@ -35,7 +35,7 @@ from pipeline.inspection.profiler import ACTIVE, Profiled, a_call, record
 from pipeline.inspection.target import KernelTarget
 from pipeline.machine import device
 from pipeline.machine.lock import DeviceLock
-from pipeline.points import author
+from pipeline.points import tracebacks
 from pipeline.points.choice import each_provider, leading
 from pipeline.points.notation import extent, file_name, label, words
 from pipeline.points.point import Point
@@ -168,7 +168,7 @@ class Profile:
             inputs = found.inputs(torch.device(kind), self.config.seed)
             seen = record(found.call, inputs, key, self.config.stacks, self.config.tensorboard)
         except Exception as error:  # whatever a provider raises is its own row's fate
-            reason = " ".join(author.named(error).split())[:500]
+            reason = " ".join(tracebacks.named(error).split())[:500]
             return ProfileRow(status="error", reason=reason, sentence=f"not profiled: {reason}", **common)
         finally:
             for path in self.config.tensorboard.glob(f"{key}.*") if self.config.tensorboard else ():

@@ -17,7 +17,7 @@ from pipeline.execution import verification
 from pipeline.execution.faults import FaultyError
 from pipeline.execution.protocol import EDITIONS
 from pipeline.execution.verification import Declared, Expected
-from pipeline.points import author
+from pipeline.points import tracebacks
 from pipeline.points.frozen import Values
 
 
@@ -95,7 +95,7 @@ def expected_of(
         )
     if fault := verification.unfit(reference, declared):
         function = loaded.module(loaded.kernel.reference).reference
-        raise FaultyError("runtime_error", author.said_of(function, fault))
+        raise FaultyError("runtime_error", tracebacks.said_of(function, fault))
     return Expected(reference, declared, tolerances)
 
 
@@ -110,7 +110,7 @@ def _compared(
     said = comparison(problem, inputs, outputs, reference)
     if said is not None and not isinstance(said, str):
         fault = f"returned {type(said).__name__}, not a sentence that says what is wrong, or None"
-        raise FaultyError("runtime_error", author.said_of(comparison, fault))
+        raise FaultyError("runtime_error", tracebacks.said_of(comparison, fault))
     return said
 
 

@@ -19,7 +19,7 @@ from kernel_pipeline.toolchain import CXX_FLAGS, NVCC_FLAGS
 from pipeline import ROOT, UserError
 from pipeline.execution import versions
 from pipeline.machine.device import Device
-from pipeline.points import closure, opened, tokens
+from pipeline.points import closure, cpp_digest, opened
 from pipeline.points.frozen import digest
 from pipeline.points.point import Point
 from pipeline.store import commit, plain_yaml
@@ -149,7 +149,7 @@ def source(loaded: loading.Loaded, provider: Provider) -> ProviderSource:
         }
         if provider.extension is not None:
             shared = [loading.ROOT, loading.ROOT / "include"]
-            of_text["text"] = tokens.closure(folder / provider.extension, [folder, *shared])
+            of_text["text"] = cpp_digest.closure(folder / provider.extension, [folder, *shared])
             is_cuda = extension.is_cuda(provider.extension)
             of_text["flags"] = NVCC_FLAGS if is_cuda else CXX_FLAGS
     except (LookupError, OSError) as error:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from kernel_pipeline import loading
-from pipeline.points import author
+from pipeline.points import tracebacks
 
 NO_GPU = (
     *("active drivers", "not compiled with CUDA enabled", "No CUDA GPUs are available"),
@@ -38,7 +38,7 @@ def reason(error: BaseException) -> str | None:
     """Why an exception of an interpreted call says nothing about the provider; None where it does."""
     if any(_is_of_interpreter(one) for one in _causes(error)):
         folders = [loaded.folder for loaded in loading.known()]
-        return f"only a GPU can tell: {author.told(error, folders)}"
+        return f"only a GPU can tell: {tracebacks.told(error, folders)}"
     return None
 
 

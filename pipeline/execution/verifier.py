@@ -41,7 +41,7 @@ from pipeline.execution.protocol import (
     Spread,
 )
 from pipeline.execution.shared_memory import SharedMemory, layouts, memory_available
-from pipeline.points import author, problems
+from pipeline.points import problems, tracebacks
 from pipeline.points.frozen import Record, Values
 from pipeline.points.problems import values_of
 from pipeline.timing.stopwatch import like_the_first, rolls, shifted, span_of
@@ -297,7 +297,7 @@ class Verifier:
         instance.fill(made, self._values, seed)
         if case.editions and not like_the_first(made, case.editions[0].inputs):
             function = case.loaded.module(case.loaded.kernel.reference).inputs
-            where = author.said_of(function, "gives")
+            where = tracebacks.said_of(function, "gives")
             raise FaultyError(
                 "runtime_error", f"{where} inputs of other shapes, strides or dtypes for another seed"
             )

@@ -152,7 +152,7 @@ def main(plan: Path, failures: Path) -> None:
     and when it was through is written by key, too, by the host's monotonic clock. The plan is JSON: the seed,
     points with their keys, each with where its kernel is, and the file that takes the times.
     """
-    from pipeline.points import author
+    from pipeline.points import tracebacks
 
     wanted = json.loads(plan.read_text())
     failed: dict[str, str] = {}
@@ -162,7 +162,7 @@ def main(plan: Path, failures: Path) -> None:
         try:
             _count(one["where"], one["key"], Point.model_validate(one["point"]), wanted["seed"], marks)
         except Exception as error:  # whatever a provider raises is its own row's fate
-            failed[one["key"]] = " ".join(author.named(error).split())[:500]
+            failed[one["key"]] = " ".join(tracebacks.named(error).split())[:500]
             failures.write_text(json.dumps(failed))
         marks.append(monotonic())
         Path(wanted["times"]).write_text(json.dumps(times))

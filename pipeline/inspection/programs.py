@@ -29,7 +29,7 @@ from pipeline.inspection.sass import mix
 from pipeline.inspection.sources import Sources
 from pipeline.machine.device import cpu_threads
 from pipeline.machine.reaper import INTERPRETERS, die_with
-from pipeline.points import author, notation
+from pipeline.points import notation, tracebacks
 from pipeline.points.frozen import digest
 from pipeline.points.point import Point
 from pipeline.store.evidence import CodeRow
@@ -184,7 +184,7 @@ def _only(functions: Sequence[Analysis], symbol: str) -> Analysis:
 
 def _reason(error: Exception, folder: Path) -> str:
     """Why a point has no code, as a sentence that names the line of the kernel's files."""
-    told = " ".join(author.told(error, [folder]).split())
+    told = " ".join(tracebacks.told(error, [folder]).split())
     if isinstance(error, AttributeError | TypeError):
         # Its call asked for what a tensor without data, or a driver without a GPU, does not have.
         told = f"its call needs a GPU or data before it launches anything: {told}"
@@ -193,7 +193,7 @@ def _reason(error: Exception, folder: Path) -> str:
 
 def one_line(error: Exception) -> str:
     """An error of a compiler's in the words that a row has room for."""
-    return " ".join(author.named(error).split())[:500]
+    return " ".join(tracebacks.named(error).split())[:500]
 
 
 def _take_apart(binary: Any, architecture: str, sources: Sources) -> Program:

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from pipeline.execution import instance
-from pipeline.points import author
+from pipeline.points import tracebacks
 from pipeline.points.notation import file_name
 from pipeline.points.point import Point
 
@@ -27,7 +27,7 @@ def main(plan: Path, failures: Path) -> None:
         try:
             _call(wanted["where"], point, wanted["seed"])
         except Exception as error:  # whatever a provider raises is its own fate
-            failed[file_name(point)] = " ".join(author.named(error).split())[:500]
+            failed[file_name(point)] = " ".join(tracebacks.named(error).split())[:500]
             failures.write_text(json.dumps(failed))
     failures.write_text(json.dumps(failed))
 

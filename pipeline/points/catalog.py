@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, Val
 from kernel_pipeline import loading
 from kernel_pipeline.contract import ContractError, Kernel, Value, Variable
 from pipeline import ROOT, UserError, unknown
-from pipeline.points import author
+from pipeline.points import tracebacks
 from pipeline.points.frozen import Record
 from pipeline.points.limits import NAME, Name
 
@@ -180,7 +180,7 @@ def find(where: str) -> Entry:
         raise UserError(str(error)) from error
     except Exception as error:  # whatever an author's module raises when it is imported
         folder = Path(where).expanduser().resolve() if "/" in where else loading.ROOT / where
-        raise UserError(f"kernel={where} can't be imported: {author.told(error, [folder])}") from error
+        raise UserError(f"kernel={where} can't be imported: {tracebacks.told(error, [folder])}") from error
     if loaded.is_outside and loaded.name in loading.names():
         raise UserError(
             f"kernel={where}: {loaded.name} is a kernel of this repository, and both would share a ledger; "

@@ -13,7 +13,7 @@ from typing import Any
 
 from kernel_pipeline.contract import Gpu, Kernel, Provider, Value, Variable, shown
 from pipeline import UserError, unknown
-from pipeline.points import author, problems
+from pipeline.points import problems, tracebacks
 from pipeline.points import written as written_problems
 from pipeline.points.catalog import Configurations, Entry, several
 from pipeline.points.frozen import Values
@@ -274,7 +274,7 @@ def _of_provider(
 
 
 def _raised(entry: Entry, what: str, error: Exception) -> UserError:
-    return UserError(f"{what} of {entry.name} raised {author.told(error, [entry.loaded.folder])}")
+    return UserError(f"{what} of {entry.name} raised {tracebacks.told(error, [entry.loaded.folder])}")
 
 
 def _too_long(kernel: Kernel, provider: Provider, problem: Any, target: Target) -> str | None:

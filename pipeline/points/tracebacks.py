@@ -1,4 +1,4 @@
-"""Where in a kernel's own files an exception was raised: what its author wants to know first."""
+"""Locate an exception in a kernel's own files: the file and line that its author looks for first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeline import ROOT
 
 
 def told(error: BaseException, folders: Sequence[Path]) -> str:
-    """An exception as a text, which begins with the file, the line and its source where a frame of it is in
+    """Describe an exception. The text begins with file, line and source line where one of its frames is in
     one of the folders: ``kernels/gelu/triton.py:41: `x / 0`: ZeroDivisionError: division by zero``."""
     place = _origin(error, folders)
     text = named(error)
@@ -25,7 +25,7 @@ def told(error: BaseException, folders: Sequence[Path]) -> str:
 
 
 def said_of(function: Callable[..., Any], text: str) -> str:
-    """A clause about a function of a kernel's files, with the place where it is defined:
+    """A clause about a function, with the place of its definition:
     ``kernels/gelu/reference.py:24: `reference` gives 2 outputs``."""
     inner = inspect.unwrap(function)
     name, code = getattr(inner, "__name__", repr(inner)), getattr(inner, "__code__", None)
@@ -39,16 +39,15 @@ def _shown(file: Path) -> Path:
 
 
 def named(error: BaseException) -> str:
-    """An exception's type and text: ``ZeroDivisionError: division by zero``; of one without a text its type
-    alone."""
+    """An exception's type and text: ``ZeroDivisionError: division by zero``; its type alone if it has no
+    text."""
     kind, text = type(error).__name__, str(error)
     return f"{kind}: {text}" if text else kind
 
 
 def _origin(error: BaseException, folders: Sequence[Path]) -> tuple[Path, int] | None:
-    """The place that an author looks for first. What a library raises ``from`` another exception, as Triton's
-    interpreter does with all that a kernel raises, says only where the library was called: the other says
-    more."""
+    """The place that an author looks for first. A library that raises ``from`` another exception, as Triton's
+    interpreter does, names only the call of the library: the cause names the kernel's line."""
     place = next((found for one in _causes(error) if (found := _place(one, folders))), None)
     one: BaseException = error
     while one.__cause__ is not None and not _raised_in(one, folders):
@@ -74,7 +73,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _place(error: BaseException, folders: Sequence[Path]) -> tuple[Path, int] | None:
-    """The file and line of an exception, if one of its frames is in a folder: the innermost such frame."""
+    """The file and line of an exception's innermost frame that is in a folder; None without such a frame."""
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         file = Path(error.filename)
         return (file, error.lineno) if _is_in(file, folders) else None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.points.author import told
+from pipeline.points.tracebacks import told
 
 SOURCE = """\
 import json

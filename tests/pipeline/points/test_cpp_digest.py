@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.points.tokens import closure, tokens
+from pipeline.points.cpp_digest import closure, tokens
 
 SOURCES = {
     "softmax/cuda.cu": r"""// softmax
