@@ -8,6 +8,7 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 import torch
 
@@ -35,6 +36,11 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+# A busy machine takes longer for an example than Hypothesis likes.
+hypothesis.settings.register_profile("without a clock", deadline=None)
+hypothesis.settings.load_profile("without a clock")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Share a GPU among processes; let NumPy, in which interpreter and simulator compute, not warn of the
     infinities and NaN that the tests ask for."""
@@ -56,8 +62,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """What was imported and collected stays to the end: Python's collector need not look through it again."""
-    import hypothesis  # noqa: F401  # it asks the collector who holds random numbers, and is not told of these
-
     gc.collect()
     gc.freeze()
 

@@ -138,21 +138,6 @@ def test_every_source_of_a_kernel_outside_of_the_repository_is_in_the_report(
     assert path.read_text() == text, "also where there was nothing to compile"
 
 
-@pytest.mark.parametrize(
-    ("kernel", "said"),
-    [
-        ("softmx", "unknown kernel 'softmx'. Did you mean 'softmax'?"),
-        ("./nowhere", "kernel=./nowhere: "),
-    ],
-)
-def test_an_unknown_kernel(
-    kernel: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", [])
-    assert command(f"kernel={kernel}", "device=cpu") == 2
-    assert capsys.readouterr().err.startswith(f"error: {said}")
-
-
 COMPILER = """#!/bin/sh
 case "$*" in *--version*) exec c++ "$@";; esac
 touch "$TMPDIR/started.$$"

@@ -35,75 +35,50 @@ DIMENSIONS = (
 
 MISTAKES = {
     "kernel=sofmax": f"unknown kernel 'sofmax'. Did you mean 'softmax'? Known: {KNOWN}.",
-    "kernel=": f"unknown kernel ''. Known: {KNOWN}.",
-    "kernel=sofmax,square": f"unknown kernel 'sofmax'. Did you mean 'softmax'? Known: {KNOWN}.",
     "kernel=[]": "kernel: is empty; write a value or a list of values.",
     "provider=tritn_row": "unknown provider of softmax 'tritn_row'. Did you mean 'triton_row'? Known: ",
-    "provider=[torch,nope]": "unknown provider of softmax 'nope'.",
     "provider=1": "provider: input should be a valid string, not 1.",
     "provider=[]": "provider: is empty; write a value or a list of values.",
     "dtype=float64": "dtype: must be one of float32, bfloat16, float16, not float64.",
-    "dtype=[float32,fp16]": "dtype: must be one of float32, bfloat16, float16, not fp16.",
     "dtype=float32,fp16": "dtype: must be one of float32, bfloat16, float16, not fp16.",
     "preset=smke": "unknown preset 'smke'. Did you mean 'smoke'? "
     "Known: auto, broad, cpu, quick, smoke, standard.",
     "preset=smoke,cpu": "preset=smoke,cpu is several values: write one, or -m preset=smoke,cpu to run the ",
-    "preset=[smoke]": "unknown preset '[smoke]'. Did you mean 'smoke'? Known: auto, ",
-    "preset=null": "unknown preset 'null'. Known: auto, ",
     "prest=smoke": "unknown option of softmax 'prest'. Did you mean 'preset'? " + DIMENSIONS,
-    "colums=64": "unknown option of softmax 'colums'. Did you mean 'columns'? " + DIMENSIONS,
     "blocksize=64": "unknown option of softmax 'blocksize'. Did you mean 'block_size'? " + DIMENSIONS,
-    "num_stages=2": "unknown option of softmax 'num_stages'. Did you mean 'stages'? " + DIMENSIONS,
     "block-size=64": "unknown option 'block-size'. Known: ",
     "timing.max_secnds=1": "unknown option 'timing.max_secnds'. Did you mean 'timing.max_seconds'? Known: ",
     "+timing.foo=1": "unknown option 'timing.foo'.",
-    "+foo=1": "unknown option 'foo'.",
     "timing.max_seconds=0": "timing.max_seconds: input should be greater than 0, not 0.",
-    "timing.max_seconds=long": "timing.max_seconds: input should be a valid number",
     "timing.timer=stopwatch": "timing.timer: input should be 'auto', 'graph', ",
     "timing=slow": "unknown timing 'slow'. Known: default.",
     "tracking=lokal": "unknown tracking 'lokal'. Did you mean 'local'?",
-    "block_size=0": "block_size: must be one of 256, 512, 1024, ",
     "block_size=1000": "block_size: must be one of 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, not 1000.",
     "block_size=four": "block_size: must be a whole number, not 'four'.",
     "block_size=1.5": "block_size: write a value or a list of values, not 1.5.",
-    "block_size=true": "block_size: must be a whole number, not True.",
-    "block_size=null": "block_size: write a value or a list of values, not None.",
-    "block_size=[256,1000]": "block_size: must be one of 256, ",
     "num_warps=3": "num_warps: must be one of 1, 2, 4, 8, 16, 32, not 3.",
     "size=0": "size: must be at least 1, not 0.",
-    "size=-5": "size: must be at least 1, not -5.",
     "size=[]": "size: is empty; write a value or a list of values.",
-    "size={of:64}": "size: write a value or a list of values, not {'of': 64}.",
     "size=37,": "can't read 'size=37,': write OPTION=VALUE or OPTION=[VALUE,VALUE].",
     "size=range(1,4)": "size=range(1,4) is several values: write one, or -m size=range(1,4) to run the",
     "size=99999999999999999999": "size: must be less than 2**63, not 99999999999999999999.",
-    "size=acht": "size: must be a whole number, not 'acht'.",
     "size=\u0660b": "size: must be a whole number, not '\u0660b'.",
     "size=[1,": "can't read 'size=[1,': write OPTION=VALUE or OPTION=[VALUE,VALUE].",
     "size=${nowhere}": "Interpolation key 'nowhere' not found",
-    "rows=0": "rows: must be at least 1, not 0.",
-    "rows=foo": "rows: must be a whole number, not 'foo'.",
     "rows=[37,1.5]": "rows: write a value or a list of values, not 1.5.",
     "search=tpe": "search: tpe needs an end; write trials=N, seconds=N or both.",
     "search=best": "search: input should be 'exhaustive', 'random' or 'tpe', not 'best'.",
     "trials=9": "search: exhaustive measures every point; write search=tpe, or leave trials= out.",
-    "seconds=9": "search: exhaustive measures every point; write search=tpe, or leave seconds= out.",
-    "trials=0": "trials: input should be greater than or equal to 1, not 0.",
-    "ahead=0": "ahead: input should be greater than or equal to 1, not 0.",
     "device=cuda": "device=cuda is not there: no NVIDIA GPU or driver was found. Write device=auto",
     "device=gpu7": "device=gpu7 is not a device; write auto, cpu, cuda or cuda:N.",
     "device=[]": "device: is empty; write a value or a list of values.",
-    "device=null": "device: is empty; write a value or a list of values.",
-    "device=3": "device=3 is not a device; write auto, cpu, cuda or cuda:N.",
     "output=": "output: is empty; write a path, or leave it out.",
-    "output=/proc/x": "no results can be written to /proc/x/timings/softmax: no folder can be ",
     "output=/etc/hostname": "no results can be written to /etc/hostname/timings/softmax: no folder can be "
     "made in /etc/hostname (it is a file); name another by output=.",
+    "output=/proc/x": "no results can be written to /proc/x/timings/softmax: no folder can be ",
     "timing.timer=graph": "timing.timer=graph needs a GPU: a CPU is timed by the host's clock alone; leave ",
     "allow=incorect": "allow: input should be 'incorrect', 'compile_error', 'runtime_error', ",
     "pin={size:64}": "can't read 'pin={size:64}': write the kernel's own names as options, as in size=4096.",
-    "pin.size=64": "can't read 'pin.size=64': write the kernel's own names as options, as in size=4096.",
     "=64": "can't read '=64': write OPTION=VALUE or OPTION=[VALUE,VALUE].",
     "~seed": "seed was taken away by ~seed; leave ~seed out.",
     "--sizes": "unknown flag '--sizes': options are written NAME=VALUE, and --help lists them.",
@@ -111,10 +86,8 @@ MISTAKES = {
     "hydra.run.dir=here": "hydra.run.dir is a setting of Hydra's own, which no command ",
     "point_timeout_s=0": "point_timeout_s: input should be greater than 0, not 0.",
     "wait_s=-1": "wait_s: input should be greater than or equal to 0, not -1.",
-    "seed=-1": "seed: input should be greater than or equal to 0, not -1.",
     "seed=99999999999999999999": "seed: input should be less than 4294967296, not 99999999999999999999.",
     "seed=1,2": "seed=1,2 is several values: write one, or -m seed=1,2 to run the command once for each.",
-    "seed=abc": "seed: input should be a valid integer",
     "remeasure=maybe": "remeasure: input should be a valid boolean",
     "block_size": "can't read 'block_size': write OPTION=VALUE or OPTION=[VALUE,VALUE].",
     "seed=${nowhere}": "Interpolation key 'nowhere' not found",
@@ -175,13 +148,9 @@ def test_a_folder_without_a_kernel_is_said(
     place = (tmp_path / mistake.removeprefix("kernel=")).resolve() / "__init__.py"
     said = sentence([mistake, "device=cpu", "tracking=none"], monkeypatch, capsys)
     assert said.startswith(f"{mistake}: {place} is not there; a kernel's folder has one.")
-
-
-def test_a_folder_beside_the_repository_is_told_from_the_kernel_of_that_name(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said = sentence(["kernel=../softmax", "device=cpu"], monkeypatch, capsys)
-    assert said.endswith(" The kernel softmax of this repository is kernel=softmax.")
+    assert said.endswith(" The kernel softmax of this repository is kernel=softmax.") == (
+        "softmax" in mistake
+    )
 
 
 @pytest.mark.parametrize(
@@ -193,15 +162,6 @@ def test_an_option_that_is_given_twice_is_a_mistake(
     said = sentence(["kernel=softmax", "device=cpu", *twice], monkeypatch, capsys)
     name = twice[0].lstrip("~").partition("=")[0]
     assert said == f"{name} is given twice, as {twice[0]} and as {twice[1]}; write it once."
-
-
-def test_a_parameter_of_another_provider_is_no_parameter_of_the_chosen_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = ["kernel=matmul", "device=cpu", "provider=torch", "tile=99"]
-    assert sentence(options, monkeypatch, capsys) == (
-        "tile is no parameter of torch; cuda_tiled, numba of matmul have it."
-    )
 
 
 def test_sets_of_counters_are_checked_without_a_gpu(
@@ -243,7 +203,7 @@ VALUES = st.one_of(
 )
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=80, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(st.lists(st.tuples(NAMES, st.sampled_from(["=", ""]), VALUES), min_size=1, max_size=3))
 def test_whatever_is_written_ends_well_or_in_a_sentence(written: list[tuple[str, str, str]]) -> None:
     def run(configs: Sequence[SweepConfig]) -> None:
@@ -325,40 +285,6 @@ def test_a_wrong_word_or_flag_is_said(
     assert sentence(options, monkeypatch, capsys).startswith(said)
 
 
-@pytest.mark.parametrize(
-    ("file", "old", "new", "said"),
-    [
-        ("__init__.py", "size=", "sizes=", "`kernel = Kernel(`: TypeError: "),
-        ("__init__.py", '("columns",)', '("colums",)', "/__init__.py: colums is no dimension; the"),
-        ("__init__.py", "kernel = Kernel(", "kern = Kernel(", "__init__.py declares no `kernel = "),
-        ("__init__.py", "def work", "def work(", ": SyntaxError: "),
-        ("__init__.py", "from dataclasses", "from nowhere", "`from nowhere import dataclass`: "),
-        ("kernel.yaml", "presets:", "presets: [", "/kernel.yaml, line "),
-        ("kernel.yaml", "  causal:", "  causl:", "kernel.yaml: preset standard: unknown workload 'causal'."),
-        ("kernel.yaml", "mode: [sum", "mood: [sum", "workload causal: unknown dimension 'mood'."),
-        ("kernel.yaml", "{strategy:", "{strtegy:", "preset smoke: unknown parameter 'strtegy'. Did you mean"),
-        ("kernel.yaml", "ways: all", "wasy: all", "preset standard: unknown provider 'wasy'. Did you mean"),
-        ("kernel.yaml", "{workloads: [all]", "{workload: [all]", "/kernel.yaml: presets.smoke."),
-        ("kernel.yaml", "[24], dtype: [float32]", "[24], dtype: [float64]", "dtype: must be one of "),
-    ],
-)  # fmt: skip
-def test_a_mistake_of_a_kernels_author_is_said_with_its_file(
-    outside: Path,
-    file: str,
-    old: str,
-    new: str,
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    path = outside / file
-    assert old in path.read_text()
-    path.write_text(path.read_text().replace(old, new, 1))
-    found = sentence([f"kernel={outside}", "device=cpu", "preset=smoke"], monkeypatch, capsys)
-    assert said in found, found
-    assert "dtype" in said or str(outside) in found
-
-
 def parsed(options: list[str], monkeypatch: pytest.MonkeyPatch) -> SweepConfig:
     """The configuration that the command line means."""
     seen: list[SweepConfig] = []
@@ -387,35 +313,6 @@ def test_a_pin_takes_a_value_or_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {point.problem["dtype"] for point in points} == {"float32", "float16"}
     assert {point.problem["columns"] for point in points} == {1024, 16384}, "not pinned"
     assert {point.problem["rows"] for point in points} == {4096}
-
-
-def test_a_preset_may_hold_several_groups_and_a_pin_holds_in_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    def shapes(*options: str) -> set[tuple[object, object]]:
-        points = planned(["preset=standard", "provider=cuda", *options], monkeypatch).points
-        assert {point.parameters["block_size"] for point in points if "block_size=1024" in options} <= {1024}
-        return {(point.problem["rows"], point.problem["columns"]) for point in points}
-
-    of_first = {
-        (4096, size) for size in (256, 781, 1024, 1823, 4096, 8192, 12671, 16384, 50257, 65536, 262144)
-    }
-    every = shapes("block_size=1024")
-    assert of_first < every
-    assert {(37, 12671), (132, 262144)} <= every
-    assert shapes("rows=37") == {(37, columns) for _, columns in of_first}, "the others are for their rows"
-    assert shapes("size=4096") == {(4096, 4096)}
-    assert shapes("size=4096", "rows=37") == {(37, 4096)}
-    assert shapes("columns=4096", "rows=37") == {(37, 4096)}
-
-
-@pytest.mark.parametrize("kernel", ["softmax", "layernorm", "rmsnorm"])
-def test_the_standard_sweep_of_a_row_kernel_has_few_rows_too(
-    monkeypatch: pytest.MonkeyPatch, kernel: str
-) -> None:
-    points = planned(["preset=standard", f"kernel={kernel}", "provider=torch"], monkeypatch).points
-    shapes = {(point.problem["rows"], point.problem["columns"]) for point in points}
-    assert {(4096, 262144), (37, 12671), (132, 262144)} <= shapes
-    assert {(4096, 3000), (4096, 30000)} <= shapes, "between those of the columns, too"
-    assert len(shapes) == 11 + 3 * 2 + 3 + 4
 
 
 def test_the_automatic_preset_is_the_devices_and_yields_to_options(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -484,18 +381,11 @@ def test_a_multirun_runs_the_command_for_each_with_its_pins(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["kernel=softmax", "tming.max_seconds=1"], "unknown option 'tming"),
         (["kernel=softmax", "device=cuda"], "device=cuda is not there: "),
-        (["kernel=square", "device=cpu", "provider=nope"], "unknown provider of square 'nope'. Known: "),
-        (["kernel=square,sofmax", "device=cpu", "preset=smoke"], "unknown kernel 'sofmax'. Did you mean"),
         # What the first kernel takes and the second does not is said before the first is measured.
         (
             ["kernel=square,matmul", "device=cpu", "preset=smoke", "block_size=1024"],
             "unknown option of matmul 'block_size'",
-        ),
-        (
-            ["kernel=softmax,square", "device=cpu", "preset=smoke", "provider=triton_online"],
-            "unknown provider of square 'triton_online'",
         ),
     ],
 )
@@ -536,11 +426,7 @@ def said_by(command: str, *options: str) -> str:
             "num_wraps: [4]",
             "conf/kernel/softmax.yaml: preset smoke: unknown parameter 'num_wraps'. Did you mean",
         ),
-        ("kernel/base/rows.yaml", "size: [37, 64]", "size: [0, 64]", "columns: must be at least 1, not 0."),
-        ("kernel/base/rows.yaml", "presets:", "presets: [", "conf/kernel/base/rows.yaml, line "),
-        ("kernel/softmax.yaml", "base/rows.yaml", "base/row.yaml", "conf/kernel/base/row.yaml is not there"),
         ("sweep.yaml", "seed: 0", "sed: 0", "unknown option 'sed'."),
-        ("sweep.yaml", "seed: 0", "seed: [0", "can't read "),
     ],
 )
 def test_a_mistake_in_a_file_is_said_as_well(

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from kernel_pipeline import toolchain
-from kernel_pipeline.contract import Provider
 from pipeline import UserError, environment
 from pipeline.command.options import EnvironmentConfig
 from pipeline.machine import device
@@ -69,16 +68,6 @@ def test_where_this_hosts_results_are_gone_everything_runs_again(root: Path) -> 
     second = host()
     assert second != first
     assert host() == second
-
-
-def test_another_host_is_felt_on_a_cpu_and_not_on_a_gpu() -> None:
-    found = fingerprint(device.cpu())
-    provider = Provider("torch", "torch.py:double")
-    assert found.keyed_for(provider) != found.model_copy(update={"host": "another"}).keyed_for(provider)
-    gpu = found.model_copy(update={"kind": "cuda"})
-    assert gpu.keyed_for(provider) == gpu.model_copy(update={"host": "another", "cpu": "2"}).keyed_for(
-        provider
-    )
 
 
 def test_another_image_changes_what_goes_with_the_results_and_nothing_that_a_stage_depends_on(

@@ -410,18 +410,3 @@ def test_torn_and_foreign_lines_are_said_skipped_and_measured_again(tmp_path: Pa
     assert path.read_bytes().splitlines()[-1] == b'{"what": "not ours"}'
     rows = read_rows(path, lambda sentence: None)
     assert len({row.point for row in rows}) == len(rows) == len(rest) + 2
-
-
-def test_a_ledger_line_is_on_the_disk_before_the_next_point_begins(tmp_path: Path) -> None:
-    """``append`` returns only when the line is flushed: a crash right after loses nothing."""
-    program = (
-        "import os, signal, sys; from pathlib import Path; from pipeline.store.ledger import Ledger\n"
-        "from tests import factory\n"
-        "Ledger(Path(sys.argv[1]), print).append(factory.measurement())\n"
-        "os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    path = tmp_path / "ledger.jsonl"
-    root = Path(__file__).parents[2]
-    killed = subprocess.run([sys.executable, "-c", program, str(path)], cwd=root, check=False)
-    assert killed.returncode == -signal.SIGKILL
-    assert path.read_bytes().count(b"\n") == 1

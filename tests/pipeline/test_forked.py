@@ -42,7 +42,7 @@ def test_no_more_than_so_many_run_at_a_time(tmp_path: Path) -> None:
 
     assert not list(forked.failures(NAMES, do, 2))
     seen = [int(path.name[2:]) for path in tmp_path.glob("?-*")]
-    assert len(seen) == len(NAMES) and max(seen) == 2
+    assert len(seen) == len(NAMES) and max(seen) <= 2
 
 
 def test_one_that_dies_is_an_error_with_what_it_said(capfd: pytest.CaptureFixture[str]) -> None:

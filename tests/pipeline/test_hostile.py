@@ -39,7 +39,6 @@ pytestmark = pytest.mark.xdist_group("hostile")
 
 CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 CHEAP = settings(
-    deadline=None,
     derandomize=True,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -288,14 +288,6 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert {path: path.read_text() for path in folder.iterdir()} == before
 
 
-@pytest.mark.parametrize("name", ["softmax", "rows", "include"])
-def test_what_kernels_has_is_no_new_name(name: str) -> None:
-    with pytest.raises(UserError, match="is there already"):
-        new.KernelPaths.of(name)
-    with pytest.raises(UserError, match="is there already"):
-        new.KernelPaths.of(str(loading.ROOT / name))
-
-
 def test_a_folder_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="can't write"):
@@ -399,13 +391,6 @@ def test_a_kernel_is_asked_for(command: Command) -> None:
     assert done.stderr == (
         "error: kernel: is missing; write kernel=NAME, or kernel=FOLDER/NAME outside of the repository.\n"
     )
-
-
-def test_help_lists_its_options(command: Command) -> None:
-    done = command("--help")
-    assert done.returncode == 0
-    assert "  from=null\n" in done.stdout
-    assert "lists what a kernel takes" not in done.stdout
 
 
 def test_the_tolerance_tells_gelus_two_forms_apart_and_takes_torchs_own(tmp_path: Path) -> None:

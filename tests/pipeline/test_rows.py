@@ -11,7 +11,6 @@ import pytest
 from pipeline import profile
 from pipeline.command.options import ProfileConfig
 from pipeline.command.run import run_each
-from tests.factory import grid, measurement
 from tests.planted.tree import cpu_tree
 
 
@@ -68,18 +67,3 @@ def test_profiles_are_filed_by_their_problem(
     assert len({row["table"] for row in rows}) == 2
     assert all((tmp_path / "artifacts" / row["table"]).is_file() for row in rows)
     assert "rows=3 columns=64" in capfd.readouterr().out
-
-
-MIXED = [
-    *grid(providers=("torch", "cuda", "triton_row"), sizes=(1024, 4096)),
-    measurement(provider="torch", size=1024, rows=37, workload="few_rows", median_us=6.0),
-    measurement(
-        provider="cuda", size=1024, rows=37, workload="few_rows", block_size=512, num_warps=4, median_us=2.0
-    ),
-    measurement(
-        provider="cuda", size=1024, rows=37, workload="few_rows", block_size=1024, num_warps=8, median_us=3.0
-    ),
-    measurement(
-        provider="cuda", size=1024, rows=1, workload="few_rows", block_size=512, num_warps=4, median_us=1.0
-    ),
-]

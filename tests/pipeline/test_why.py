@@ -131,20 +131,6 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def test_time_against_registers_is_one_query(folder: Path) -> None:
-    import pandas as pd
-
-    code = pd.read_json(results.codegen_path(folder, "softmax", H200), lines=True)
-    ledger = frame(row for row in ROWS if row.origin.gpu == H200)
-    both = code[code["native"]].merge(ledger, on="key")[["median_us", "registers"]]
-    times = [row_of("triton_online", size, 8).outcome.timing for size in (4096, 256)]
-    assert [tuple(line) for line in both.itertuples(index=False)] == [
-        (pytest.approx(time.median_us), registers)
-        for time, registers in zip(times, (25, 22), strict=True)
-        if time
-    ]
-
-
 def test_the_report_leaves_out_what_is_about_an_older_source(folder: Path, tmp_path: Path) -> None:
     best, base = row_of("triton_online", 4096, 8), row_of("torch", 4096)
     path = results.counters_path(folder, "softmax", H200)

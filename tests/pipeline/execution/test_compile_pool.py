@@ -104,41 +104,26 @@ def test_nothing_is_compiled_ahead_without_a_gpu_to_compile_for() -> None:
     assert not ahead.futures
 
 
-def test_what_a_point_launches_is_compiled_when_its_future_is_done(cache: Path) -> None:
+def test_what_points_launch_is_compiled_when_their_futures_are_done(cache: Path) -> None:
+    """Of two submissions, beside a point that its provider refuses."""
+    refused = point("triton_row", 131072, num_warps=4)
     with CompilePool("9.0") as pool:
-        futures = pool.submit("softmax", POINTS)
-        assert list(futures) == POINTS
-        done, _ = wait(futures.values(), timeout=300)
-        assert len(done) == len(POINTS)
-        assert not any(future.cancelled() for future in done)
+        for some in ([refused, *POINTS[::2]], POINTS[1::2]):
+            futures = pool.submit("softmax", some)
+            assert list(futures) == some
+            done, _ = wait(futures.values(), timeout=300)
+            assert len(done) == len(some) and not any(future.cancelled() for future in done)
     binaries = list(cache.rglob("*.cubin"))
     assert len(binaries) == len(BLOCK_SIZES), "sizes share the kernel of their block size"
     assert "sm_90" in next(cache.rglob("*.ptx")).read_text()
     assert servers() == []
 
 
-def test_points_that_are_submitted_later_are_compiled_too(cache: Path) -> None:
-    with CompilePool("9.0") as pool:
-        for half in (POINTS[::2], POINTS[1::2]):
-            done, _ = wait(pool.submit("softmax", half).values(), timeout=300)
-            assert len(done) == len(half)
-    assert len(list(cache.rglob("*.cubin"))) == len(BLOCK_SIZES)
-
-
 def test_a_point_that_does_not_compile_holds_up_no_other() -> None:
     unknown = POINTS[0].model_copy(update={"parameters": Values({"no_such": 1})})
     with CompilePool("9.0") as pool:
-        futures = pool.submit("softmax", [unknown, POINTS[0]])
-        done, _ = wait(futures.values(), timeout=300)
+        done, _ = wait(pool.submit("softmax", [unknown, POINTS[0]]).values(), timeout=300)
         assert len(done) == 2
-
-
-def test_a_point_that_its_provider_refuses_is_not_compiled(cache: Path) -> None:
-    refused = point("triton_row", 131072, num_warps=4)
-    with CompilePool("9.0") as pool:
-        done, _ = wait(pool.submit("softmax", [refused]).values(), timeout=300)
-        assert len(done) == 1
-    assert not list(cache.rglob("*.cubin"))
 
 
 def test_a_pool_that_dies_leaves_the_points_to_their_launch() -> None:

@@ -12,7 +12,6 @@ from pipeline import UserError
 from pipeline.execution import instance
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
-from tests.planted import outside
 
 PLANTED = Path(instance.__file__).parents[2] / "tests" / "planted"
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -42,27 +41,10 @@ def test_inputs_are_of_the_seed_and_without_data_on_meta() -> None:
     assert (nothing.device, nothing.shape) == (META, one.shape)
 
 
-def test_an_interpreter_is_given_the_small_problem() -> None:
-    made = instance.load_instance("softmax", softmax("triton_row", rows=4096, num_warps=4), interpreted=True)
-    assert (made.problem.rows, made.problem.columns) == (8, 5)
-    made = instance.load_instance("softmax", softmax("triton_row", rows=4096, num_warps=4))
-    assert made.problem.rows == 4096
-
-
 def test_dimensions_that_no_shape_tells_are_arguments() -> None:
     problem = Values({"m": 4, "n": 5, "k": 6, "dtype": "float32", "arithmetic": "tf32"})
     made = instance.load_instance("matmul", Point(kernel="matmul", provider="torch", problem=problem))
     assert made.call.keywords == {"arithmetic": "tf32"}  # type: ignore[attr-defined]
-
-
-def test_a_kernel_outside_of_the_repository_is_found_by_its_folder(tmp_path: Path) -> None:
-    folder = outside.write(tmp_path)
-    problem, parameters = Values({"n": 10, "dtype": "float64"}), Values({"parts": 4})
-    point = Point(kernel="double", provider="pieces", problem=problem, parameters=parameters)
-    made = instance.load_instance(str(folder), point)
-    (x,) = made.inputs(CPU, 0)
-    assert torch.equal(made.call(x), x * 2)
-    assert made.loaded.expected(made.problem, (x,))[0].dtype == torch.float64
 
 
 def test_inputs_are_in_the_form_that_a_provider_takes() -> None:

@@ -1,11 +1,11 @@
-"""What a call launched, by a library and by Triton that are stood in for."""
+"""What a call launched, by a real library and by Triton that is stood in for."""
 
 from __future__ import annotations
 
 import ctypes
 import json
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,6 @@ import triton.runtime.jit
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Provider
-from pipeline.execution import launch_recorder
 from pipeline.execution.instance import Instance
 from pipeline.execution.launch_recorder import recorded
 from pipeline.store.record import Launch
@@ -33,55 +32,6 @@ def instance(language: str, library: Path | None = None) -> Instance:
     return Instance(loading.load("softmax"), provider, None, lambda: None, library)
 
 
-class Library:
-    """Stands in for one that reports what it launches, while it is told to."""
-
-    def __init__(self) -> None:
-        self.recording = False
-        self.launched: list[dict[str, Any]] = []
-
-    def record(self, on: int) -> None:
-        self.recording = bool(on)
-        if on:
-            self.launched.clear()
-
-    def told(self) -> bytes:
-        return json.dumps(self.launched).encode()
-
-    def launch(self) -> None:
-        if self.recording:
-            self.launched.append(LAUNCH)
-
-
-@pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> Library:
-    made = Library()
-    monkeypatch.setattr(launch_recorder, "_reporting", lambda path: (made.record, made.told))
-    return made
-
-
-def test_a_library_reports_what_was_launched_within(library: Library) -> None:
-    library.launch()
-    with recorded(instance("cuda", Path("planted.so"))) as told:
-        library.launch()
-        library.launch()
-    library.launch()
-    assert told() == (Launch.model_validate(LAUNCH),) * 2
-    assert not library.recording
-
-
-def test_a_call_that_fails_leaves_nothing_recording(library: Library) -> None:
-    with pytest.raises(RuntimeError, match="planted"), recorded(instance("cuda", Path("planted.so"))):
-        raise RuntimeError("planted")
-    assert not library.recording
-
-
-def test_no_launch_is_none(library: Library) -> None:
-    with recorded(instance("cuda", Path("planted.so"))) as told:
-        pass
-    assert told() is None
-
-
 @pytest.mark.parametrize("language", ["torch", "cpp", "numba"])
 def test_who_does_not_tell_is_none(language: str) -> None:
     with recorded(instance(language, Path("nowhere.so"))) as told:
@@ -90,45 +40,51 @@ def test_who_does_not_tell_is_none(language: str) -> None:
 
 
 SOURCE = """
+#include <string>
 extern "C" {
 #ifdef REPORTS
-static int on = 0;
-void kernels_record_launches(int wanted) { on = wanted; }
-const char* kernels_recorded_launches() { return on ? "[1]" : "[{\\"function\\": \\"f\\"}]"; }
+static bool on = false;
+static std::string launched;
+void kernels_record_launches(int wanted) { on = wanted; if (on) launched.clear(); }
+const char* kernels_recorded_launches() {
+  static std::string list;
+  list = "[" + launched + "]";
+  return list.c_str();
+}
+void launch() { if (on) launched += (launched.empty() ? "" : ",") + std::string(R"(LAUNCH)"); }
 #endif
-int unrelated() { return 1; }
+void unrelated() {}
 }
 """
 
 
-@pytest.fixture(scope="module")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    def built(*flags: str) -> Path:
-        folder = tmp_path_factory.mktemp("library")
-        (folder / "planted.cpp").write_text(SOURCE)
-        words = ["c++", "-shared", "-fPIC", *flags, "planted.cpp", "-o", "planted.so"]
-        subprocess.run(words, cwd=folder, check=True)
-        return folder / "planted.so"
-
-    return built
+def built(folder: Path, *flags: str) -> Path:
+    (folder / "planted.cpp").write_text(SOURCE.replace("LAUNCH", json.dumps(LAUNCH)))
+    subprocess.run(["c++", "-shared", "-fPIC", *flags, "planted.cpp", "-o", "a.so"], cwd=folder, check=True)
+    return folder / "a.so"
 
 
-def test_a_real_librarys_functions_are_found_and_one_without_them_tells_nothing(
-    build: Callable[..., Path],
-) -> None:
-    record, told = launch_recorder._reporting(build("-DREPORTS"))
-    record(1)
-    assert told() == b"[1]"
-    record(0)
-    assert told() == b'[{"function": "f"}]'
-    silent = build()
-    assert ctypes.CDLL(str(silent)).unrelated() == 1
-    record, told = launch_recorder._reporting(silent)
-    record(1)
-    assert told() == b"[]"
-    with recorded(instance("cuda", silent)) as launched:
+def test_a_library_reports_what_was_launched_within(tmp_path: Path) -> None:
+    path = built(tmp_path, "-DREPORTS")
+    launch = ctypes.CDLL(str(path)).launch
+    launch()
+    with recorded(instance("cuda", path)) as told:
+        launch()
+        launch()
+    launch()
+    assert told() == (Launch.model_validate(LAUNCH),) * 2
+    with pytest.raises(RuntimeError, match="planted"), recorded(instance("cuda", path)):
+        raise RuntimeError("planted")
+    launch()
+    with recorded(instance("cuda", path)) as told:
         pass
-    assert launched() is None
+    assert told() is None, "nothing was recorded in between"
+
+
+def test_a_library_that_does_not_report_tells_nothing(tmp_path: Path) -> None:
+    with recorded(instance("cuda", built(tmp_path))) as told:
+        pass
+    assert told() is None
 
 
 class JITFunction:

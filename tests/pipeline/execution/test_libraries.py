@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from threading import Event
 
 import pytest
@@ -21,8 +21,6 @@ from pipeline.toolchain import extension, inductor, ninja_build
 from pipeline.toolchain.extension import Place
 
 MATMUL, SOFTMAX = loading.load("matmul"), loading.load("softmax")
-
-Build = Callable[[Place, Sequence[str]], None]
 
 
 @pytest.fixture

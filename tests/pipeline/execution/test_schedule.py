@@ -17,13 +17,6 @@ def point(provider: str, size: int, dtype: str = "float32", rows: int | None = N
     return Point(kernel="planted", provider=provider, problem=problem)
 
 
-def test_points_of_the_last_ones_provider_come_first() -> None:
-    points = [point("a", 2), point("b", 2), point("a", 1), point("b", 1), point("a", 2, "float16")]
-    schedule = Schedule(points, {})
-    assert [schedule.next(0) for _ in points] == [points[0], points[2], points[4], points[1], points[3]]
-    assert schedule.next(0) is None, "and stays at its end"
-
-
 def test_a_provider_that_is_compiled_as_a_whole_comes_before_one_that_is_not() -> None:
     """A provider that waits for its compilers has to get its process a second time."""
     half, whole = [point("half", size) for size in (1, 2)], [point("whole", size) for size in (1, 2)]
@@ -32,12 +25,6 @@ def test_a_provider_that_is_compiled_as_a_whole_comes_before_one_that_is_not() -
     assert [schedule.next(0) for _ in range(3)] == [*whole, half[0]]
     compiling.set_result(None)
     assert [schedule.next(0) for _ in range(2)] == [half[1], None]
-
-
-def test_the_order_is_kept_where_nothing_else_decides() -> None:
-    points = [point("a", size) for size in (3, 1, 2)]
-    schedule = Schedule(points, {})
-    assert [schedule.next(0) for _ in range(4)] == [*points, None]
 
 
 def test_a_point_waits_for_its_compiler_while_others_go_ahead() -> None:
@@ -64,15 +51,6 @@ def test_a_point_whose_compiler_failed_is_handed_out_with_the_reason() -> None:
     compiling.set_exception(UserError("cuda.cu does not compile"))
     assert schedule.next(0) == broken
     assert schedule.failure(broken) == "cuda.cu does not compile"
-
-
-def test_workers_keep_to_providers_of_their_own() -> None:
-    points = [point(provider, size) for size in (1, 2) for provider in "ab"]
-    schedule = Schedule(points, {}, workers=2)
-    order = [schedule.next(worker) for worker in (0, 1, 0, 1)]
-    assert order == points
-    schedule = Schedule(points[::2], {}, workers=2)
-    assert [schedule.next(worker) for worker in (0, 1)] == points[::2], "as long as there are others"
 
 
 def test_one_of_several_workers_takes_what_is_compiled_by_the_worker_and_begins_with_it() -> None:

@@ -130,7 +130,7 @@ def test_one_worker_answers_as_long_as_it_lives(worker: Supervisor) -> None:
     assert worker.changes == {}
 
 
-def test_a_provider_that_is_kept_or_takes_turns_keeps_its_process() -> None:
+def test_a_provider_that_is_kept_keeps_its_process() -> None:
     def met(made: Supervisor, *providers: str) -> list[int]:
         return [(measured(made, provider).status == "ok" and workers(made)[0]) or 0 for provider in providers]
 
@@ -138,12 +138,10 @@ def test_a_provider_that_is_kept_or_takes_turns_keeps_its_process() -> None:
         made.keep(*faulty("right"))
         first, second, again, other = met(made, "right", "talkative", "right", "talkative")
         assert first == again and len({first, second, other}) == 3
-    with Supervisor(device.cpu(), SETTINGS, seed=0, timeout_s=60.0, in_turns=True) as made:
-        first, second, again, other = met(made, "right", "talkative", "right", "talkative")
-        assert (first, second) == (again, other) and first != second
 
 
-def test_processes_that_were_launched_wait_for_the_first_point() -> None:
+@pytest.mark.slow
+def test_processes_that_were_launched_wait_for_the_first_point_and_their_server_is_replaced() -> None:
     others = set(processes())
     with Supervisor(device.cpu(), SETTINGS, seed=0, timeout_s=60.0) as made:
         made.launch()
@@ -152,6 +150,13 @@ def test_processes_that_were_launched_wait_for_the_first_point() -> None:
         launched = set(processes()) - others
         assert workers(made) and measured(made, "right").status == "ok"
         assert set(processes()) - others > launched, "and the next worker is there"
+        # The server is started again when it dies.
+        assert made._server._server is not None
+        made._server._server.kill()
+        wait_until(lambda: not workers(made))
+        outcome = measured(made, "right")
+        assert (outcome.status, outcome.error) == ("runtime_error", "the worker was killed by SIGKILL")
+        assert [measured(made, name).status for name in ("right", "talkative", "right")] == ["ok"] * 3
 
 
 def test_a_kernel_that_is_not_there_is_an_outcome(worker: Supervisor) -> None:
@@ -270,14 +275,10 @@ def test_finals_ask_how_right_a_provider_is_and_whether_it_repeats_itself(
     found = worker.extra(where, point, None)
     assert found.sustained is None and found.accuracy is not None
     assert (found.accuracy.ulp_median, found.accuracy.ulp_worst, found.accuracy.repeats) == (0.0, 0.0, True)
-
-
-def test_a_provider_that_gives_other_bits_each_time_is_said(worker: Supervisor, tmp_path: Path) -> None:
-    source = "def double(x):\n    y = x * 2\n    return torch.nextafter(y, y + torch.randn_like(y))\n"
-    where, point = outside_provider(tmp_path, source)
-    found = worker.extra(where, point, None)
-    assert found.accuracy is not None
-    assert not found.accuracy.repeats
+    noisy = "def double(x):\n    y = x * 2\n    return torch.nextafter(y, y + torch.randn_like(y))\n"
+    (other := tmp_path / "noisy").mkdir()
+    found = worker.extra(*outside_provider(other, noisy), None)
+    assert found.accuracy is not None and not found.accuracy.repeats
     assert 0 < found.accuracy.ulp_median <= found.accuracy.ulp_worst <= 1
 
 
@@ -485,6 +486,7 @@ def test_ceilings_without_cores_are_measured_again_and_then_marked(
     assert counters.looks == [], "no look more than that"
 
 
+@pytest.mark.slow
 def test_a_time_beside_busy_neighbours_is_marked() -> None:
     """Two that never rest on the worker's core: it has a third of it at most."""
     core = min(os.sched_getaffinity(0))
@@ -524,6 +526,7 @@ def spins(folder: Path) -> str:
     return f"import ctypes\nstart = ctypes.CDLL({str(library)!r}).start\n{SPINS}"
 
 
+@pytest.mark.slow
 def test_a_machine_that_a_providers_own_threads_keep_busy_is_its_fault(tmp_path: Path) -> None:
     settings = TimingSettings(stopping="budget", max_seconds=0.2, min_samples=3, cache="hot")
     where, point = outside_provider(tmp_path, spins(tmp_path))
@@ -546,18 +549,6 @@ def test_a_process_that_judges_and_dies_is_said_and_replaced(worker: Supervisor)
     outcome = measured(worker, "right")
     assert (outcome.status, outcome.error) == ("runtime_error", "the verifier was killed by SIGKILL")
     assert measured(worker, "right").status == "ok"
-
-
-def test_the_process_that_workers_are_forked_from_is_started_again_when_it_dies() -> None:
-    with Supervisor(device.cpu(), SETTINGS, seed=0, timeout_s=60.0) as made:
-        assert measured(made, "right").status == "ok"
-        assert made._server._server is not None
-        made._server._server.kill()
-        wait_until(lambda: not workers(made))
-        outcome = measured(made, "right")
-        assert (outcome.status, outcome.error) == ("runtime_error", "the worker was killed by SIGKILL")
-        for provider in ("right", "talkative", "right"):
-            assert measured(made, provider).status == "ok"
 
 
 def test_a_worker_that_hangs_is_given_up(

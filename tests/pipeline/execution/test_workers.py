@@ -62,33 +62,6 @@ def test_another_provider_gets_the_spare_and_the_worker_before_it_is_left_ended_
     assert made[0].calls[-1] == "close" and made[2].calls == ["begin", "settle"]
 
 
-def test_a_worker_that_ran_no_provider_serves_one_and_one_that_did_is_not_asked_for_rates() -> None:
-    some, made = workers()
-    some.turn_to(None)
-    some.turn_to(owner("a"))
-    assert some.now is made[0]
-    some.turn_to(None)
-    assert some.now is made[1] and made[0].calls[-1] == "end"
-
-
-def test_a_worker_that_died_is_replaced_by_the_spare() -> None:
-    some, made = workers()
-    some.turn_to(owner("a"))
-    some.prepare_next()
-    made[0].close()
-    some.turn_to(owner("a"))
-    assert some.now is made[1] and "leave" not in made[0].calls, "it can't be asked"
-
-
-def test_a_spare_that_died_is_no_spare() -> None:
-    some, made = workers()
-    some.turn_to(owner("a"))
-    some.prepare_next()
-    made[1].calls.append("died")
-    some.turn_to(owner("b"))
-    assert some.now is made[2] and made[1].calls[-1] == "close"
-
-
 def test_the_kept_provider_and_the_last_that_wait_keep_theirs() -> None:
     some, made = workers(most_waiting=1)
     some.kept = owner("baseline")
@@ -101,16 +74,6 @@ def test_the_kept_provider_and_the_last_that_wait_keep_theirs() -> None:
     assert some.now is made[0]
     some.turn_to(owner("a"))
     assert some.now is made[4], "a process of its own again"
-
-
-def test_the_kept_worker_lets_go_of_memory_while_others_have_their_turns() -> None:
-    some, made = workers()
-    some.kept = owner("baseline")
-    some.turn_to(owner("baseline"))
-    some.turn_to(owner("a"))
-    assert made[0].calls == ["begin", "leave"]
-    some.turn_to(owner("baseline"))
-    assert some.now is made[0]
 
 
 def test_all_that_there_are_end_and_those_that_are_started_later_are_abandoned_too() -> None:

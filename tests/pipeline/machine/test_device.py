@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -152,19 +151,6 @@ def own_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "LOCAL", tmp_path / "local")
 
 
-def test_a_cpus_host_is_told_apart_from_every_other_and_not_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cpu = device.cpu()
-    here = fingerprint(cpu)
-    assert here == fingerprint(cpu)
-    assert (here.host or "") not in (tmp_path / "local" / "host").read_text(), "the number drawn is not told"
-    monkeypatch.setattr(environment, "LOCAL", tmp_path / "another checkout")
-    there = fingerprint(cpu)
-    assert there.host != here.host
-    assert there.model_copy(update={"host": here.host}) == here
-
-
 def test_a_gpus_fingerprint_has_no_host(plant_gpus: Callable[..., None]) -> None:
     plant_gpus(H100)
     assert fingerprint(device.resolve("cuda")).host is None
@@ -210,16 +196,6 @@ def test_a_fingerprint_is_the_same_each_time_and_names_no_machine(plant_gpus: Ca
     assert (one.compute_capability, one.driver, one.memory_mib) == ("9.0", "580.82.07", 80 << 10)
 
 
-def test_another_driver_is_another_environment(
-    plant_gpus: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant_gpus(H100)
-    before = fingerprint(device.resolve("cuda"))
-    monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", lambda: "600.1")
-    device.driver_facts.cache_clear()
-    assert fingerprint(device.resolve("cuda")).digest != before.digest
-
-
 def test_the_driver_is_started_once_a_process(
     plant_gpus: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,7 +207,3 @@ def test_the_driver_is_started_once_a_process(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert [one.name for one in device.gpus()] == [H200], "what is visible is looked up each time"
     assert starts == ["start"]
-
-
-def test_threads_are_those_that_this_process_may_use() -> None:
-    assert device.cpu_threads() == len(os.sched_getaffinity(0))

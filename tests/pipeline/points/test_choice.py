@@ -25,11 +25,6 @@ def few(entry: catalog.Entry, preset: str, *names: str, **pins: tuple[Value, ...
     return [tuple(one[name] for name in names) for one in choice.few_problems(entry, preset, pins)]
 
 
-def test_the_smallest_the_middle_and_the_largest() -> None:
-    assert choice.few([1, 2, 4, 8, 16]) == [1, 4, 16]
-    assert choice.few([7]) == [7]
-
-
 def test_problems_are_few_of_the_first_workload_in_its_first_words(tmp_path: Path) -> None:
     found = few(SOFTMAX, "standard", "rows", "columns", "dtype")
     assert found == [(4096, columns, "float32") for columns in (256, 8192, 262144)]

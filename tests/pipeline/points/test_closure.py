@@ -257,6 +257,50 @@ def test_what_is_reached(tmp_path: Path) -> None:
     )
 
 
+HELPED = "    return _wide(x)\n\ndef _wide(y):\n    z = y * 8\n    return z"
+"""A function of rows.py that has a private helper."""
+
+RENAMED = {
+    "a local": HELPED.replace("z", "total"),
+    "a parameter": HELPED.replace("y", "value"),
+    "a private function": HELPED.replace("_wide", "_broad"),
+    "a private function's file": HELPED,
+    "the order of functions": HELPED,
+}
+
+
+@pytest.mark.parametrize("what", RENAMED)
+def test_names_and_places_that_nobody_outside_sees_change_nothing(tmp_path: Path, what: str) -> None:
+    before = reached(planted(tmp_path / "before", (ROWS, "    return x * WIDTH", HELPED))).digest
+    text = RENAMED[what]
+    caller, _, helper = text.partition("\n\n")
+    edits = [(ROWS, "    return x * WIDTH", text)]
+    if what == "a private function's file":
+        edits = [
+            (ROWS, "    return x * WIDTH", caller),
+            (ROWS, "import math", "import math\nfrom .whole import _wide"),
+        ]
+        edits.append((WHOLE, "A = 1", f"from __future__ import annotations\n{helper}\nA = 1"))
+    elif what == "the order of functions":
+        edits = [(ROWS, "def scaled(x):\n    return x * WIDTH", f"{helper}\n\ndef scaled(x):\n{caller}")]
+    assert reached(planted(tmp_path / "after", *edits)).digest == before
+
+
+def test_the_name_of_a_module_changes_nothing(tmp_path: Path) -> None:
+    roots = planted(tmp_path)
+    before = reached(roots).digest
+    (tmp_path / ROWS).rename(tmp_path / "lines.py")
+    for file in (INIT, TRITON):
+        text = (tmp_path / file).read_text()
+        for old, new in (
+            ("kernels.rows as rows", "kernels.lines as rows"),
+            (".rows import", ".lines import"),
+        ):
+            text = text.replace(old, new)
+        (tmp_path / file).write_text(text)
+    assert reached(roots).digest == before
+
+
 METHODS_CHANGE = {
     "a property": (PROBLEM, "self.rows, padded", "self.rows + 1, padded"),
     "a decorator": (PROBLEM, "@property\n    def shape", "@staticmethod\n    def shape"),

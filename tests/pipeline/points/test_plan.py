@@ -15,10 +15,9 @@ from kernel_pipeline import contract, loading
 from kernel_pipeline.contract import Gpu, Kernel, Provider, Tolerance, Value, Work, one_of, same_as
 from pipeline import UserError
 from pipeline.points import catalog
-from pipeline.points import plan as planning
 from pipeline.points.catalog import Entry, KernelConfig
 from pipeline.points.frozen import Values
-from pipeline.points.plan import Plan, Target, describe, plan, with_baseline
+from pipeline.points.plan import Plan, Target, plan, with_baseline
 from pipeline.points.point import Point
 from pipeline.points.problems import of_workload
 
@@ -168,25 +167,6 @@ def test_a_workload_is_the_product_of_its_lists(
     assert problems_of(found) == expected
 
 
-@pytest.mark.parametrize(
-    ("workload", "said"),
-    [
-        ({"x": "rows", "rows": [1]}, "columns is missing: Problem needs a value of it."),
-        ({"x": "size", "size": [0]}, "columns: must be at least 1, not 0."),
-        (
-            {"x": "size", "size": 64, "dtype": ["float23"]},
-            "dtype: must be one of float32, bfloat16, not float23.",
-        ),
-        ({"x": "size", "size": 64, "rows": ["many"]}, "rows: must be a whole number, not 'many'."),
-    ],
-    ids=str,
-)
-def test_a_problem_that_can_not_be_is_said(workload: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError) as raised:
-        made({"workloads": "one"}, one=workload)
-    assert str(raised.value) == said
-
-
 # Groups: each provider's configurations, "*" for those that are not named.
 @pytest.mark.parametrize(
     ("told", "blocks", "warps"),
@@ -222,11 +202,6 @@ def test_a_group_names_several_lists_and_measures_what_they_share_once() -> None
     assert [(one["block"], one["num_warps"]) for one in found] == [(64, 4), (128, 4), (256, 4), (128, 16)]
     pinned = made({"workloads": "one", "tile": lists}, Target("cuda"), pins={"block": [64]}, one=ONE)
     assert [one["num_warps"] for one in parameters_of(pinned, "tile")] == [4, 16]
-
-
-def test_a_provider_without_parameters_has_one_configuration() -> None:
-    found = made({"workloads": "one", "*": {"num_warps": [8]}}, one=ONE)
-    assert parameters_of(found, "torch") == [{}]
 
 
 def test_a_provider_that_a_group_leaves_out_is_measured_there_when_it_is_asked_for() -> None:
@@ -279,11 +254,6 @@ def test_points_that_share_inputs_are_neighbours() -> None:
     changes = sum(a.problem != b.problem for a, b in pairwise(points))
     assert changes == len({point.problem for point in points}) - 1
     assert len(set(points)) == len(points), "a point that several groups hold is there once"
-
-
-def test_an_unknown_preset_is_said() -> None:
-    with pytest.raises(UserError, match=r"unknown preset of planted 'smok'\. Did you mean 'smoke'\?"):
-        plan(entry({"workloads": "one"}, one=ONE), "smok", GPU)
 
 
 # Pins: in place of the YAML's values.
@@ -377,38 +347,15 @@ def test_a_pinned_parameter_binds_those_who_declare_it_and_can_take_it() -> None
 @pytest.mark.parametrize(
     ("pins", "providers", "said"),
     [
-        (
-            {"colums": (7,)},
-            None,
-            r"unknown option of planted 'colums'\. Did you mean 'columns'\? Its dimensions: ",
-        ),
-        ({"bloc": (7,)}, None, r"Did you mean 'block'\? .*parameters: num_warps, block, reverse, steps\."),
-        (
-            {"block": (64,)},
-            ["torch", "row"],
-            r"^block is no parameter of row, torch; tile, cuda of planted have it\.",
-        ),
-        ({"num_warps": (3,)}, ["row"], r"^num_warps: must be one of 2, 4, 8, not 3\."),
         ({"num_warps": (2,)}, ["tile"], r"^num_warps: must be one of 4, 8, 16, not 2\."),
         ({"num_warps": (4, 3)}, None, r"^num_warps: must be one of 2, 4, 8, not 3\."),
-        ({"size": ("large",)}, None, r"^size: must be a whole number, not 'large'\."),
-        ({"columns": (0,)}, None, r"^columns: must be at least 1, not 0\."),
-        ({"rows": (True,)}, None, r"^rows: must be a whole number, not True\."),
-        ({"dtype": ("float64",)}, None, r"^dtype: must be one of float32, bfloat16, not float64\."),
-        ({"causal": ("maybe",)}, None, r"^causal: must be true or false, not 'maybe'\."),
         ({"columns": (0,), "rows": (0,)}, None, r"^columns: .* rows: "),
-        ({}, ["tile", "rwo"], r"^unknown provider of planted 'rwo'\. Did you mean 'row'\?"),
     ],
     ids=str,
 )
 def test_a_pin_that_can_not_be_is_said(pins: dict[str, Any], providers: list[str] | None, said: str) -> None:
     with pytest.raises(UserError, match=said):
         made({"workloads": "one"}, one=ONE, pins=pins, providers=providers)
-
-
-def test_chosen_providers_keep_the_kernels_order() -> None:
-    found = made({"workloads": "one"}, one=ONE, providers=["cuda", "torch", "cuda"])
-    assert [point.provider for point in found.points] == ["torch", "cuda"]
 
 
 # What is no point is counted by its reason.
@@ -456,12 +403,6 @@ def test_a_numba_provider_needs_its_package_and_on_a_cpu_a_small_problem(
         assert refused == Counter({("numba", sentence): 2})
 
 
-def test_one_configuration_is_one() -> None:
-    found = made({"workloads": "one"}, one=ONE, providers=["wgmma"])
-    assert found.points == ()
-    assert found.refusals() == ["wgmma: 1 configuration left out: needs sm_100a, this GPU is sm_90"]
-
-
 def test_on_a_cpu_triton_is_verified_and_what_needs_a_gpu_is_none() -> None:
     found = made({"workloads": "one"}, CPU, one=ONE)
     assert [point.provider for point in found.points] == ["torch", "row", "tile", "cpp"]
@@ -484,24 +425,6 @@ def test_a_points_values_are_all_named_in_their_order() -> None:
         "block=128 num_warps=4 reverse=false steps=3"
     )
     assert list(point.problem) == list(KERNEL.dimensions())
-
-
-def test_names_are_all_that_a_pin_may_have() -> None:
-    assert planning.names(entry({"workloads": "one"}, one=ONE)) == [
-        "size",
-        *("rows", "columns", "heads", "groups", "dtype", "causal"),
-        *("num_warps", "block", "reverse", "steps"),
-    ]
-
-
-def test_a_variable_is_described_as_help_shows_it() -> None:
-    dimensions, tile = KERNEL.dimensions(), KERNEL.provider("tile").variables()
-    assert describe(dimensions["columns"]) == "a whole number from 1 on"
-    assert describe(dimensions["rows"]) == "a whole number from 1 on (default 4096)"
-    assert describe(dimensions["groups"]) == "a whole number from 1 on (default: the same as heads)"
-    assert describe(dimensions["dtype"]) == "float32 bfloat16 (default float32)"
-    assert describe(dimensions["causal"]) == "false true (default false)"
-    assert describe(tile["block"]) == "64 128 256 (default 128)"
 
 
 def test_the_baseline_comes_along_at_the_problems_of_a_choice_that_leaves_it_out() -> None:

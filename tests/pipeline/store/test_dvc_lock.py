@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from pipeline.store import dvc_lock
+from tests.repository import commit, git
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
-
-
-def git(root: Path, *words: str) -> str:
-    who = {
-        f"GIT_{role}_{what}": "t@localhost" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
-    }
-    done = subprocess.run(
-        ["git", *words],
-        cwd=root,
-        env=os.environ | who | {"GIT_CONFIG_GLOBAL": os.devnull},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.strip()
 
 
 @pytest.fixture
@@ -40,14 +24,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "results").mkdir()
     (tmp_path / "results/rows").write_text("one\n")
     (tmp_path / ".gitignore").write_text("/local/\n")
-    git(tmp_path, "init", "--quiet")
     commit(tmp_path)
     return tmp_path
-
-
-def commit(root: Path) -> None:
-    git(root, "add", "--all")
-    git(root, "commit", "--quiet", "--message", "A commit")
 
 
 def run(root: Path, expected: str, written: str) -> None:

@@ -73,7 +73,6 @@ def test_records_do_not_change() -> None:
         factory.measurement().outcome.status = "incorrect"  # type: ignore[misc]
 
 
-@settings(max_examples=40)
 def read_back(line: bytes, row: Measurement) -> Measurement:
     """The row of a line whose run tells what a row's does."""
     run = provenance.run_of(row.origin, row.parts, row.point.kernel)
@@ -81,6 +80,7 @@ def read_back(line: bytes, row: Measurement) -> Measurement:
     return found
 
 
+@settings(max_examples=40)
 @given(
     status=st.sampled_from(STATUSES),
     error=st.text(min_size=1).filter(str.strip),

@@ -9,11 +9,9 @@ from pipeline.store.results import (
     environment_path,
     folder_for,
     folders_of,
-    ledger_path,
     load,
     profile_path,
 )
-from pipeline.store.rows import encode
 from tests.factory import (
     CPU,
     H100,
@@ -21,8 +19,6 @@ from tests.factory import (
     ceilings,
     environment,
     grid,
-    measurement,
-    write_provenance,
     write_results,
 )
 
@@ -39,30 +35,6 @@ def test_everything_that_was_written_is_read(tmp_path):
     assert found.gpus == [H100, H200, CPU], "processors come after GPUs"
     assert found.environments[H200] == environment(H200)
     assert found.ceilings[CPU] == ceilings(CPU)
-
-
-def test_an_empty_folder_has_no_results(tmp_path):
-    found = load(tmp_path, quiet)
-    assert (found.measurements, found.kernels, found.gpus) == ((), [], [])
-
-
-def test_of_a_point_that_was_measured_twice_the_newest_line_counts(tmp_path):
-    path = ledger_path(tmp_path, "softmax", H200)
-    path.parent.mkdir(parents=True)
-    old, new = measurement(median_us=1.0), measurement(median_us=9.0)
-    write_provenance(path, [old])
-    path.write_bytes(encode(old) + encode(new))
-    assert load(tmp_path, quiet).measurements == (new,)
-
-
-def test_a_torn_line_is_skipped_with_a_sentence(tmp_path):
-    write_results(tmp_path, grid())
-    path = ledger_path(tmp_path, "softmax", H200)
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(lines[:2]) + lines[2][:100] + b"\n" + b"".join(lines[3:]))
-    sentences: list[str] = []
-    assert len(load(tmp_path, sentences.append).measurements) == len(lines) - 1
-    assert len(sentences) == 1 and f"{path}:3 " in sentences[0]
 
 
 @pytest.mark.parametrize("path_of", [environment_path, ceilings_path])

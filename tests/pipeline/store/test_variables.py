@@ -24,6 +24,7 @@ from pipeline.store.variables import BEGINNINGS, COUNTED, is_in_key, is_listed, 
         ("TORCH_CUDNN_V8_API_DISABLED", "all"),
         ("TRITON_PTXAS_PATH", "triton"),
         ("OMP_NUM_THREADS", "cpu"),
+        ("KMP_DUPLICATE_LIB_OK", "cpu"),
         ("OMP_DISPLAY_ENV", None),
         ("NUMBA_OPT", "numba"),
         ("NVCC_APPEND_FLAGS", "cuda"),
@@ -33,6 +34,8 @@ from pipeline.store.variables import BEGINNINGS, COUNTED, is_in_key, is_listed, 
 def test_a_variable_is_of_the_longest_pattern_that_fits(name: str, group: str | None) -> None:
     assert whose(name) == group
     assert is_listed(name) == (name != "HOME")
+    assert is_in_key(name, on_gpu=False) == (group is not None)
+    assert is_in_key(name, on_gpu=True) == (group not in (None, "cpu"))
 
 
 @pytest.mark.parametrize("beginning", BEGINNINGS)

@@ -6,14 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from time import monotonic, sleep
 
 import pytest
 
 from pipeline import UserError
 from pipeline.store.worktree import worktree
+from tests.project import wait_until
+from tests.repository import commit, git
 
 LOOKS = """
 import signal, sys, time
@@ -26,25 +26,11 @@ with worktree(Path(sys.argv[1]), "HEAD") as tree:
 """
 
 
-def git(root: Path, *words: str) -> str:
-    who = {
-        f"GIT_{role}_{what}": "test@localhost"
-        for role in ("AUTHOR", "COMMITTER")
-        for what in ("NAME", "EMAIL")
-    }
-    done = subprocess.run(
-        ["git", *words], cwd=root, env=os.environ | who, check=True, capture_output=True, text=True
-    )
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("repository")
-    git(root, "init", "--quiet")
     (root / "file").write_text("committed")
-    git(root, "add", "--all", ".")
-    git(root, "commit", "--quiet", "-m", "A file")
+    commit(root)
     (root / "file").write_text("edited")
     return root
 
@@ -53,13 +39,6 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return tmp_path
-
-
-def until(happens: Callable[[], bool]) -> None:
-    deadline = monotonic() + 120
-    while not happens() and monotonic() < deadline:
-        sleep(0.02)
-    assert happens()
 
 
 def worktrees(root: Path) -> int:
@@ -102,5 +81,5 @@ def test_it_is_gone_after_a_process_that_is_killed(
     assert worktrees(repository) == 2
     os.killpg(process.pid, number)
     process.communicate()
-    until(lambda: worktrees(repository) == 1)
-    until(lambda: not list(temporary.iterdir()))
+    wait_until(lambda: worktrees(repository) == 1)
+    wait_until(lambda: not list(temporary.iterdir()))

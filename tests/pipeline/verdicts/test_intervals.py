@@ -33,7 +33,7 @@ def asked(
 
 def test_an_interval_holds_the_ratio_as_often_as_it_says() -> None:
     random = np.random.default_rng(0)
-    found = [estimate(ratios(random, 1.02), RULE) for _ in range(4000)]
+    found = [estimate(ratios(random, 1.02), RULE) for _ in range(2000)]
     held = sum(one.low <= 1.02 <= one.high for one in found) / len(found)
     assert held == pytest.approx(RULE.confidence, abs=0.02)
 
@@ -81,14 +81,14 @@ def test_rounds_that_agree_by_chance_are_weighed_with_the_noise_that_is_known() 
 
 
 def test_where_the_noise_is_known_two_rounds_decide_more_and_are_as_seldom_wrong() -> None:
-    equal = asked(np.random.default_rng(5), 1.0, 2000, RULE, DEVIATION, rounds=2)
-    alone = asked(np.random.default_rng(5), 1.0, 2000, RULE, rounds=2)
+    equal = asked(np.random.default_rng(5), 1.0, 1000, RULE, DEVIATION, rounds=2)
+    alone = asked(np.random.default_rng(5), 1.0, 1000, RULE, rounds=2)
     assert equal.count("same") / len(equal) >= 0.8
     assert alone.count("same") / len(alone) <= 0.4
     assert {"faster", "slower"}.isdisjoint({*equal, *alone})
-    slower = asked(np.random.default_rng(6), 1.02, 2000, RULE, DEVIATION, rounds=3)
+    slower = asked(np.random.default_rng(6), 1.02, 1000, RULE, DEVIATION, rounds=3)
     assert slower.count("slower") / len(slower) >= 0.95
-    held = [estimate(ratios(np.random.default_rng(i), 1.02, 2), RULE, DEVIATION) for i in range(4000)]
+    held = [estimate(ratios(np.random.default_rng(i), 1.02, 2), RULE, DEVIATION) for i in range(1500)]
     assert sum(one.low <= 1.02 <= one.high for one in held) / len(held) == pytest.approx(0.9, abs=0.03)
 
 
