@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import difflib
 import shlex
-import sys
 from collections.abc import Iterable
 from pathlib import Path
-
-from pipeline.command import startup
 
 ROOT = Path(__file__).resolve().parent.parent
 """The repository."""
 
 
 class UserError(Exception):
-    """Something the user can put right; its text says what is wrong and what to write instead."""
+    """A mistake that the user can correct. Its text says what is wrong and what to write instead."""
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
-    """The error for a name that is not among the known ones, with the nearest one if there is any."""
+    """The error for a name that is not among the known ones; it suggests the nearest known name."""
     known = list(known)
     near = difflib.get_close_matches(name, known, n=1)
     hint = f" Did you mean '{near[0]}'?" if near else ""
@@ -30,9 +27,5 @@ def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
 
 
 def as_typed(name: str, *words: object) -> str:
-    """A command as a shell takes it, whatever is in its words."""
+    """A command line with its words quoted for a shell."""
     return shlex.join(["python", "-m", f"pipeline.{name}", *map(str, words)])
-
-
-COMMAND = startup.begun(sys.orig_argv, sys.argv[0], sys.argv[1:])
-"""The command that this process is, where somebody typed one."""

@@ -11,17 +11,16 @@ import runpy
 import sys
 
 from pipeline import UserError, unknown
-from pipeline.command import explanation
-from pipeline.command.sentences import fail
-from pipeline.command.startup import SCRIPT
+from pipeline.command import SCRIPT, explanation
+from pipeline.command.errors import fail
 from pipeline.command.words import COMPLETION
 
 LINE = "COMP_LINE"
-"""The variable in which a shell hands over the line that is to be completed."""
+"""The variable by which a shell hands over the line to complete."""
 
 
 def main() -> None:
-    """Run the command that the first word names, with the words behind it."""
+    """Run the command that the first word names, with the other words."""
     words = sys.argv[1:]
     try:
         if COMPLETION & set(words[:1]):
@@ -62,7 +61,7 @@ def run(name: str, words: list[str], program: str | None = None) -> None:
 
 
 def complete(words: list[str]) -> None:
-    """What a shell's completion asks: Hydra's own, about the command that the line names."""
+    """Answer a shell's completion: by Hydra, for the command that the line names."""
     line = os.environ.get(LINE, "")
     _, _, rest = line.partition(" ")
     name, blank, options = rest.lstrip().partition(" ")

@@ -19,9 +19,9 @@ from typing import Any
 
 from kernel_pipeline.contract import Value
 from pipeline import UserError, as_typed
+from pipeline.command.errors import validated
 from pipeline.command.options import CodegenConfig
 from pipeline.command.run import console, for_each, run_each, say, warn
-from pipeline.command.sentences import validated
 from pipeline.execution.identity import Identity
 from pipeline.inspection import disassembler, inductor_code
 from pipeline.inspection.code_table import comparison, table
@@ -47,10 +47,7 @@ def run(configs: Sequence[CodegenConfig]) -> None:
     """``of_kernel`` for each kernel."""
     chosen = device.resolve(configs[0].device)  # once: CUDA_VISIBLE_DEVICES is set on the way
     where = results.folder_for(configs[0].output, chosen.kind) / "codegen"
-    # One that has compiled waits for the device, or for Inductor, which has one core. Without a GPU nothing
-    # is compiled, and each process would import Inductor's front end anew.
-    at_once = device.cpu_threads() if chosen.kind == "cuda" else 1
-    for_each(configs, partial(of_kernel, chosen=chosen), where, at_once)
+    for_each(configs, partial(of_kernel, chosen=chosen), where)
 
 
 def of_kernel(config: CodegenConfig, chosen: device.Device) -> None:

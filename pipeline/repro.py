@@ -26,6 +26,7 @@ from typing import IO
 import yaml
 
 from pipeline import ROOT
+from pipeline.command.errors import fail
 from pipeline.reporting import summary
 from pipeline.reporting.terminal import Terminal
 from pipeline.store import dvc_lock
@@ -33,16 +34,13 @@ from pipeline.store.credentials import masked
 from pipeline.store.results import CURRENT, folder_for
 
 LOG = Path("local/repro.log")
-"""All that DVC and its stages said, below the repository's root."""
+"""The whole output of DVC and its stages, below the repository's root."""
 
 console = Terminal()
 
 
 def main(words: Sequence[str]) -> int:
     """Run ``dvc repro`` with these words; the exit status."""
-    if {"-h", "--help"} & set(words):
-        print(__doc__)
-        return 0
     os.chdir(ROOT)
     command = [sys.executable, "-m", "dvc", "repro", *words]
     began = datetime.now(UTC).replace(microsecond=0)  # a row's time is a whole second
@@ -51,8 +49,7 @@ def main(words: Sequence[str]) -> int:
         try:
             fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print(f"error: another make repro runs in this checkout, and writes {LOG}.", file=sys.stderr)
-            return 2
+            fail(f"another make repro runs in this checkout, and writes {LOG}.")
         if "--dry" in words:
             with dvc_lock.kept(), _stand_ins():
                 return subprocess.run(command, check=False).returncode
@@ -66,8 +63,7 @@ def main(words: Sequence[str]) -> int:
             return 128 + signal.SIGPIPE
     if code != 0 or stopped_by:
         ending = "was stopped" if stopped_by else "failed, as its last lines say"
-        print(f"error: dvc repro {ending}. All that was said is in {LOG}.", file=sys.stderr)
-        return 128 + stopped_by if stopped_by else code
+        fail(f"dvc repro {ending}. Its whole output is in {LOG}.", 128 + stopped_by if stopped_by else code)
     show_table(began)
     return 0
 
@@ -128,8 +124,8 @@ def pass_through(lines: Iterable[str], log: IO[str]) -> None:
 
 @contextmanager
 def _stand_ins() -> Iterator[None]:
-    """Put an empty file in place of each that a stage writes when it has ended, where it did not run yet: DVC
-    asks for them even if nothing is to run. The first stage itself runs, for DVC reads what it writes."""
+    """Stand an empty file in for the end mark of each stage that has not run yet: DVC asks for them even in a
+    dry run. The first stage itself runs, for DVC reads the file that it writes."""
     if not CURRENT.is_file():
         first = [sys.executable, "-m", "pipeline.environment"]
         subprocess.run(first, stdout=subprocess.DEVNULL, check=False)
@@ -159,4 +155,4 @@ if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
     except OSError as failed:
-        sys.exit(f"error: can't write {LOG}: {failed.strerror}; make room and run the same command again.")
+        fail(f"can't write {LOG}: {failed.strerror}; make room and run the same command again.", 1)

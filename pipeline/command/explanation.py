@@ -1,7 +1,7 @@
-"""What a command's ``--help`` says: what it does, three examples, its options, and a kernel's own names.
+"""A command's ``--help``: its purpose, examples, options, and the names that a kernel adds.
 
-What a command does and its examples are its module's docstring. What an option means is a comment in the
-command's file of conf/; which words it takes is read off its type.
+Purpose and examples are the docstring of the command's module. An option's meaning is the comment in the
+command's file of conf/; the words that it takes are read off its type.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pydantic.fields import FieldInfo
 
 from pipeline import ROOT, UserError, unknown
 from pipeline.command import options as schemas
-from pipeline.command.sentences import fail
+from pipeline.command.errors import fail
 from pipeline.command.words import CONF, EXPERIMENT, PIN, choices
 from pipeline.points import catalog
 from pipeline.points.frozen import Record
@@ -30,10 +30,10 @@ from pipeline.points.plan import describe
 from pipeline.points.problems import SIZE
 
 BORROWED = {"ui": "publish"}
-"""Commands that take another one's options."""
+"""Commands that take another command's options."""
 
 MAKING = "new"
-"""The command whose kernel is not there yet."""
+"""The command that makes a kernel: ``kernel=`` names no existing one."""
 
 WIDTH = 100
 
@@ -41,12 +41,12 @@ WITHOUT_NAME = {"", "null", "all"}
 """Values of ``kernel=`` that name no kernel."""
 
 NEEDED = "???"
-"""Of an option that has no default."""
+"""Marks an option without a default."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """An option as conf/ has it. ``before`` is a comment that stands above it."""
+    """An option of a file of conf/. ``before`` is the comment above it."""
 
     name: str
     default: str
@@ -55,15 +55,14 @@ class Option:
 
 
 def tell(text: str) -> None:
-    """Print what a command that does nothing else prints; who reads the first lines alone, as ``head`` does,
-    ends it without a word."""
+    """Print a text. A reader that closes the pipe early, as ``head`` does, ends the command silently."""
     before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     print(text, flush=True)
     signal.signal(signal.SIGPIPE, before)
 
 
 def show(name: str, words: Sequence[str]) -> NoReturn:
-    """Print a command's help, with ``kernel=NAME`` among the words also what the kernel takes, and end."""
+    """Print a command's help and exit; ``kernel=NAME`` among the words adds the kernel's names."""
     kernel = next((word.removeprefix("kernel=") for word in words if word.startswith("kernel=")), "")
     kernels = [one for one in kernel.strip("[]").split(",") if one not in WITHOUT_NAME]
     try:
@@ -81,17 +80,17 @@ def names() -> list[str]:
 
 
 def commands() -> dict[str, str]:
-    """Every command, with the first line of what it does."""
+    """Every command, with the first line of its docstring."""
     return {name: docstring(name).splitlines()[0] for name in names()}
 
 
 def docstring(name: str) -> str:
-    """What a command says of itself, without importing it."""
+    """A command's docstring, read without importing the command."""
     spec = importlib.util.find_spec(f"pipeline.{name}")
     assert spec is not None and spec.origin is not None, "a command is a module of this package"
     text = ast.get_docstring(ast.parse(Path(spec.origin).read_text())) or ""
-    told = re.sub(r"^(Stage|Command) ``\w+``: ", "", text).replace("``", "`")
-    return told[:1].upper() + told[1:]
+    text = re.sub(r"^(Stage|Command) ``\w+``: ", "", text).replace("``", "`")
+    return text[:1].upper() + text[1:]
 
 
 def examples(name: str) -> list[str]:
@@ -100,10 +99,8 @@ def examples(name: str) -> list[str]:
 
 
 def of_command(name: str, kernels: Sequence[str] = ()) -> str:
-    """The help of ``python -m pipeline.NAME``; with kernels also their dimensions, parameters and workloads,
-    where the command takes a kernel.
-
-    Raises UserError for a kernel that is not there.
+    """The help of ``python -m pipeline.NAME``; for a command that takes a kernel also the dimensions,
+    parameters and workloads of the named kernels. Raises UserError for an unknown kernel.
     """
     first, _, rest = docstring(name).partition("\n\n")
     own = f"    python -m pipeline.{name}"
@@ -137,17 +134,17 @@ def of_kernel(where: str) -> str:
     """A kernel's dimensions, its providers' parameters with their values, its workloads and presets."""
     entry = catalog.find(where)
     kernel = entry.loaded.kernel
-    told = [f"{entry.name}: {entry.loaded.summary}", "", "Dimensions of a problem:"]
-    told += [f"  {SIZE}= stands for {' and '.join(kernel.size)}"]
-    told += [f"  {name}= {describe(variable)}" for name, variable in kernel.dimensions().items()]
-    told += ["", "Providers and their parameters:"]
+    lines = [f"{entry.name}: {entry.loaded.summary}", "", "Dimensions of a problem:"]
+    lines += [f"  {SIZE}= stands for {' and '.join(kernel.size)}"]
+    lines += [f"  {name}= {describe(variable)}" for name, variable in kernel.dimensions().items()]
+    lines += ["", "Providers and their parameters:"]
     for provider in kernel.providers:
         brought = f", by {provider.package}" if provider.package else ""
-        told.append(f"  {provider.name} ({provider.language}, {' and '.join(provider.devices)}{brought})")
-        told += [f"    {name}= {describe(variable)}" for name, variable in provider.variables().items()]
-    told += ["", f"Workloads: {', '.join(entry.config.workloads)}"]
-    told += [f"Presets: {', '.join(entry.config.presets)}"]
-    return "\n".join(told)
+        lines.append(f"  {provider.name} ({provider.language}, {' and '.join(provider.devices)}{brought})")
+        lines += [f"    {name}= {describe(variable)}" for name, variable in provider.variables().items()]
+    lines += ["", f"Workloads: {', '.join(entry.config.workloads)}"]
+    lines += [f"Presets: {', '.join(entry.config.presets)}"]
+    return "\n".join(lines)
 
 
 def _lines(conf: Path, schema: type[Record]) -> Iterator[str]:
@@ -174,19 +171,19 @@ def _lines(conf: Path, schema: type[Record]) -> Iterator[str]:
 
 def _shown(option: Option, field: FieldInfo) -> Iterator[str]:
     words = values(field)
-    # A meaning that explains each word need not list them.
-    is_told = all(re.search(rf"\b{word}\b", option.meaning) for word in words)
-    told = [option.meaning] if is_told else [", ".join(words), option.meaning]
+    # A meaning that explains each word makes a list of the words superfluous.
+    is_explained = all(re.search(rf"\b{word}\b", option.meaning) for word in words)
+    parts = [option.meaning] if is_explained else [", ".join(words), option.meaning]
     if option.default == NEEDED:
         yield f"  {option.name}="
-        told.insert(0, "needed")
+        parts.insert(0, "needed")
     else:
         yield f"  {option.name}={re.sub(r'^[$].*', '(as the preset says)', option.default)}"
-    yield _wrapped(": ".join(told), 6)
+    yield _wrapped(": ".join(parts), 6)
 
 
 def _choices(group: Option) -> Iterator[str]:
-    """A group, and what each of its files says of itself."""
+    """A group with the first line of each of its files."""
     yield f"  {group.name}={group.default}"
     yield _wrapped(group.meaning, 6)
     for name in choices(group.name):
@@ -201,7 +198,7 @@ def _wrapped(text: str, first: int, others: int | None = None) -> str:
 
 
 def values(field: FieldInfo) -> list[str]:
-    """The words that an option takes, where its type names them."""
+    """The words that an option's type names."""
     if field.annotation is bool:
         return ["true", "false"]
     return list(dict.fromkeys(_words(field.annotation)))
@@ -216,13 +213,13 @@ def _words(annotation: Any) -> Iterator[str]:
 
 
 def groups(conf: Path) -> list[Option]:
-    """The groups of files that a command composes, each with the one that it takes unless told."""
+    """The groups of files that a command composes, each with its default file."""
     found = re.findall(r"^  - (\w+): (\w+)(?: # (.+))?$", conf.read_text(), re.MULTILINE)
     return [Option(name, default, meaning) for name, default, meaning in found if name != "hydra"]
 
 
 def of_file(conf: Path) -> list[Option]:
-    """The options of a file of conf/ itself, with the comments behind and above each."""
+    """The options of a file of conf/, each with the comments behind and above it."""
     _, groups_above, text = conf.read_text().rpartition("\n  - ")
     found, above = [], []
     for line in text.splitlines()[bool(groups_above) :]:

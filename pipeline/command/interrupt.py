@@ -1,8 +1,8 @@
 """Ctrl-C at any moment: within two seconds a command has ended, with one line and exit code 130.
 
-While a command's modules are imported nothing has been started, and it ends at once. Later Ctrl-C is an
-exception, so that what was measured is kept; where that is not enough, as code that it passes through may
-swallow it, the process ends a moment later. Processes that it started end with it by themselves.
+While a command's modules are imported nothing has been started, and it ends at once. Later Ctrl-C raises an
+exception, so that rows are kept. Code that swallows the exception delays the end by no more than
+``LONGEST_S``: then the process exits, and the processes that it started end by themselves.
 """
 
 from __future__ import annotations
@@ -16,42 +16,37 @@ from threading import Timer
 from types import FrameType
 
 LONGEST_S = 1.5
-"""After Ctrl-C; the rest of the two seconds is for what ends by itself."""
+"""After Ctrl-C; the rest of the two seconds is for processes that end by themselves."""
 
 AGAIN_S = 1.0
 
 CODE = 128 + signal.SIGINT
 
 
-def heeded() -> None:
+def end_on_interrupt() -> None:
     """From now on Ctrl-C ends this process with one line, unless ``nohup`` ignores it."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
 
 
-def raised() -> None:
+def raise_on_interrupt() -> None:
     """From now on Ctrl-C raises KeyboardInterrupt in a command, and ends it if that does not."""
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, _raise)
 
 
 def end() -> None:
-    """End a command in which Ctrl-C was raised, without what Python does at its end, which may take long."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # since it was raised
+    """End an interrupted command without Python's own clean-up, which may take long."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # since KeyboardInterrupt was raised
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(CODE)
 
 
-def _end(number: int, frame: FrameType | None) -> None:
-    _say("Stopped.")
-    os._exit(CODE)
-
-
 @contextmanager
 def insistent() -> Iterator[None]:
-    """Ctrl-C, and what else ends a command, raise KeyboardInterrupt in here, and again until it is left: a
-    library, or a callback of Python's collector, may swallow one."""
+    """Raise KeyboardInterrupt in here for every signal that ends a command, and again each second until the
+    context is left: a library, or a callback of Python's collector, may swallow the exception."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         signal.setitimer(signal.ITIMER_REAL, AGAIN_S, AGAIN_S)
@@ -71,8 +66,13 @@ def insistent() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def _end(number: int, frame: FrameType | None) -> None:
+    _say("Stopped.")
+    os._exit(CODE)
+
+
 def _raise(number: int, frame: FrameType | None) -> None:
-    # The first alone: a user who is impatient does not interrupt what keeps the rows.
+    # Once only: an impatient second Ctrl-C must not interrupt the code that keeps the rows.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     last = Timer(LONGEST_S, _give_up)
     last.daemon = True

@@ -1,6 +1,6 @@
-"""Standard output that can't be written, as on a full disk, ends a command with one sentence.
+"""End a command with one sentence where its standard output can't be written, as on a full disk.
 
-Python itself ends in a traceback, or at its very end in a remark and the exit code 120.
+Python itself would print a traceback, or at its very end a remark with the exit code 120.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import sys
 from pipeline import UserError
 
 OTHERS = (errno.EPIPE, errno.EAGAIN)
-"""Errors that are no fault of the place: a reader that has seen enough, one that is slow."""
+"""Errors of the reader: it has closed the pipe, or is slow."""
 
 
 class Output(io.FileIO):
-    """A file whose first failure to be written raises UserError; what is written later goes nowhere."""
+    """A file that raises UserError at the first failed write, and drops later writes."""
 
     is_broken = False
 
     def write(self, data: bytes, /) -> int:  # type: ignore[override]
-        """Write what the operating system takes of it."""
+        """Write as many bytes as the operating system takes."""
         if self.is_broken:
             return len(data)
         try:
@@ -39,7 +39,7 @@ class Output(io.FileIO):
 
 
 def guard() -> None:
-    """From now on standard output is such a file, up to the end of this process."""
+    """From now on let standard output be such a file."""
     old = sys.stdout
     if not isinstance(old, io.TextIOWrapper) or isinstance(getattr(old.buffer, "raw", None), Output):
         return
@@ -52,7 +52,7 @@ def guard() -> None:
 
 
 def _flush() -> None:
-    """The buffer is written before Python's own end, which has no sentence for it."""
+    """Write the buffer before Python's own end, which has no sentence for a failure."""
     try:
         sys.stdout.flush()
     except UserError as error:

@@ -1,8 +1,8 @@
 """A command line from its words to its end: composed by Hydra, checked, run, and every mistake one sentence.
 
-Names that Hydra does not know are a kernel's own dimensions and parameters: ``block_size=1024`` goes through
-Hydra as ``pin.block_size``, and the kernel says whether it has it. Hydra never sees ``tracking.uri=``: it may
-hold a password, of any letters, and Hydra writes the overrides of a multirun to a file.
+A kernel's own dimensions and parameters, which Hydra does not know, are pins: ``block_size=1024`` passes
+through Hydra as ``pin.block_size``, and the kernel says whether it has that name. Hydra never sees
+``tracking.uri=``: it may hold a password, and Hydra writes the overrides of a multirun to a file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from typing import Any, Generic, NoReturn, TypeVar, get_args
 
 import hydra
 import yaml
-from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
@@ -31,11 +30,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from kernel_pipeline import loading
 from pipeline import UserError, unknown
-from pipeline.command import explanation, forked, interrupt
+from pipeline.command import explanation, interrupt
 from pipeline.command import words as command_words
+from pipeline.command.errors import explain, fail, options, validated
 from pipeline.command.options import KernelOptions, PointsConfig
-from pipeline.command.refusals import explain
-from pipeline.command.sentences import fail, options, validated
 from pipeline.command.words import CHOSEN, CONF, EXPERIMENT, PIN, TRACKING_URI, CommandLine
 from pipeline.machine import device
 from pipeline.points import plan
@@ -47,26 +45,22 @@ from pipeline.store.credentials import withdraw
 from pipeline.toolchain import inductor
 
 console = terminal.Terminal()
-"""Where a command talks to the user: progress, tables, the closing line."""
+"""Prints progress, tables and the closing line of a command."""
 
 say = partial(console.print, highlight=False, soft_wrap=True)
-"""Prints a line as it is, so that a link or a command in it can be copied."""
+"""Prints a line without breaking it, so that a link or a command in it can be copied."""
 
 warn = partial(say, style="yellow")
 
-
 C = TypeVar("C", bound=Record)
-
-HYDRA = "1.3"
-"""The version of Hydra whose ways commands have."""
 
 
 class UnsuccessfulError(Exception):
-    """What was asked for was done, and its result is no success; the text says why. The exit code is 1."""
+    """The command ran to its end, and its result is no success; the text says why. The exit code is 1."""
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal that ends a stage as Ctrl-C does: what it measured is kept."""
+    """A signal that ends a stage as Ctrl-C does, with its rows kept."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -78,7 +72,7 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def run_stage(name: str, schema: type[C], run: Callable[[C], None]) -> NoReturn:
-    """``run_each`` for a command that takes one kernel, or none."""
+    """``run_each`` for a command that takes at most one kernel."""
 
     def run_one(configs: Sequence[C]) -> None:
         if len(configs) > 1:
@@ -99,31 +93,27 @@ def run_each(name: str, schema: type[C], run: Callable[[Sequence[C]], None]) -> 
     on stderr, no traceback); and with 128 and its number after a signal: 130 after Ctrl-C, 143 when a
     scheduler or a container ends it.
     """
-    # Hydra then raises what it would print, so that the words are ours.
-    os.environ["HYDRA_FULL_ERROR"] = "1"
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises errors, and ``explain`` words them
     written = sys.argv[1:]
     with ExitStack() as stack:
         try:
             line = command_words.read(written, schema)
-            _keep_apart(schema)
         except UserError as error:
             fail(str(error))
+        _protect(schema)
         for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores one
+            if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
                 signal.signal(number, _stop)
-        interrupt.raised()
+        interrupt.raise_on_interrupt()
 
         jobs = Path("outputs", "jobs", commit.new_run()).resolve()
-        sys.argv[1:] = [*line.given, *_record(line, written, jobs, stack)]
+        sys.argv[1:] = [*line.given, *_multirun_folders(line, written, jobs, stack)]
         job = Job(name, schema, line, written, run)
         try:
-            if any(word.startswith("-") for word in line.given):
-                hydra.main(version_base=HYDRA, config_path=str(CONF), config_name=name)(job)()
-            else:
-                run_once(name, sys.argv[1:], job)
+            hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(job)()
         except UserError as error:
             fail(str(error))
-        except UnsuccessfulError as error:  # of a job elsewhere
+        except UnsuccessfulError as error:  # of a scheduler's job
             job.failed.append(str(error))
         except KeyboardInterrupt as stop:
             _end(stop, line)
@@ -132,23 +122,26 @@ def run_each(name: str, schema: type[C], run: Callable[[Sequence[C]], None]) -> 
         except Exception as error:
             if line.launcher is None:
                 raise
-            fail(
-                f"{line.launcher} could not run the jobs: {_first_line(error)}. What they said is in {jobs}."
-            )
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            reason = (lines or [type(error).__name__])[0].rstrip(".")
+            fail(f"{line.launcher} could not run the jobs: {reason}. Their output is in {jobs}.")
     _conclude(job, line, jobs if line.launcher else None)
 
 
-def _keep_apart(schema: type[Record]) -> None:
-    """Keep other accounts from the code that kernels compile to, and kernels from the tracker's secrets: a
-    command may run kernels, in this process or in those that it starts."""
+def _protect(schema: type[Record]) -> None:
+    """Before kernels run: keep other accounts from the code that kernels compile to, and kernels from the
+    tracker's secrets."""
     if issubclass(schema, PointsConfig):
-        os.environ |= inductor.caches()
+        try:
+            os.environ |= inductor.caches()
+        except UserError as error:
+            fail(str(error))
     if "tracking" not in schema.model_fields:
         withdraw()
 
 
 def _end(stop: KeyboardInterrupt, line: CommandLine) -> NoReturn:
-    """End after a signal, with what a command has added to it of how far it came."""
+    """End after a signal with the notes that the command added: how far it came."""
     notes = list(getattr(stop, "__notes__", []))
     if line.launcher is not None:
         notes.append("The jobs that were handed to the scheduler go on; scancel ends them.")
@@ -160,9 +153,9 @@ def _end(stop: KeyboardInterrupt, line: CommandLine) -> NoReturn:
 
 
 def _conclude(job: Job[Any], line: CommandLine, jobs: Path | None) -> NoReturn:
-    """End as what was run says; ``jobs`` is the folder of what a scheduler's jobs said."""
+    """Exit with the code of what was run; ``jobs`` is the folder of a scheduler's jobs."""
     if jobs is not None:
-        console.print(f"What the jobs said is in {jobs}.", highlight=False, soft_wrap=True)
+        say(f"The output of the jobs is in {jobs}.")
     if job.failed:
         fail("\n".join(job.failed), code=1)
     if command_words.is_multirun(list(line.given)) and not job.is_run and jobs is None:
@@ -170,16 +163,11 @@ def _conclude(job: Job[Any], line: CommandLine, jobs: Path | None) -> NoReturn:
     sys.exit(0)
 
 
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines or [type(error).__name__])[0].rstrip(".")
-
-
 class Job(Generic[C]):
-    """What Hydra calls once, or in a multirun once for each of several values.
+    """The function that Hydra calls once, or in a multirun once for each of several values.
 
-    A scheduler's launcher sends it to another host and calls it there. There it raises what would end the
-    command here, and the launcher hands that back.
+    A scheduler's launcher sends it to another host and calls it there. There it raises the errors that would
+    end the command here, and the launcher hands them back.
     """
 
     def __init__(
@@ -193,22 +181,25 @@ class Job(Generic[C]):
     ) -> None:
         self.failed: list[str] = []
         self.is_run = False
-        self._told = name, schema, line, list(written)
+        self._sent = name, schema, line, list(written)
         self._run = run
         self._is_elsewhere = is_elsewhere
 
     def __call__(self, config: DictConfig) -> None:
         """Run the command with a composed configuration."""
-        name, schema, line, written = self._told
-        sys.argv[1:] = written  # what a row says of its command
+        name, schema, line, written = self._sent
+        sys.argv[1:] = written  # the command that rows name
         self.is_run = True
         made: list[list[C]] = []
         try:
-            made = [made_of(schema, one, line) for one in compositions(config, line.experiments)]
-            failed = run_all(made, self._run)
-            if failed and self._is_elsewhere:
-                raise UnsuccessfulError("\n".join(failed))
-            self.failed += failed
+            made = [checked(schema, one, line) for one in compositions(config, line.experiments)]
+            for configs in made:
+                try:
+                    self._run(configs)
+                except UnsuccessfulError as error:  # the experiments after it run all the same
+                    self.failed.append(str(error))
+            if self.failed and self._is_elsewhere:
+                raise UnsuccessfulError("\n".join(self.failed))
         except UserError as error:
             if self._is_elsewhere:
                 raise
@@ -222,7 +213,7 @@ class Job(Generic[C]):
             fail(sentence)  # here, for Hydra would add words of its own
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _elsewhere, self._told
+        return _elsewhere, self._sent
 
 
 def _elsewhere(name: str, schema: type[C], line: CommandLine, written: Sequence[str]) -> Job[C]:
@@ -230,9 +221,9 @@ def _elsewhere(name: str, schema: type[C], line: CommandLine, written: Sequence[
     return Job(name, schema, line, written, run, is_elsewhere=True)
 
 
-def _record(line: CommandLine, words: Sequence[str], jobs: Path, stack: ExitStack) -> list[str]:
-    """What keeps Hydra from leaving the file multirun.yaml where a multirun was started; a scheduler's jobs
-    have a folder for it and for what they say."""
+def _multirun_folders(line: CommandLine, words: Sequence[str], jobs: Path, stack: ExitStack) -> list[str]:
+    """Options that keep Hydra from writing multirun.yaml where a multirun was started; a scheduler's jobs
+    have a folder for it and for their output."""
     if not command_words.is_multirun(words):
         return []
     if line.launcher is not None:
@@ -241,29 +232,8 @@ def _record(line: CommandLine, words: Sequence[str], jobs: Path, stack: ExitStac
     return [f"hydra.sweep.dir='{folder}'"]
 
 
-def run_once(name: str, words: Sequence[str], job: Callable[[DictConfig], None]) -> None:
-    """Run a command without flags, as ``hydra.main`` does, which composes its configuration one time more to
-    find out that it has none."""
-    with initialize_config_dir(str(CONF), job_name=name, version_base=HYDRA):
-        composed = _with_hydra(name, words)
-        HydraConfig.instance().set_config(composed)
-        job(_without_hydra(composed))
-
-
-def run_all(several: Sequence[Sequence[C]], run: Callable[[Sequence[C]], None]) -> list[str]:
-    """Run each, whether those before it were a success or not; why those were not that were none."""
-    failed = []
-    for configs in several:
-        try:
-            run(configs)
-        except UnsuccessfulError as error:
-            failed.append(str(error))
-    return failed
-
-
 def compositions(config: DictConfig, experiments: Sequence[str]) -> Iterator[DictConfig]:
-    """The configuration of each experiment, or the only one; with the device's own preset where that is to be
-    chosen."""
+    """The configuration of each experiment, or the only one; preset ``auto`` becomes the device's."""
     given = list(HydraConfig.get().overrides.task)
     yield with_preset(config, given)
     for name in experiments[1:]:
@@ -285,87 +255,81 @@ def with_preset(config: DictConfig, words: Sequence[str]) -> DictConfig:
 
 
 def kind_of(wanted: Sequence[str], cluster: str | None) -> str:
-    """The kind of device that ``device=`` means: on a cluster GPUs, unless it is the word for CPUs. Raises
-    UserError as ``device.resolve_all`` does."""
+    """The kind of device that ``device=`` means; on a cluster GPUs, unless it is ``cpu``. Raises UserError as
+    ``device.resolve_all`` does."""
     if cluster is not None:
         return "cpu" if list(wanted) == ["cpu"] else "cuda"
     return device.resolve_all(wanted)[0].kind
 
 
 def _composed(words: Sequence[str]) -> DictConfig:
-    """The configuration of this command with other words."""
-    return _without_hydra(_with_hydra(str(HydraConfig.get().job.config_name), words))
+    """The configuration of this command with other words, without Hydra's own settings."""
+    instance = GlobalHydra.instance().hydra
+    assert instance is not None, "a stage runs inside Hydra"
+    name = str(HydraConfig.get().job.config_name)
+    composed = instance.compose_config(config_name=name, overrides=list(words), run_mode=RunMode.RUN)
+    values = OmegaConf.to_container(composed, resolve=False)
+    assert isinstance(values, dict)
+    values.pop("hydra", None)
+    return OmegaConf.create(values)
 
 
-def _with_hydra(name: str, words: Sequence[str]) -> DictConfig:
-    hydra_instance = GlobalHydra.instance().hydra
-    assert hydra_instance is not None, "a stage runs inside Hydra"
-    return hydra_instance.compose_config(config_name=name, overrides=list(words), run_mode=RunMode.RUN)
-
-
-def _without_hydra(composed: DictConfig) -> DictConfig:
-    """What a command's own files and words say, without Hydra's settings."""
-    with_hydra = OmegaConf.to_container(composed, resolve=False)
-    assert isinstance(with_hydra, dict)
-    with_hydra.pop("hydra", None)
-    return OmegaConf.create(with_hydra)
-
-
-def made_of(schema: type[C], config: DictConfig, line: CommandLine) -> list[C]:
-    """The checked options of a composition, for each of its kernels. Raises UserError."""
-    config = with_chosen(config)
-    if OmegaConf.is_missing(config, "kernel"):
+def checked(schema: type[C], config: DictConfig, line: CommandLine) -> list[C]:
+    """The options of a composition as typed records, one for each kernel. Raises UserError that names every
+    wrong option."""
+    values: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
+    values |= values.pop(CHOSEN, None) or {}
+    if values.get("kernel") == "???":
         raise UserError(f"kernel is missing: write kernel=NAME with one of {', '.join(loading.names())}.")
-    made = [checked(schema, one, line.tracking_uri) for one in of_each_kernel(schema, config)]
+    if line.tracking_uri is not None:
+        if "tracking" not in schema.model_fields:
+            raise unknown("option", TRACKING_URI, options(schema))
+        values["tracking"]["uri"] = None if line.tracking_uri == "null" else line.tracking_uri
+    made = [validated(schema, values | one) for one in _each_kernel(schema, values.get("kernel"))]
     for one in made:
         check_names(one)
         check_timer(one)
     return made
 
 
-def of_each_kernel(schema: type[Record], config: DictConfig) -> list[DictConfig]:
-    """The configuration once for each of its kernels, where the command's options name one."""
-    names, field = config.get("kernel"), schema.model_fields.get("kernel")
+def _each_kernel(schema: type[Record], names: Any) -> list[dict[str, Any]]:
+    """The options of each kernel, where several are named and the command takes one at a time."""
+    field = schema.model_fields.get("kernel")
     # A command without kernels says so itself, and one that takes a list of them gets it.
     takes_one = field is not None and str in (field.annotation, *get_args(field.annotation))
-    if not isinstance(names, ListConfig) or not takes_one:
-        return [config]
+    if not isinstance(names, list) or not takes_one:
+        return [{}]
     if not names:
         raise UserError("kernel: is empty; write a value or a list of values.")
-    rest = {name: config._get_node(name) for name in config}
-    return [OmegaConf.create({**rest, "kernel": name}) for name in dict.fromkeys(names)]
+    return [{"kernel": name} for name in dict.fromkeys(names)]
 
 
-def for_each(configs: Sequence[C], do: Callable[[C], None], where: Path, at_once: int = 1) -> None:
-    """Do something for each kernel, whatever becomes of the others, and say of several where it lies; of
-    several so many at a time, in processes of their own. Raises UserError with what each said that failed."""
+def for_each(configs: Sequence[C], do: Callable[[C], None], where: Path) -> None:
+    """Do something for each kernel, also where an earlier one failed, and name the folder of several kernels'
+    results. Raises UserError with the sentence of each kernel that failed."""
     if len(configs) == 1:
         do(configs[0])
         return
-    found = forked.failures(configs, do, at_once) if at_once > 1 else _failures(configs, do)
-    failed = [f"{config.kernel}: {why}" for config, why in found]  # type: ignore[attr-defined]  # they have
-    if failed:
-        raise UserError("\n".join(failed))
-    console.print(f"{len(configs)} kernels: {where}.", highlight=False, soft_wrap=True)
-
-
-def _failures(configs: Sequence[C], do: Callable[[C], None]) -> Iterator[tuple[C, str]]:
+    failed = []
     for config in configs:
         try:
             do(config)
         except UserError as error:
-            yield config, str(error)
+            failed.append(f"{config.kernel}: {error}")  # type: ignore[attr-defined]  # commands of kernels
+    if failed:
+        raise UserError("\n".join(failed))
+    say(f"{len(configs)} kernels: {where}.")
 
 
 def check_names(config: Record) -> None:
-    """Raises UserError for a kernel that is not there, and for a pin that neither the command nor the kernel
-    knows the name of."""
+    """Raises UserError for an unknown kernel, and for a pin whose name neither the command nor the kernel
+    has."""
     pins = getattr(config, PIN, {})
     if not isinstance(config, KernelOptions) or (config.kernel is None and not pins):
         return
     if config.kernel is None:
-        options = [name for name in type(config).model_fields if name != PIN]
-        raise UserError(f"{unknown('option', next(iter(pins)), options)} Names of a kernel need kernel=NAME.")
+        names = [name for name in type(config).model_fields if name != PIN]
+        raise UserError(f"{unknown('option', next(iter(pins)), names)} Names of a kernel need kernel=NAME.")
     entry = config.entry
     for name in pins:
         if name not in plan.names(entry):
@@ -382,21 +346,3 @@ def check_timer(config: Record) -> None:
             f"timing.timer={timing.timer} needs a GPU: a CPU is timed by the host's clock alone; "
             "leave timing.timer out."
         )
-
-
-def with_chosen(config: DictConfig) -> DictConfig:
-    """The configuration with what was written under ``CHOSEN`` in its place."""
-    chosen = OmegaConf.to_container(config.get(CHOSEN) or OmegaConf.create())
-    rest = {name: config._get_node(name) for name in config if name != CHOSEN}
-    return OmegaConf.create({**rest, **dict(chosen if isinstance(chosen, dict) else {})})
-
-
-def checked(schema: type[C], config: DictConfig, tracking_uri: str | None = None) -> C:
-    """The configuration as a typed record, with what was written as ``tracking.uri=``. Raises UserError that
-    names every wrong option."""
-    values: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
-    if tracking_uri is not None:
-        if "tracking" not in schema.model_fields:
-            raise unknown("option", TRACKING_URI, options(schema))
-        values["tracking"]["uri"] = None if tracking_uri == "null" else tracking_uri
-    return validated(schema, values)

@@ -1,4 +1,4 @@
-"""What an option's value may be: one or a list, a path, a seed, an architecture, one of ncu's sets."""
+"""Types of options: one value or a list, a path, a seed, an architecture, one of ncu's sets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOT_EMPTY = AfterValidator(_not_empty)
 
 @dataclass(frozen=True)
 class AsWritten:
-    """Marks an option whose text is taken as it is written, with blanks, commas and brackets."""
+    """Marks an option whose text may hold blanks, commas and brackets."""
 
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ Several = Annotated[tuple[T, ...], LISTED, NOT_EMPTY]
 """An option that takes one value or a list."""
 
 LARGEST = 2**63
-"""A whole number from here on is none that a tensor's shape can hold."""
+"""The least whole number that no tensor's shape can hold."""
 
 
 def _countable(values: tuple[Value, ...]) -> tuple[Value, ...]:
@@ -72,7 +72,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
 def _architecture(value: Any) -> str:
-    """``90`` for what people write: 90, sm_90, 9.0."""
+    """``90`` for 90, sm_90 and 9.0."""
     name = str(value).removeprefix("sm_").replace(".", "")
     if name not in LIMITS:
         raise ValueError(str(unknown("architecture", str(value), LIMITS)))
@@ -87,7 +87,7 @@ def _sets(value: tuple[str, ...]) -> tuple[str, ...]:
     if named and len(value) > 1:
         raise ValueError(f"'{named[0]}' is a whole set; write it alone, or a list of sections and metrics")
     for name in value:
-        # A section's name may be anything; one that is nearly a set's is a slip.
+        # A section may have any name; nearly a set's name is a typing error.
         if name not in SETS and difflib.get_close_matches(name.lower(), SETS, n=1, cutoff=0.7):
             raise ValueError(str(unknown("set", name, SETS)))
         # ncu's own sections are in camel case, and its metrics have an underscore.

@@ -24,10 +24,10 @@ from pipeline.points.limits import visible
 CONF = ROOT / "conf"
 
 CHOSEN = "chosen"
-"""Where a kernel's name passes through Hydra."""
+"""The group under which a kernel's name passes through Hydra."""
 
 PIN = "pin"
-"""Where a kernel's own dimensions and parameters do."""
+"""The group under which a kernel's own dimensions and parameters pass through Hydra."""
 
 EXPERIMENT = "experiment"
 
@@ -39,18 +39,17 @@ CONFIG = {"--cfg", "-c"}
 FLAGS = {"--help", "-h"} | MULTIRUN | COMPLETION | CONFIG | {"--resolve"}
 
 LAUNCHER = "hydra/launcher"
-"""What runs the jobs of a multirun: Hydra's own, here, or one that hands them to a scheduler."""
+"""Chooses how a multirun's jobs run: by Hydra on this host, or by a scheduler."""
 
 SCHEDULERS = {"submitit_slurm", "submitit_local"}
 
 BRACKETS = set("[](){}'\"")
-"""What tells Hydra more of a value than that it is one or several."""
+"""A value with any of these is Hydra's grammar already."""
 
 
 @dataclass(frozen=True)
 class CommandLine:
-    """A command line that was read: what Hydra is given, and for each the word that was written; and what
-    Hydra is not given."""
+    """A command line. ``given`` maps each word for Hydra to the user's word; Hydra does not get the rest."""
 
     given: dict[str, str]
     tracking_uri: str | None = None
@@ -59,7 +58,7 @@ class CommandLine:
 
 
 def read(words: Sequence[str], schema: type[Record]) -> CommandLine:
-    """A command line that was checked. Raises UserError. Words of a shell's completion are Hydra's own."""
+    """Check a command line. Raises UserError. Words of a shell's completion are Hydra's own."""
     if COMPLETION & set(words):
         return CommandLine({word: word for word in words})
     launcher = launcher_of(words, schema)
@@ -75,7 +74,7 @@ def read(words: Sequence[str], schema: type[Record]) -> CommandLine:
 
 
 def positional(words: Sequence[str], *names: str) -> list[str]:
-    """The words, with ``NAME=`` before each that stands alone: the first one is of the first name."""
+    """Put ``NAME=`` before words that stand alone, the first name before the first such word."""
     left = list(names)
     return [
         f"{left.pop(0)}={word}" if left and not word.startswith("-") and "=" not in word else word
@@ -84,7 +83,7 @@ def positional(words: Sequence[str], *names: str) -> list[str]:
 
 
 def flags_first(words: Sequence[str]) -> list[str]:
-    """The same words, flags before options: Hydra takes them in no other order."""
+    """Sort flags before options: Hydra takes them in no other order."""
     is_flag = [
         word.startswith("-") or before in CONFIG for before, word in zip(["", *words], words, strict=False)
     ]
@@ -93,13 +92,12 @@ def flags_first(words: Sequence[str]) -> list[str]:
 
 
 def name_of(word: str) -> str:
-    """The option that a word sets or takes away."""
+    """The option that a word sets or removes."""
     return word.partition("=")[0].lstrip("+~")
 
 
 def check(words: Sequence[str]) -> None:
-    """Raises UserError for an unknown flag, for a name that is no option's, and for an option that is given
-    twice."""
+    """Raises UserError for an unknown flag, a word that sets no option, and an option that is given twice."""
     given: dict[str, str] = {}
     for before, word, after in zip(["", *words], words, [*words[1:], ""], strict=False):
         if visible(word) != word:
@@ -128,16 +126,16 @@ def check(words: Sequence[str]) -> None:
 
 
 def launcher_of(words: Sequence[str], schema: type[Record]) -> str | None:
-    """The scheduler that a multirun's jobs go to; None where they run here. Raises UserError for one that is
-    not there, for a command that no job runs, and for what no job may be told."""
+    """The scheduler of a multirun's jobs; None where they run here. Raises UserError for an unknown or
+    missing launcher, and for options that no job may have."""
     found = [word.partition("=")[2] for word in words if name_of(word) == LAUNCHER]
     if not found:
         if given := next((word for word in words if name_of(word).startswith("hydra.launcher")), None):
-            raise UserError(f"{given} is of a launcher: write -m {LAUNCHER}=submitit_slurm, too.")
+            raise UserError(f"{given} configures a launcher: write -m {LAUNCHER}=submitit_slurm, too.")
         return None
     if found[0] not in SCHEDULERS:
         raise unknown(LAUNCHER, found[0], sorted(SCHEDULERS))
-    if "retry" not in schema.model_fields:  # whose jobs go on where others have ended
+    if "retry" not in schema.model_fields:  # only a sweep goes on where a requeued job ended
         raise UserError(f"{LAUNCHER}= is for sweeps: run this command where its device is.")
     if not is_multirun(words):
         raise UserError(f"{LAUNCHER}={found[0]} runs the jobs of a multirun: write -m {LAUNCHER}={found[0]}.")
@@ -159,7 +157,7 @@ def _has_submitit() -> bool:
 
 
 def is_multirun(words: Sequence[str]) -> bool:
-    """Whether Hydra is to run the command once for each of several values."""
+    """Whether Hydra runs the command once for each of several values."""
     return bool(MULTIRUN & set(words))
 
 
@@ -181,8 +179,8 @@ def without_tracking_uri(words: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def without_experiments(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The names of ``experiment=a,b``, each of which is run after the other, and the other words. Of a
-    multirun Hydra itself takes them."""
+    """The names of ``experiment=a,b``, which run one after the other, and the other words. In a multirun
+    Hydra itself takes the names."""
     if is_multirun(words):
         return [], list(words)
     found, others = [], []
@@ -196,11 +194,10 @@ def without_experiments(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def for_hydra(words: Sequence[str], schema: type[Record]) -> dict[str, str]:
-    """What Hydra is given, and for each the word that was written.
+    """Map each word for Hydra to the user's word.
 
-    What is no option of the command is a pin, where the command takes pins. And ``kernel=`` is written under
-    ``CHOSEN``: Hydra would take it for a file of conf/kernel/, and have none for a folder outside of the
-    repository.
+    A name that is no option of the command becomes a pin, where the command takes pins. ``kernel=`` goes
+    under ``CHOSEN``: Hydra would look for a file of conf/kernel/, which an outside kernel does not have.
     """
     several = is_multirun(words)
     return {_for_hydra(word, schema, several): word for word in words}
@@ -235,15 +232,14 @@ def _is_path(annotation: Any) -> bool:
 
 
 def _value(value: str, is_list: bool) -> str:
-    """A value in Hydra's grammar: a list is written without brackets, too, and letters of any alphabet are a
-    text."""
+    """Write a value in Hydra's grammar: a list may lack brackets, and a text may have any letters."""
     if not value.isascii() and not BRACKETS & set(value):
         return ",".join(map(_literal, value.split(",")))
     return f"[{value}]" if is_list and "," in value and not BRACKETS & set(value) else value
 
 
 def _names(value: str, several: bool) -> str:
-    """Names and paths as Hydra's grammar takes them: one, a list, or for a multirun several."""
+    """Write names and paths in Hydra's grammar: one, a list, or for a multirun several."""
     bare = value.removeprefix("[").removesuffix("]")
     each = [one if re.fullmatch(r"\w*", one, re.ASCII) else _literal(one) for one in bare.split(",")]
     is_list = bare != value or (len(each) > 1 and not several)
@@ -251,7 +247,7 @@ def _names(value: str, several: bool) -> str:
 
 
 def _choices(group: str, value: str) -> str:
-    """Files of a folder of conf/. Raises UserError for what can be no name of one."""
+    """Write names of files of a folder of conf/. Raises UserError for an impossible name."""
     if not re.fullmatch(r"[\w,./-]*", value, re.ASCII):
         raise unknown(group, value, choices(group))
     return ",".join(f"'{name}'" for name in value.split(","))
@@ -263,7 +259,7 @@ def choices(group: str) -> list[str]:
 
 
 def _literal(value: str) -> str:
-    """A text as Hydra's grammar takes it, unless it is null or in quotes already."""
+    """Quote a text for Hydra's grammar, unless it is null or in quotes already."""
     if value == "null" or _is_quoted(value):
         return value
     # In quotes a backslash escapes only where a quote follows.

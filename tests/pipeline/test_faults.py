@@ -291,7 +291,7 @@ import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.orig_argv, sys.argv = ["python", "-m", "pipeline.sweep"], ["-m"]
 from pipeline.command import interrupt
-interrupt.raised()
+interrupt.raise_on_interrupt()
 try:
     print("ready", flush=True)
     time.sleep(600)

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from pipeline import ROOT, UserError, report, sweep
 from pipeline.command.options import ReportConfig, SweepConfig
-from pipeline.command.run import checked, with_chosen
-from pipeline.command.words import CONF, for_hydra
+from pipeline.command.run import checked
+from pipeline.command.words import CONF, CommandLine, for_hydra
 from pipeline.execution.identity import Identity
 from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
@@ -295,7 +295,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepConfig, Pat
     words += ["rows=64", "columns=64", "dtype=float32", f"output={output}"]
     with initialize_config_dir(str(CONF), version_base="1.3"):
         composed = compose("sweep", list(for_hydra(words, SweepConfig)))
-    config = checked(SweepConfig, with_chosen(composed))
+    (config,) = checked(SweepConfig, composed, CommandLine({}))
     here = device.resolve("cpu")
     (point,) = plan(config.entry, "smoke", Target("cpu"), config.pin, config.provider).points
     parts = Identity(config.entry.loaded, fingerprint(here), config.timing, config.seed).parts(point)

@@ -61,7 +61,7 @@ def started(tree: Tree, scheduler: Slurm | None, *options: str) -> subprocess.Po
 def test_each_kernel_is_a_job_and_a_ledger(tmp_path: Path, scheduler: Slurm | None, by: str) -> None:
     tree = cpu_tree(tmp_path, "quick", "tuned")
     out, err = started(tree, scheduler, "kernel=quick,tuned").communicate(timeout=240)
-    assert "What the jobs said is in " in out, out + err
+    assert "The output of the jobs is in " in out, out + err
     folder = Path(out.rpartition("is in ")[2].strip().removesuffix("."))
     said = [path.read_text() for path in folder.glob("*/*_log.out")]
     assert len(said) == 2 and all("points measured" in one for one in said)
