@@ -1,13 +1,13 @@
-"""Stage ``codegen``: what the machine runs.
+"""Stage ``codegen``: compile a kernel's variants and disassemble them.
 
     python -m pipeline.codegen kernel=softmax provider=triton_online block_size=1024 num_warps=8
     python -m pipeline.codegen kernel=softmax a=triton_online/1024x8w b=triton_online/1024x4w
     python -m pipeline.codegen kernel=matmul provider=triton_tiled show=sass
 
-Compiles every Triton and Numba variant of the kernel's plan and takes its CUDA libraries apart, for each
-architecture and on any host; keeps what Inductor generated. What an earlier run left and nothing has changed
-of is kept. One provider alone prints its annotated listing as well. With lazily=true a host without a GPU
-compiles for none: of what a GPU would run, the rows that are there stay, and are kept up to date.
+Compiles every Triton and Numba variant of the kernel's plan and disassembles its CUDA libraries, for each
+architecture and on any host; keeps the source that Inductor generates. A kernel is left as it is where its
+rows are of today's sources, compilers and options. One provider alone prints its annotated listing. With
+lazily=true a host without a GPU compiles no GPU code, and keeps the rows of GPU code as they are.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pipeline.command.run import console, for_each, run_each, say, warn
 from pipeline.execution.identity import Identity
 from pipeline.inspection import disassembler, inductor_code
 from pipeline.inspection.code_table import comparison, table
-from pipeline.inspection.code_target import LAUNCHED, CodeTarget, KnownCode, Texts, has_code
+from pipeline.inspection.code_target import LAUNCHED, Basis, CodeTarget, Texts, basis_of, has_code
 from pipeline.inspection.cuda_code import CudaCode
 from pipeline.inspection.library import is_for
 from pipeline.inspection.programs import LaunchedCode
@@ -58,18 +58,23 @@ def of_kernel(config: CodegenConfig, chosen: device.Device) -> None:
         stage.compare()
         return
     points, shown = stage.points()
-    rows = stage.rows(points, shown) if points or shown else []
+    if not stage.shows_listing and stage.is_done(points, shown):
+        say(f"Nothing to compile: {stage.path} is of today's sources, compilers and options.")
+        return
+    rows = stage.rows(points, shown)
+    if config.lazily and chosen.kind == "cpu":
+        kept = [row for row in stage.known if row.language != "inductor"]
+        stage.texts.keep(kept)
+        rows = [*kept, *rows]
     write_lines(stage.path, rows)
     stage.texts.remove_others()
-    if stage.target.shows:
+    if stage.shows_listing:
         stage.listing(rows)
     elif points:
         print_wide(console, table(rows, f"{stage.loaded.name}: what its functions use"))
     for line in stage.left_out:
         say(line)
-    kept = stage.earlier.kept
-    count = f"{len(rows)} row{'s' * (len(rows) != 1)}, {kept} of them from before"
-    say(f"{count}: {stage.path}, texts: {stage.target.folder}")
+    say(f"{len(rows)} row{'s' * (len(rows) != 1)}: {stage.path}, texts: {stage.target.folder}")
 
 
 class Codegen:
@@ -94,28 +99,38 @@ class Codegen:
             function=config.function,
             artifacts=config.artifacts,
             wait_s=config.wait_s,
-            shows=config.provider is not None and len(config.provider) == 1,
             built=resources.report_at(results.build_path(output, self.loaded.name, self.device.slug)),
         )
         self.target.folder.parent.mkdir(parents=True, exist_ok=True)
-        known = self.known()
-        self._compiled = {row.source or row.point for row in known}
-        self.earlier = KnownCode(self.target, known, committed(self.path, known))
+        self.shows_listing = config.provider is not None and len(config.provider) == 1
+        self.known = read_lines(self.path, CodeRow, lambda sentence: None)  # an unreadable line is made anew
         self.texts = Texts(self.target)
+        self._cuda = CudaCode(self.target, self.texts, warn)
         self.left_out: list[str] = []
 
-    def known(self) -> list[CodeRow]:
-        """The rows of an earlier run; those that can't be read are made anew."""
-        unreadable: list[str] = []
-        rows = read_lines(self.path, CodeRow, unreadable.append)
-        if unreadable:
-            warn(f"{self.path}: {len(unreadable)} lines are not readable and are made anew.")
-        return rows
+    def is_done(self, points: Sequence[Point], shown: Sequence[Point]) -> bool:
+        """Whether the rows of an earlier run are exactly those that this run would make. Their texts may be
+        missing where the rows are in git, which holds no texts."""
+        launched, cuda = self._by_compiler(points)
+        try:
+            wanted: set[Basis] = LaunchedCode(self.target, self.texts).bases(launched)
+            wanted |= self._cuda.bases(cuda, alone=not launched and not shown)
+        except UserError:  # ``rows`` says it
+            return False
+        wanted |= {inductor_code.basis(self.target, point) for point in shown}
+        if not wanted or wanted != set(map(basis_of, self.known)):
+            return False
+        without = [row for row in self.known if not (self.config.artifacts / str(row.artifact)).is_file()]
+        return not without or set(without) <= committed(self.path, self.known)
+
+    def _by_compiler(self, points: Sequence[Point]) -> tuple[list[Point], list[Point]]:
+        """The points that a launch compiles, and those of CUDA libraries."""
+        launched = [point for point in points if self.target.provider(point).language in LAUNCHED]
+        return launched, [point for point in points if self.target.provider(point).language == "cuda"]
 
     def points(self) -> tuple[list[Point], list[Point]]:
-        """The points asked for whose code is compiled for an architecture, and for each provider that is
-        compiled by Inductor the one that it is shown at. Raises UserError for a provider that has no code to
-        show, and where there is no point at all."""
+        """The points whose code is compiled for an architecture, and one point of each provider that Inductor
+        compiles. Raises UserError for a provider without code to show, and where there is no point."""
         chosen = chosen_providers(self.entry, self.config.provider)
         for provider in chosen:
             if self.config.provider is not None and not has_code(provider):
@@ -140,19 +155,13 @@ class Codegen:
             points = [point for point in points if point.problem in wanted]
         shown = [middle(here, name) for name in names if name in compiled]
         if self.config.lazily and self.device.kind == "cpu":
-            every = len(points)
-            points = [point for point in points if self._was_compiled(point)]
-            self.left_out = [] if len(points) == every else [self._until_asked_for()]
-            return points, [point for point in shown if point is not None]
+            self.left_out = [self._until_asked_for()] if points else []
+            return [], [point for point in shown if point is not None]
         self.left_out = of_providers(for_gpus, set(names) - compiled).refusals()
         self.left_out += of_providers(here, compiled).refusals()
         if not points and not any(shown):
             raise UserError("; ".join(self.left_out) or f"{self.loaded.name} has no points here.")
         return points, [point for point in shown if point is not None]
-
-    def _was_compiled(self, point: Point) -> bool:
-        """Whether an earlier run has rows of a point's code: of its library, or of its own."""
-        return (self.loaded.kernel.provider(point.provider).extension or point) in self._compiled
 
     def _until_asked_for(self) -> str:
         places = f"output={self.config.output}", f"artifacts={self.config.artifacts}"
@@ -162,24 +171,22 @@ class Codegen:
         )
 
     def _plan(self, names: Sequence[str], target: Target) -> Plan:
-        """What a sweep would plan of these providers: by themselves none that the preset leaves out."""
+        """A sweep's plan of these providers; a provider that the preset leaves out has to be asked for."""
         planned = plan(self.entry, self.config.preset.name, target, self.config.pin, self.config.provider)
         return of_providers(planned, names)
 
     def rows(self, points: Sequence[Point], shown: Sequence[Point]) -> list[CodeRow]:
-        """All rows of the points, in an order that does not depend on which were kept; their texts are
-        written to the artifacts. ``shown`` are the points at which compiled providers are looked into."""
-        target = self.target
-        launched = [point for point in points if target.provider(point).language in LAUNCHED]
-        cuda = [point for point in points if target.provider(point).language == "cuda"]
+        """Compile, and make all rows of the points; writes their texts. ``shown`` are the points of compiled
+        providers."""
+        launched, cuda = self._by_compiler(points)
         with console.status(f"Compiling {self.loaded.name} …"):
-            rows = LaunchedCode(self.earlier, self.texts).rows(launched)
-            rows += CudaCode(self.earlier, self.texts, warn).rows(cuda, alone=not launched and not shown)
-            return rows + [inductor_code.row(self.earlier, self.texts, point, warn) for point in shown]
+            rows = LaunchedCode(self.target, self.texts).rows(launched)
+            rows += self._cuda.rows(cuda, alone=not launched and not shown)
+            return rows + [inductor_code.row(self.target, self.texts, point, warn) for point in shown]
 
     def listing(self, rows: Sequence[CodeRow]) -> None:
-        """Print one listing: for this machine's GPU or compute capability 9.0 if that is there, of what a
-        point is known to launch before what none is."""
+        """Print one listing: for this machine's GPU or compute capability 9.0 if there is one, and rather of
+        a function that a point is known to launch."""
         shown = [row for row in rows if row.artifact]
         if not shown:
             raise UserError(next((row.error for row in rows if row.error), "there is no code to show."))
@@ -204,7 +211,7 @@ class Codegen:
             )
 
     def compare(self) -> None:
-        """Print what differs between two variants, in numbers."""
+        """Print the numbers in which two variants differ."""
         if not (self.config.a and self.config.b):
             raise UserError("a comparison needs both: a=triton_online/1024x8w b=triton_online/1024x4w.")
         both = [self.variant(text) for text in (self.config.a, self.config.b)]
@@ -212,16 +219,14 @@ class Codegen:
         print_wide(console, comparison(*found))
 
     def variant(self, text: str) -> tuple[str, Codegen, Point]:
-        """A variant's own stage and its point: what it leaves open is the plan's first value.
-
-        Raises UserError for one that has no numbers.
-        """
+        """A variant's own stage and its point, with the plan's first values for the rest. Raises UserError
+        for a variant without numbers."""
         chosen = Variant.read(text, self.entry)
         provider = self.loaded.kernel.provider(chosen.provider)
         if provider.compiled:
             prints = as_typed("codegen", f"kernel={self.loaded.where}", f"provider={provider.name}")
             raise UserError(
-                f"'{text}' can't be compared: what is kept of it is Inductor's source, which has no numbers; "
+                f"'{text}' can't be compared: its code is Inductor's source, which has no numbers; "
                 f"`{prints}` prints it."
             )
         options: dict[str, Any] = {
@@ -246,8 +251,7 @@ class Codegen:
         return {**pins, **variant.pins}
 
     def one(self, text: str, rows: Sequence[CodeRow], point: Point) -> CodeRow:
-        """The row of a point that a variant means. Raises UserError when there is none, or when several
-        functions could be."""
+        """The row that a variant means. Raises UserError where there is none, or several functions fit."""
         counted = [row for row in rows if row.mix is not None]
         known = [row for row in counted if row.launch_known] or counted
         words = [value for value in point.problem.values() if isinstance(value, str)]
@@ -268,14 +272,14 @@ class Codegen:
 
 
 def of_providers(planned: Plan, providers: Collection[str]) -> Plan:
-    """Of a plan what is of these providers: points, and configurations that are none."""
+    """A plan's points and refused configurations of these providers."""
     workloads = {point: name for point, name in planned.workloads.items() if point.provider in providers}
     refused = {one: count for one, count in planned.refused.items() if one[0] in providers}
     return Plan(tuple(workloads), workloads, Counter(refused))
 
 
 def middle(planned: Plan, provider: str) -> Point | None:
-    """A provider's point at a middle problem of the first one's workload and words; None where it has no
+    """A provider's point at the middle problem of its first point's workload and words; None without
     points."""
     points = [point for point in planned.points if point.provider == provider]
     if not points:

@@ -35,7 +35,7 @@ from pipeline.store.evidence import read_lines, write_lines
 from pipeline.store.sanitizer import SanitizerRow, sanitizer_path
 
 LANGUAGES = ("cuda", "triton", "gluon")
-"""What can read and write where it should not."""
+"""The languages whose kernels may access memory out of bounds."""
 
 
 def run(config: SanitizeConfig) -> None:
@@ -71,8 +71,8 @@ class Sanitize:
         )
 
     def choose(self) -> tuple[dict[str, list[Point]], list[str]]:
-        """The points by provider; and lines that say which providers have none, and why. Raises UserError
-        for options that leave none."""
+        """The points by provider, and lines on providers without points. Raises UserError for options that
+        leave no point."""
         config, kernel = self.config, self.target.kernel
         points, left_out = self.target.points(config.preset.name, config.pin, config.provider, "cuda")
         found: dict[str, list[Point]] = {}
@@ -94,8 +94,8 @@ class Sanitize:
     def check(self, points: Mapping[str, Sequence[Point]]) -> list[SanitizerRow]:
         """The rows of all providers, tool by tool.
 
-        One process calls all of them. What it finds has no provider's name, and an error may spoil what comes
-        after it: unless all is clean, each provider gets a process of its own.
+        One process calls all providers. Its findings name no provider, and an error may spoil later calls:
+        unless all is clean, each provider gets a process of its own.
         """
         rows = []
         if self.target.device.uuid is not None:
@@ -113,13 +113,13 @@ class Sanitize:
         return sorted(rows, key=lambda row: (list(points).index(row.provider), row.tool))
 
     def session(self, tool: str, points: Sequence[Point]) -> SessionFindings:
-        """What a tool finds in a process that calls the points; one that failed there is in trouble."""
+        """A tool's findings in a process that calls the points; a point that failed is the ``trouble``."""
         with tempfile.TemporaryDirectory() as folder:
             plan, failures = Path(folder, "plan.json"), Path(folder, "failures.json")
             where = self.target.entry.loaded.where
             wanted = [point.model_dump(mode="json") for point in points]
             plan.write_text(json.dumps({"where": where, "seed": self.config.seed, "points": wanted}))
-            command = [sys.executable, "-m", "pipeline.inspection.sanitized", str(plan), str(failures)]
+            command = [sys.executable, "-m", "pipeline.inspection.sanitizer", str(plan), str(failures)]
             found = self.tool.check(tool, command, self.config.timeout_s, ROOT)
             failed = json.loads(failures.read_text()) if failures.is_file() else {}
         if not failed or found.errors:
@@ -147,8 +147,7 @@ class Sanitize:
         )
 
     def write(self, rows: Sequence[SanitizerRow]) -> None:
-        """Put the rows in place of those of the same providers and tools; of the others, those stay whose
-        provider is still there."""
+        """Replace the rows of the same providers and tools, and drop those of providers that are gone."""
         known = [provider.name for provider in self.target.kernel.providers]
         old = read_lines(self.path, SanitizerRow, warn)
         together = {(row.provider, row.tool): row for row in [*old, *rows] if row.provider in known}
@@ -157,7 +156,7 @@ class Sanitize:
 
 
 def show(rows: Sequence[SanitizerRow], title: str) -> None:
-    """Print the table, and below it what was found."""
+    """Print the table, and below it the findings."""
     shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     shown.add_column("provider")
     shown.add_column("tool")

@@ -242,7 +242,7 @@ def test_a_stage_that_fails_is_said_with_what_it_said(project: Project, before: 
         project.put_back(before)
     assert "error: unknown kernel 'nope'. Known: " in failed.stdout
     assert failed.stderr == (
-        "error: dvc repro failed, as its last lines say. All that was said is in local/repro.log.\n"
+        "error: dvc repro failed, as its last lines say. Its whole output is in local/repro.log.\n"
     )
     assert project.repro() == ["environment"]
 
@@ -267,7 +267,7 @@ def test_a_make_repro_that_is_stopped_keeps_what_was_measured(
     process.send_signal(stop)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 128 + stop, out + err
-    assert err == "error: dvc repro was stopped. All that was said is in local/repro.log.\n"
+    assert err == "error: dvc repro was stopped. Its whole output is in local/repro.log.\n"
     assert not project.processes()
     new = [row for row in project.rows("square").values() if row.origin.dirty]
     assert 0 < len(new) < lines

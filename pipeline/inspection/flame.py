@@ -1,4 +1,4 @@
-"""A flame graph of what a profile with Python's stacks recorded, as an SVG that a browser opens by itself."""
+"""Draw a flame graph of a profile with Python stacks, as an SVG that a browser opens by itself."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from html import escape
 from typing import Any
 from zlib import crc32
 
-from pipeline.inspection.launches import calls_of
+from pipeline.inspection.launches import calls_of, holds
 
 WIDTH, HEIGHT, LETTER = 1200, 18, 7
 """The picture's width, that of a bar's height, and of a letter in a bar, in pixels."""
 
 STACKED = ("python_function", "cpu_op", "user_annotation", "cuda_runtime", "cuda_driver")
-"""The trace's categories of what stands in a stack on the host."""
+"""The trace's categories of events on the host's stack."""
 
 
 @dataclass
@@ -28,13 +28,13 @@ class Frame:
 
     @property
     def depth(self) -> int:
-        """How many frames stand on each other from here on."""
+        """How many frames are stacked from this one on."""
         return 1 + max((one.depth for one in self.below.values()), default=0)
 
 
 def stacks(trace: Mapping[str, Any]) -> tuple[Frame, int]:
-    """The stacks within the recorded calls, equal ones as one, and how many calls there were. What the
-    profiler does around a call, and the waiting for its end, are not in them."""
+    """The merged stacks of the recorded calls, and the number of calls. The profiler's own work around a call
+    and the wait for its end are left out."""
     spans = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
     calls = calls_of(trace)
     root = Frame("a call")
@@ -44,7 +44,7 @@ def stacks(trace: Mapping[str, Any]) -> tuple[Frame, int]:
             for event in spans
             if _category(event) in STACKED
             and event["tid"] == call["tid"]
-            and _holds(call, event)
+            and holds(call, event)
             and event is not call
         ]
         inside.sort(key=lambda event: (float(event["ts"]), -float(event["dur"])))
@@ -56,8 +56,8 @@ def stacks(trace: Mapping[str, Any]) -> tuple[Frame, int]:
 
 
 def svg(trace: Mapping[str, Any], title: str) -> bytes:
-    """The flame graph: a bar a frame, as wide as its time, on the frame that called it. A bar's full name and
-    its time a call are shown where the pointer rests."""
+    """The flame graph: a bar a frame, as wide as its time, on the frame that called it. The pointer shows a
+    bar's full name and its time a call."""
     root, calls = stacks(trace)
     bars = list(_bars(root, 0.0, WIDTH / max(root.us, 1e-9), 0))
     height = (root.depth + 2) * HEIGHT
@@ -104,10 +104,10 @@ def _drawn(bar: Bar, height: int, calls: int, total: float) -> str:
 
 
 def _add(root: Frame, events: Sequence[Mapping[str, Any]]) -> None:
-    """Put events that lie in each other on the stack below them."""
+    """Add nested events to the frames below ``root``."""
     stack: list[tuple[Mapping[str, Any], Frame]] = []
     for event in events:
-        while stack and not _holds(stack[-1][0], event):
+        while stack and not holds(stack[-1][0], event):
             stack.pop()
         parent = stack[-1][1] if stack else root
         name = _plain(str(event["name"]))
@@ -117,10 +117,10 @@ def _add(root: Frame, events: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _by_outermost(events: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
-    """Events sorted by their begin, each outermost one with all that lies in it."""
+    """Group events, sorted by begin: each outermost event with the events within it."""
     group: list[Mapping[str, Any]] = []
     for event in events:
-        if group and not _holds(group[0], event):
+        if group and not holds(group[0], event):
             yield group
             group = []
         group.append(event)
@@ -135,8 +135,3 @@ def _plain(name: str) -> str:
 
 def _category(event: Mapping[str, Any]) -> str:
     return str(event.get("cat"))
-
-
-def _holds(outer: Mapping[str, Any], inner: Mapping[str, Any]) -> bool:
-    end = float(outer["ts"]) + float(outer["dur"])
-    return float(outer["ts"]) <= float(inner["ts"]) and float(inner["ts"]) + float(inner["dur"]) <= end

@@ -1,4 +1,5 @@
-"""What a call launches on a GPU: as the profiler saw it, and joined with the functions of a CUDA library."""
+"""The launches of a call on a GPU: seen by the profiler, reported by the provider, joined with the functions
+of a CUDA library."""
 
 from __future__ import annotations
 
@@ -13,18 +14,18 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from pipeline.inspection.library import CudaNumbers, known_name
+from pipeline.inspection.library import CudaFunction, known_name
 from pipeline.points.frozen import Record
 from pipeline.points.point import Point
 from pipeline.store.record import Launch
 
 RANGE = "point:"
-"""What the range around a point's calls is named with, before the point's key."""
+"""The prefix of the range around a point's calls; the point's key follows."""
 
 
 class DeviceLaunch(Record):
-    """One kernel as the device ran it: its demangled name, threads a block, blocks, registers a thread, bytes
-    of shared memory a block (static and dynamic), microseconds."""
+    """A kernel that the device ran: its demangled name, threads a block, blocks, registers a thread, bytes of
+    shared memory a block (static and dynamic), microseconds."""
 
     name: str
     threads: int
@@ -35,11 +36,10 @@ class DeviceLaunch(Record):
 
 
 def parse(trace: Mapping[str, Any]) -> dict[str, list[DeviceLaunch]]:
-    """The launches made within each range ``point:KEY`` of a Chrome trace, by key, in the order in which the
-    host made them.
+    """The launches within each range ``point:KEY`` of a Chrome trace, by key, in the host's order.
 
-    A kernel's event carries the correlation number of the host's call that launched it; the range is the one
-    that this call lies in, on the same thread.
+    A kernel's event has the correlation number of the host's call that launched it; the range around this
+    call, on the same thread, is the launch's.
     """
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
     ranges: dict[Any, list[tuple[float, float, str]]] = {}
@@ -63,8 +63,8 @@ def parse(trace: Mapping[str, Any]) -> dict[str, list[DeviceLaunch]]:
 def calls_of(
     trace: Mapping[str, Any], categories: Sequence[str] = ("user_annotation",)
 ) -> list[Mapping[str, Any]]:
-    """The ranges around the recorded calls, in their order. One that lies in another on its thread is the
-    provider's own, whatever it is called."""
+    """The ranges around the recorded calls, in their order. A range within another one on its thread is the
+    provider's own, whatever its name."""
     spans = [
         event
         for event in trace["traceEvents"]
@@ -79,9 +79,19 @@ def calls_of(
     return sorted(every, key=lambda event: float(event["ts"]))
 
 
+def holds(outer: Mapping[str, Any], inner: Mapping[str, Any]) -> bool:
+    """Whether an event lies within another one."""
+    return float(outer["ts"]) <= float(inner["ts"]) and end(inner) <= end(outer)
+
+
+def end(event: Mapping[str, Any]) -> float:
+    """When an event ends, in the trace's microseconds."""
+    return float(event["ts"]) + float(event["dur"])
+
+
 def whole(trace: bytes) -> str:
-    """A trace that torch has written, as JSON: it writes a range's name and an operator's arguments as they
-    are, with quotes and control characters. Arguments that can't be read are left out."""
+    """Repair a trace of torch's to valid JSON: torch does not escape quotes and control characters in names
+    and arguments. Arguments that can't be read are left out."""
     text = trace.decode(errors="replace")
     text = re.sub(r'^( *"name": )"(.*)"(,?)$', _named, text, flags=re.MULTILINE)
     text = re.sub(r'("name": )"(.*)"(, "pid": \d+, "tid": \d+)', _named, text)
@@ -128,8 +138,8 @@ def _launch(event: Mapping[str, Any]) -> DeviceLaunch:
 
 
 def observe(where: str, points: Iterable[tuple[str, Point]], seed: int) -> dict[str, list[DeviceLaunch]]:
-    """What one call of each point of the kernel that ``where`` names launches on the current GPU, by the key
-    that comes with the point. A point that fails launches nothing."""
+    """The launches of one call of each point of the kernel ``where`` on the current GPU, by the point's key,
+    seen by the profiler. A point that fails launches nothing."""
     import torch
     from torch.profiler import ProfilerActivity, profile, record_function
 
@@ -144,7 +154,7 @@ def observe(where: str, points: Iterable[tuple[str, Point]], seed: int) -> dict[
                 with record_function(RANGE + key):
                     found.call(*inputs)
                     torch.cuda.synchronize()
-            except Exception:  # whatever a provider raises is for the sweep to tell
+            except Exception:  # the sweep reports whatever a provider raises
                 continue
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trace.json")
@@ -154,10 +164,10 @@ def observe(where: str, points: Iterable[tuple[str, Point]], seed: int) -> dict[
 
 @dataclass(frozen=True)
 class Launched:
-    """One launch of a call: its function, None for one that is none of the library's; the name that it was
-    launched by; threads of a block, bytes of dynamic shared memory, and how it goes about the problem."""
+    """One launch of a call: its function (None for a function of no library here), the launched name, threads
+    a block, bytes of dynamic shared memory, and the provider's name for its strategy."""
 
-    function: CudaNumbers | None
+    function: CudaFunction | None
     name: str
     threads: int
     dynamic: int
@@ -165,9 +175,8 @@ class Launched:
 
 
 def reported(where: str, points: Iterable[tuple[str, Point]], seed: int) -> dict[str, tuple[Launch, ...]]:
-    """What one call of each point of the kernel that ``where`` names launches on the current GPU, as its
-    provider reports it, by the key that comes with the point. A point that fails or does not tell is left
-    out."""
+    """The launches of one call of each point of the kernel ``where`` on the current GPU, by the point's key,
+    reported by its provider. A point that fails or reports nothing is left out."""
     import torch
 
     from pipeline.execution import instance
@@ -178,33 +187,33 @@ def reported(where: str, points: Iterable[tuple[str, Point]], seed: int) -> dict
         with suppress(RuntimeError, ValueError):
             made = instance.standalone(where, point)
             inputs = made.inputs(torch.device("cuda"), seed)
-            with recorded(made) as told:
+            with recorded(made) as report:
                 made.call(*inputs)
                 torch.cuda.synchronize()
-            if launched := told():
+            if launched := report():
                 found[key] = launched
     return found
 
 
 def joined(
-    told: Sequence[Launch], seen: Sequence[DeviceLaunch], functions: Sequence[CudaNumbers]
+    reported: Sequence[Launch], seen: Sequence[DeviceLaunch], functions: Sequence[CudaFunction]
 ) -> list[Launched]:
-    """The launches of one call with their functions, among those of one library for one architecture.
+    """Join the launches of one call with a library's functions for one architecture.
 
-    ``told`` is the provider's report, ``seen`` what the profiler saw of such a call. The n-th launch of a
-    template in the one is the n-th in the other. A provider that reports nothing leaves it to the profiler.
+    ``reported`` comes from the provider, ``seen`` from the profiler. The n-th launch of a template in one is
+    the n-th in the other. Without a report the profiler's launches count.
     """
     by_name = {one.name: one for one in functions}
     names = [known_name(one.name) for one in seen]
-    if not told:
+    if not reported:
+        functions_seen = map(by_name.get, names)
         return [
             Launched(function, one.name, one.threads, _dynamic(one.shared, function))
-            for name, one in zip(names, seen, strict=True)
-            for function in [by_name.get(name)]
+            for function, one in zip(functions_seen, seen, strict=True)
         ]
     found = []
     left = list(names)
-    for launch in told:
+    for launch in reported:
         template = known_name(launch.function).partition("<")[0]
         name = next((name for name in left if name.partition("<")[0] == template), None)
         if name is not None:
@@ -220,6 +229,6 @@ def joined(
     return found
 
 
-def _dynamic(shared: int, function: CudaNumbers | None) -> int:
-    """What a launch asks for on top of the function's static shared memory."""
-    return 0 if function is None else max(0, shared - function.resources.shared)
+def _dynamic(shared: int, function: CudaFunction | None) -> int:
+    """A launch's shared memory beside the function's static one."""
+    return 0 if function is None else max(0, shared - function.analysis.resources.shared)

@@ -1,4 +1,4 @@
-"""The CUDA functions in a kernel's library, taken apart: SASS and PTX of each, by architecture."""
+"""Disassemble a kernel's CUDA library: SASS and PTX of each function, by architecture."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kernel_pipeline import loading
 from pipeline import UserError, as_typed
-from pipeline.inspection.disassembler import Analysis, Resources, find_tools
+from pipeline.inspection.disassembler import Analysis, find_tools
 from pipeline.inspection.ptx import PtxFunction, parse
 from pipeline.inspection.sass import mix
 from pipeline.inspection.sources import Sources
@@ -23,27 +23,13 @@ from pipeline.toolchain.extension import Made, Place
 from pipeline.toolchain.resources import BuildReport, made_today, resources, short
 
 USUAL_THREADS = 256
-"""Threads of a block that a function is taken to have which was compiled for any number of them."""
-
-
-@dataclass(frozen=True)
-class CudaNumbers:
-    """What rows say of one ``__global__`` function for one architecture, by the name people know it by."""
-
-    name: str
-    architecture: str
-    resources: Resources
-    mix: Mix
-
-    @property
-    def template(self) -> str:
-        """The name without template arguments."""
-        return self.name.partition("<")[0]
+"""Threads a block, assumed for a function without launch bounds."""
 
 
 @dataclass(frozen=True)
 class CudaFunction:
-    """Such a function as it was taken apart; ``ptx`` is None where the library holds none."""
+    """A ``__global__`` function for one architecture, by its name without namespaces; ``ptx`` is None where
+    the library holds none."""
 
     name: str
     architecture: str
@@ -51,21 +37,25 @@ class CudaFunction:
     ptx: PtxFunction | None
 
     @property
-    def numbers(self) -> CudaNumbers:
-        """What is counted of it."""
-        counted = mix(self.analysis.instructions)
-        return CudaNumbers(self.name, self.architecture, self.analysis.resources, counted)
+    def template(self) -> str:
+        """The name without template arguments."""
+        return self.name.partition("<")[0]
+
+    @cached_property
+    def mix(self) -> Mix:
+        """Its instructions by kind."""
+        return mix(self.analysis.instructions)
 
     @property
     def most_threads(self) -> int:
-        """Threads of the largest block that the function was compiled for, as its launch bounds say."""
+        """Threads of the largest block that the function's launch bounds allow."""
         return (self.ptx and self.ptx.most_threads) or USUAL_THREADS
 
 
 @dataclass(frozen=True)
 class CudaLibrary:
-    """The library of one CUDA source, up to date, and what it is made of. It may not be here yet: it is built
-    when its functions are asked for."""
+    """The up-to-date library of one CUDA source, known by its inputs (``made``). It is built when its
+    functions are asked for."""
 
     loaded: loading.Loaded
     source: str
@@ -73,23 +63,23 @@ class CudaLibrary:
 
     @property
     def architectures(self) -> tuple[str, ...]:
-        """All that it has code for."""
+        """The architectures that it has code for."""
         return self.made.recipe.architectures
 
     @cached_property
     def compiler(self) -> str:
-        """What it is compiled with, as rows name it."""
+        """Its compiler, as rows name it."""
         return f"nvcc {find_nvcc().version}"
 
     @cached_property
     def digest(self) -> str:
-        """Of what it is made of: the same in every clone, where its bytes may differ."""
+        """A digest of its inputs: the same in every clone, where its bytes may differ."""
         return digest(self.made.model_dump(mode="json"))
 
     @cached_property
     def path(self) -> Path:
-        """The library itself, built where it is missing. Raises UserError where it can't be, or where it came
-        out made of something else: rows would name what they are not of."""
+        """The library's file, built where it is missing. Raises UserError where that fails, or where the
+        build's inputs are not those in ``made``: rows would name the wrong ones."""
         place = Place.for_kernel(self.loaded)
         built = extension.build(place, [self.source])[self.source]
         if extension.made_of(place, self.source) != self.made:
@@ -102,7 +92,7 @@ class CudaLibrary:
 
     @property
     def stem(self) -> str:
-        """What its texts' names begin with."""
+        """The beginning of its texts' names."""
         return Path(self.source).stem
 
     @cached_property
@@ -114,7 +104,7 @@ class CudaLibrary:
 
     @cached_property
     def _modules(self) -> dict[str, tuple[Path, Path | None]]:
-        """Cubin and PTX by architecture, written below a folder that goes with this object."""
+        """Cubin and PTX by architecture, in a folder that is removed with this object."""
         folder = Path(self._folder.name)
         cubins, modules = find_tools().extract(self.path, folder)
         ptx = {architecture_of(path): path for path in modules}
@@ -125,11 +115,10 @@ class CudaLibrary:
         return tempfile.TemporaryDirectory()
 
     def functions(self, architecture: str) -> tuple[list[CudaFunction], dict[str, str]]:
-        """Its functions for an architecture that it has, by name, and the whole module's texts by file name.
-
-        Raises UserError where it can't be built, or can't be read (no cuobjdump).
+        """Its functions for one of its architectures, sorted by name, and the whole module's texts by file
+        name. Raises UserError where it can't be built, or there is no cuobjdump.
         """
-        sources = Sources.of(self.loaded)
+        sources = Sources.for_kernel(self.loaded)
         cubin, ptx = self._modules[architecture]
         analyses, sass = find_tools().analyse(cubin, architecture, sources)
         module = ptx.read_text() if ptx is not None else ""
@@ -144,10 +133,8 @@ class CudaLibrary:
 
 
 def library_of(loaded: loading.Loaded, source: str, report: BuildReport | None = None) -> CudaLibrary:
-    """The library of a kernel's CUDA source. What it is made of is known from a build's report that is of
-    today; without one the library is built where it is missing or out of date.
-
-    Raises UserError where it can't be built (no nvcc).
+    """The library of a kernel's CUDA source. Its inputs are read from a build's report of today's sources;
+    without one the library is built where it is missing or out of date. Raises UserError without nvcc.
     """
     place = Place.for_kernel(loaded)
     made = made_today(place, source, report) if report is not None else None
@@ -158,15 +145,14 @@ def library_of(loaded: loading.Loaded, source: str, report: BuildReport | None =
 
 
 def architecture_of(path: Path) -> str:
-    """The compute capability in the name that cuobjdump gives a file: ``cuda.sm_90.cubin``. Code for sm_90a
-    is code for this capability."""
+    """The compute capability in the name of a file of cuobjdump's: 90 of ``cuda.sm_90a.cubin``."""
     match = re.search(r"\.sm_(\d+)[af]?\.\w+$", path.name)
     assert match, f"cuobjdump wrote {path.name}, which names no architecture"
     return match[1]
 
 
 def known_name(function: str) -> str:
-    """A function's name as every tool would write it: no namespaces, booleans as 1 and 0, no space before a
+    """A function's name in one form for all tools: no namespaces, booleans as 1 and 0, no space before
     ``>``.
 
     ``void softmax::rows<c10::Half, (int)4, true>(...)`` becomes ``rows<Half, 4, 1>``. ncu spells a namespace
@@ -185,10 +171,10 @@ IN_CPP = {
     "float8_e5m2": r"Float8_e5m2|__nv_fp8_e5m2",
     "int8": r"signed char|int8_t",
 }
-"""How a CUDA function's template arguments name types, by the words that problems have for them."""
+"""The C++ types of template arguments, by the dtypes of problems."""
 
 
 def is_for(function: str, words: Sequence[str]) -> bool:
-    """Whether a function may be for a problem of these words, as far as the types in its name tell."""
+    """Whether the types in a function's name fit a problem of these words."""
     named = {word for word, spelled in IN_CPP.items() if re.search(rf"\b(?:{spelled})\b", function)}
     return not named or not named.isdisjoint(words) or not set(IN_CPP).intersection(words)

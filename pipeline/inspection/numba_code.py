@@ -1,8 +1,8 @@
-"""Numba kernels compiled for any architecture, on a host with or without a GPU.
+"""Compile Numba kernels for any architecture, on a host with or without a GPU.
 
-A launch ends once its kernel is compiled, so that a provider's own code decides what is compiled, as
-``programs`` does it for Triton. Numba and NVVM make PTX. A kernel that is launched is assembled by the same
-ptxas within nvJitLink; here it is the newest one that this machine has.
+As for Triton in ``programs``, the provider's own code launches, and a launch ends once its kernel is
+compiled. Numba and NVVM make PTX. A real launch assembles it by the ptxas within nvJitLink; here the newest
+ptxas of this machine does.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from pathlib import Path
 from re import search
 from typing import Any
 
-import torch
-
 from pipeline import UserError
 from pipeline.machine.environment import find_nvcc
 from pipeline.points.point import Point
@@ -29,13 +27,12 @@ NO_PTXAS = "neither a CUDA toolkit nor Triton brought ptxas, which assembles wha
 
 
 OPTIONS = ("fastmath", "opt")
-"""What a kernel's own ``cuda.jit(...)`` may say of how it is compiled."""
+"""The options of a kernel's ``cuda.jit(...)`` that change its code."""
 
 
 @dataclass(frozen=True)
 class NumbaLaunch:
-    """A kernel's name and its PTX, and what it is launched with: threads a block, and bytes of shared memory
-    beside what the kernel declares."""
+    """A kernel's name and PTX, and its launch: threads a block and bytes of dynamic shared memory."""
 
     name: str
     ptx: str
@@ -44,8 +41,10 @@ class NumbaLaunch:
 
 
 def compile_point(where: str, point: Point, architecture: str) -> list[NumbaLaunch]:
-    """What a point of the kernel that ``where`` names launches, compiled for an architecture in this process,
-    which can launch no Numba kernel from then on. Raises whatever the kernel's files or Numba raise."""
+    """The launches of a point of the kernel ``where``, compiled for an architecture. This process can launch
+    no Numba kernel afterwards. Raises whatever the kernel's files or Numba raise."""
+    import torch
+
     from pipeline.execution import instance
 
     found: list[NumbaLaunch] = []
@@ -56,7 +55,7 @@ def compile_point(where: str, point: Point, architecture: str) -> list[NumbaLaun
 
 
 def assembled(ptx: str, architecture: str) -> bytes:
-    """The cubin of PTX. Raises UserError with what ptxas says of it."""
+    """Assemble PTX to a cubin. Raises UserError with ptxas's message."""
     with tempfile.TemporaryDirectory() as folder:
         source, cubin = Path(folder, "numba.ptx"), Path(folder, "numba.cubin")
         source.write_text(ptx)
@@ -94,14 +93,14 @@ def _candidates() -> Iterator[Path]:
 
 
 def _only_compile(capability: int, made: list[NumbaLaunch]) -> None:
-    """Let a launch in this process compile its kernel for a compute capability, 90 for sm_90, and add what
-    came of it, instead."""
+    """Replace launches in this process: compile the kernel for a compute capability, 90 for sm_90, and append
+    it to ``made``."""
     from numba.cuda import cuda_paths
     from numba.cuda.cudadrv import nvrtc
     from numba.cuda.dispatcher import CUDADispatcher
 
-    # Numba asks NVRTC which architectures there are, even for a kernel without any C++. That is a library of
-    # 200 MB, which a host without a GPU need not have.
+    # Numba asks NVRTC for the known architectures, even for a kernel without C++. NVRTC is a library of 200
+    # MB that a host without a GPU need not have.
     cuda_paths._get_nvrtc_path = lambda: None
     nvrtc.get_arch_option = lambda major, minor, arch="": f"compute_{major}{minor}{arch}"
 
@@ -119,8 +118,8 @@ def _only_compile(capability: int, made: list[NumbaLaunch]) -> None:
 
 
 def _compiled(dispatcher: Any, arguments: Sequence[Any], capability: tuple[int, int]) -> str:
-    """A kernel's PTX for arguments like these. Its symbol there is the function's name, in place of the one
-    that Numba makes of that and of all types, of some hundred characters."""
+    """A kernel's PTX for arguments of these types. The function's name replaces its symbol, which Numba makes
+    of all types, in some hundred characters."""
     from numba import cuda, types
 
     signature = types.void(*(_type_of(argument) for argument in arguments))
@@ -132,7 +131,8 @@ def _compiled(dispatcher: Any, arguments: Sequence[Any], capability: tuple[int, 
 
 
 def _type_of(argument: Any) -> Any:
-    """What Numba takes a launch's argument for; a contiguous tensor is an array."""
+    """The Numba type of a launch's argument; a contiguous tensor is an array."""
+    import torch
     from numba import cuda, typeof, types
 
     if isinstance(argument, torch.Tensor):

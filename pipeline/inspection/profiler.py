@@ -1,4 +1,4 @@
-"""One point under torch.profiler: its table of operators, its trace, and what one call launches."""
+"""Record one point by torch.profiler: its table of operators, its trace, and the launches of a call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from pipeline.inspection.launches import RANGE, DeviceLaunch, calls_of, parse, whole
+from pipeline.inspection.launches import RANGE, DeviceLaunch, calls_of, end, holds, parse, whole
 from pipeline.store.evidence import DeviceKernel, Operator
 from pipeline.store.files import write_atomically
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from kernel_pipeline.loading import Tensors
 
 WAIT, WARM_UP, ACTIVE = 1, 2, 3
-"""Calls before the profiler is switched on, while it warms up, and that it records."""
+"""Numbers of calls before the profiler starts, while it warms up, and while it records."""
 
 
 @dataclass(frozen=True)
 class Profiled:
-    """What a profile is made of: the rows and the text of the table, the trace, and the device kernels."""
+    """A profile: the rows and the text of the table, the trace, and the device kernels."""
 
     operators: tuple[Operator, ...]
     table: str
@@ -55,7 +55,7 @@ def record(
     on_gpu = inputs[0].device.type == "cuda"
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * on_gpu
     synchronize = torch.cuda.synchronize if on_gpu else _nothing
-    call(*inputs)  # what torch.compile and Triton compile is no part of a call
+    call(*inputs)  # compiles, which is no part of a call
     synchronize()
     finished: list[Path] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -83,7 +83,7 @@ def record(
                 profiler.step()
         raw = re.sub(r'\n *"host_name": "[^"]*",', "", whole(finished[0].read_bytes())).encode()
     if tensorboard is not None:
-        # The name that its profiler plugin looks for; the point's key stands for the worker.
+        # TensorBoard's profiler plugin looks for this name; the point's key stands for the worker.
         write_atomically(tensorboard / f"{key}.pt.trace.json", raw)
     averages: Any = profiler.key_averages(group_by_input_shape=True)
     order = "self_device_time_total" if on_gpu else "self_cpu_time_total"
@@ -108,8 +108,8 @@ def record(
 
 
 def operator_names(trace: Mapping[str, Any]) -> set[str]:
-    """The names of what a call does: operators, ranges that libraries put around them, and what the runtime
-    and the device did. Recorded Python frames are none of it, nor is what the profiler itself does."""
+    """The names of a call's operators, of libraries' ranges around them, and of events of the runtime and the
+    device; without Python frames and the profiler's own events."""
     return {
         str(event["name"])
         for event in trace["traceEvents"]
@@ -143,27 +143,27 @@ def _by_time(operator: Operator) -> tuple[float, float, str]:
 
 
 DYNAMO_LOOKUP = "TorchDynamo Cache Lookup"
-"""What the profiler calls Dynamo's search for a compiled function that fits the arguments."""
+"""The profiler's name for Dynamo's search for a compiled function that fits the arguments."""
 
 
 def plain(name: str) -> str:
-    """An operator's name without what differs from one compilation to the next."""
+    """An operator's name without the parts that differ from one compilation to the next."""
     name = re.sub(r"## Call CompiledFxGraph \w+ ##", "CompiledFxGraph", name)
     return re.sub(r"(Torch-Compiled Region): \d+/\d+", r"\1", name)
 
 
 def nesting(trace: Mapping[str, Any]) -> tuple[tuple[str, ...], str | None]:
-    """Of the last recorded call: its outermost operators, and the chain of the only one (None if there are
+    """The outermost operators of the last recorded call, and the chain below the only one (None if there are
     several)."""
     spans = calls_of(trace)
     if not spans:
         return (), None
     within = _operators(trace, spans[-1])
-    # What Dynamo does before a compiled function's code is no part of it.
+    # Dynamo's lookup comes before the compiled function.
     outermost = [event for event in _outermost(within) if event["name"] != DYNAMO_LOOKUP]
     chain = list(outermost) if len(outermost) == 1 else []
     while chain:
-        parts = _outermost([e for e in within if e is not chain[-1] and _holds(chain[-1], e)])
+        parts = _outermost([e for e in within if e is not chain[-1] and holds(chain[-1], e)])
         longest = max(parts, key=lambda event: float(event["dur"]), default=None)
         if longest is None or float(longest["dur"]) < float(chain[-1]["dur"]) / 2:
             break
@@ -175,10 +175,9 @@ def nesting(trace: Mapping[str, Any]) -> tuple[tuple[str, ...], str | None]:
 
 
 def host_us(trace: Mapping[str, Any]) -> float:
-    """What a call takes on the host, the median of the recorded ones: on a GPU from its begin until its last
-    launch is made, so that what is no operator counts, as Triton's launcher is. What the host does after that
-    the device does not wait for. A call without a launch takes what its outermost operators take, Dynamo's
-    lookup included."""
+    """A call's time on the host, the median of the recorded calls: on a GPU from its begin until its last
+    launch, which includes launchers that are no operators, such as Triton's. A call without a launch takes
+    the time of its outermost operators, with Dynamo's lookup."""
     calls = [_until_last_launch(trace, span) for span in calls_of(trace)]
     return median(calls) if calls else 0.0
 
@@ -187,12 +186,12 @@ def _until_last_launch(trace: Mapping[str, Any], span: Mapping[str, Any]) -> flo
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
     led_to = {e["args"].get("correlation") for e in events if e.get("cat") in ON_DEVICE}
     launched = [
-        _end(event)
+        end(event)
         for event in events
         if event.get("cat") in LAUNCHING
         and event["tid"] == span["tid"]
         and event.get("args", {}).get("correlation") in led_to
-        and _holds(span, event)
+        and holds(span, event)
     ]
     if launched:
         return max(launched) - float(span["ts"])
@@ -201,11 +200,11 @@ def _until_last_launch(trace: Mapping[str, Any], span: Mapping[str, Any]) -> flo
 
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 LAUNCHING = ("cuda_runtime", "cuda_driver")
-"""The trace's categories of what the device does, and of the host's calls that lead to it."""
+"""The trace's categories of events on the device, and of the host's calls that cause them."""
 
 
 def _operators(trace: Mapping[str, Any], span: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The operators of one call by their begin, an outer one before those that it calls."""
+    """The operators of one call by their begin, callers first."""
     return sorted(
         (
             event
@@ -213,31 +212,23 @@ def _operators(trace: Mapping[str, Any], span: Mapping[str, Any]) -> list[Mappin
             if event.get("ph") == "X"
             and event.get("cat") == "cpu_op"
             and event["tid"] == span["tid"]
-            and _holds(span, event)
+            and holds(span, event)
         ),
         key=lambda event: (float(event["ts"]), -float(event["dur"])),
     )
 
 
-def _end(event: Mapping[str, Any]) -> float:
-    return float(event["ts"]) + float(event["dur"])
-
-
-def _holds(outer: Mapping[str, Any], inner: Mapping[str, Any]) -> bool:
-    return float(outer["ts"]) <= float(inner["ts"]) and _end(inner) <= _end(outer)
-
-
 def _outermost(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Of events sorted by their begin, those that lie in no other."""
+    """The events within no other one, of events sorted by their begin."""
     found: list[Mapping[str, Any]] = []
     for event in events:
-        if not found or not _holds(found[-1], event):
+        if not found or not holds(found[-1], event):
             found.append(event)
     return found
 
 
 def a_call(launches: Sequence[DeviceLaunch]) -> tuple[DeviceKernel, ...]:
-    """The kernels that one call launches, those that take longest first."""
+    """The kernels that one call launches, the longest first."""
     count = Counter(launch.name for launch in launches)
     time: Counter[str] = Counter()
     for launch in launches:
@@ -250,7 +241,7 @@ def a_call(launches: Sequence[DeviceLaunch]) -> tuple[DeviceKernel, ...]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the lines that torch 2.13's native profiler logs to stderr; Python's own errors still arise."""
+    """Drop the lines that torch 2.13's native profiler logs to stderr; Python's errors still arise."""
     sys.stderr.flush()
     kept = os.dup(2)
     with Path(os.devnull).open("wb") as nowhere:
@@ -263,4 +254,4 @@ def _quiet() -> Iterator[None]:
 
 
 def _nothing() -> None:
-    """A CPU has nothing to wait for."""
+    """Stand in for a synchronization on a CPU."""

@@ -1,4 +1,4 @@
-"""What the compilers of Triton and Numba make of points, on any host, and the rows of it."""
+"""Compile points by Triton and Numba, on any host, and make rows of the programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pipeline import UserError
 from pipeline.execution.compile_server import alike
 from pipeline.execution.offline import compile_for, compile_point, only_compile
 from pipeline.inspection import numba_code
-from pipeline.inspection.code_target import KnownCode, Texts, used
+from pipeline.inspection.code_target import Basis, CodeTarget, Texts, reader, used
 from pipeline.inspection.disassembler import Analysis, analyse_bytes
 from pipeline.inspection.listing import of_ptx, of_sass
 from pipeline.inspection.ptx import parse
@@ -35,19 +35,19 @@ from pipeline.points.point import Point
 from pipeline.store.evidence import CodeRow
 
 FORKS = get_context("forkserver")
-"""Its server imports torch and Triton once, for every compiler that this process ever starts."""
-FORKS.set_forkserver_preload(["pipeline.inspection.fork_server", __name__, "pipeline.execution.instance"])
+"""Its server imports torch and Triton once for all compilers of this process."""
+FORKS.set_forkserver_preload(
+    ["torch", "triton.compiler.code_generator", "pipeline.execution.instance", __name__]
+)
 
 LONGEST_FOLDER = 60
-"""Characters of the folder for temporary files, at most, for the server to have its socket there: the address
-of one has 107."""
+"""Most characters of the temporary folder in which the server can have its socket, whose path has 107."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """What one launch compiled to: its texts by kind (``ptx``, ``sass``, of Triton ``ttgir``), and the
-    launch's threads a block and bytes of shared memory beside what the function declares. ``identity`` is the
-    same for the same code."""
+    """The compiled kernel of one launch: its texts by kind (``ptx``, ``sass``, for Triton ``ttgir``), threads
+    a block and bytes of dynamic shared memory. Equal code has an equal ``identity``."""
 
     identity: str
     analysis: Analysis
@@ -58,7 +58,7 @@ class Program:
 
 @dataclass(frozen=True)
 class CompiledPoint:
-    """A point for an architecture: the programs it launches, or why there are none."""
+    """A point for an architecture: the programs it launches, or the reason why there are none."""
 
     point: Point
     architecture: str
@@ -67,11 +67,11 @@ class CompiledPoint:
 
 
 def compile_points(where: str, wanted: Sequence[tuple[Point, str]]) -> Generator[CompiledPoint, None, None]:
-    """Compile Triton and Numba points of the kernel that ``where`` names, each for the architecture it comes
-    with, in parallel, until the generator is closed.
+    """Compile Triton and Numba points of the kernel ``where`` in parallel, each for its architecture, until
+    the generator is closed.
 
-    Points that differ in their numbers alone mostly share a program, so that one process gets all of them and
-    takes each program apart once. Raises UserError when cuobjdump or nvdisasm is missing.
+    Points that differ only in numbers mostly share a program: one process gets them all and disassembles each
+    program once. Raises UserError without cuobjdump or nvdisasm.
     """
     points: dict[str, list[Point]] = {}
     for point, architecture in wanted:
@@ -79,6 +79,8 @@ def compile_points(where: str, wanted: Sequence[tuple[Point, str]]) -> Generator
     tasks = [(group, architecture) for architecture, some in points.items() for group in alike(some)]
     if not tasks:
         return
+    for name in INTERPRETERS:  # read when Triton is imported; nothing here runs under an interpreter
+        os.environ.pop(name, None)
     jobs = min(cpu_threads(), 16, len(tasks))
     context = FORKS if len(tempfile.gettempdir()) <= LONGEST_FOLDER else get_context("spawn")
     with ProcessPoolExecutor(jobs, context, _prepare, (dict(os.environ),)) as pool:
@@ -87,19 +89,20 @@ def compile_points(where: str, wanted: Sequence[tuple[Point, str]]) -> Generator
             for future in futures:
                 yield from future.result()
         except BaseException:
-            # The pool would wait for all that was asked for.
+            # The pool would wait for all tasks.
             for process in active_children():
                 process.kill()
             raise
 
 
 _launched: list[Any] = []
-"""What the launches of the current point compiled to; a process of the pool compiles one point at a time."""
+"""The compiled launches of the current point; a process of the pool compiles one point at a time."""
 
 
 def _prepare(environment: Mapping[str, str]) -> None:
-    """Make this process one that only compiles, in the environment of the one that asks for it now."""
-    # Its parent is the fork server, which ends when its last process has: each watches the one that asks.
+    """Let this process only compile, in the environment of the process that asks for it."""
+    # Its parent is the fork server, which ends after its last child: so each child watches the asking
+    # process.
     die_with(os.getppid())
     asks = parent_process()
     if asks is None or not asks.is_alive():
@@ -108,13 +111,11 @@ def _prepare(environment: Mapping[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    for name in INTERPRETERS:
-        os.environ.pop(name, None)
     only_compile(_launched.append)
 
 
 def _end_with(sentinel: int) -> None:
-    """End this process when the one that the sentinel is of ends, however that ends."""
+    """End this process when the process of the sentinel ends."""
     wait([sentinel])
     os._exit(1)
 
@@ -123,7 +124,7 @@ def _compile(where: str, points: Sequence[Point], architecture: str) -> list[Com
     from kernel_pipeline import loading
 
     loaded = loading.load(where)
-    sources = Sources.of(loaded)
+    sources = Sources.for_kernel(loaded)
     known: dict[str, Program] = {}
     found = []
     for point in points:
@@ -131,7 +132,7 @@ def _compile(where: str, points: Sequence[Point], architecture: str) -> list[Com
         compiled = _by_numba if language == "numba" else _by_triton
         try:
             programs = compiled(where, point, architecture, sources, known)
-        except Exception as error:  # whatever a compiler may raise is this point's fate and no other's
+        except Exception as error:  # a compiler may raise anything; it concerns this point alone
             found.append(CompiledPoint(point, architecture, (), _reason(error, loaded.folder)))
             continue
         reason = None if programs else f"its call launches no kernel of {language.capitalize()}'s"
@@ -149,7 +150,7 @@ def _by_triton(
     for binary in _launched:
         identity = str(binary.metadata.hash)
         if identity not in known:
-            known[identity] = _take_apart(binary, architecture, sources)
+            known[identity] = _disassembled(binary, architecture, sources)
         programs.append(known[identity])
     return programs
 
@@ -175,7 +176,7 @@ def _by_numba(
 
 
 def _only(functions: Sequence[Analysis], symbol: str) -> Analysis:
-    """The function of that symbol. Raises UserError if there is not exactly one."""
+    """The function with that symbol. Raises UserError if there is not exactly one."""
     ours = [function for function in functions if function.symbol == symbol]
     if len(ours) != 1:
         raise UserError(f"the cubin of {symbol} holds no function of that name.")
@@ -184,19 +185,19 @@ def _only(functions: Sequence[Analysis], symbol: str) -> Analysis:
 
 def _reason(error: Exception, folder: Path) -> str:
     """Why a point has no code, as a sentence that names the line of the kernel's files."""
-    told = " ".join(tracebacks.told(error, [folder]).split())
+    reason = " ".join(tracebacks.told(error, [folder]).split())
     if isinstance(error, AttributeError | TypeError):
-        # Its call asked for what a tensor without data, or a driver without a GPU, does not have.
-        told = f"its call needs a GPU or data before it launches anything: {told}"
-    return told[:500]
+        # A tensor without data, or a driver without a GPU, lacks an attribute that the call needs.
+        reason = f"its call needs a GPU or data before it launches anything: {reason}"
+    return reason[:500]
 
 
 def one_line(error: Exception) -> str:
-    """An error of a compiler's in the words that a row has room for."""
+    """A compiler's error, cut to the length that a row has room for."""
     return " ".join(tracebacks.named(error).split())[:500]
 
 
-def _take_apart(binary: Any, architecture: str, sources: Sources) -> Program:
+def _disassembled(binary: Any, architecture: str, sources: Sources) -> Program:
     functions, sass = analyse_bytes(binary.asm["cubin"], architecture, sources)
     texts = {"ptx": binary.asm["ptx"], "sass": sass, "ttgir": binary.asm["ttgir"]}
     return Program(
@@ -209,46 +210,54 @@ def _take_apart(binary: Any, architecture: str, sources: Sources) -> Program:
 
 
 class LaunchedCode:
-    """The rows of points whose functions are compiled as a call launches them: in Triton, Gluon and Numba."""
+    """The rows of points whose functions are compiled at a launch: in Triton, Gluon and Numba."""
 
-    def __init__(self, known: KnownCode, texts: Texts) -> None:
-        self.target = known.target
-        self.known = known
+    def __init__(self, target: CodeTarget, texts: Texts) -> None:
+        self.target = target
         self.texts = texts
+
+    def bases(self, points: Sequence[Point]) -> set[Basis]:
+        """What the rows of the points rest on."""
+        key = self.target.identity.key
+        return {
+            (key(point), None, architecture, self._compiler(point), reader())
+            for point, architecture in self._wanted(points)
+        }
 
     def rows(self, points: Sequence[Point]) -> list[CodeRow]:
         """A row for each program that a point launches, for each architecture."""
-        asked = [
+        written: dict[str, str] = {}
+        wanted = self._wanted(points)
+        found: dict[tuple[Point, str], list[CodeRow]] = {}
+        with closing(compile_points(self.target.loaded.where, wanted)) as every:
+            for one in every:
+                found[one.point, one.architecture] = self._rows(one, written)
+        return [row for one in wanted for row in found[one]]
+
+    def _wanted(self, points: Sequence[Point]) -> list[tuple[Point, str]]:
+        """The points, each with the architectures that its provider runs on."""
+        return [
             (point, architecture)
             for architecture in self.target.architectures
             for point in points
             if self.target.provider(point).runs_on(_gpu(architecture)) is None
         ]
-        found = {one: self.known.of_point(*one, self._compiler(one[0]), self.known.reader) for one in asked}
-        for rows in found.values():
-            self.texts.keep(rows or ())
-        written: dict[str, str] = {}
-        missing = [one for one in asked if found[one] is None]
-        with closing(compile_points(self.target.loaded.where, missing)) as every:
-            for one in every:
-                found[one.point, one.architecture] = self._compiled(one, written)
-        return [row for one in asked for row in found[one] or ()]
 
     def _compiler(self, point: Point) -> str:
-        """What compiles a point's functions, with its version."""
+        """The compiler of a point's functions, with its version."""
         if self.target.provider(point).language == "numba":
             return f"numba-cuda {metadata.version('numba-cuda')}"
         return f"triton {self.target.identity.environment.triton}"
 
-    def _compiled(self, compiled: CompiledPoint, written: dict[str, str]) -> list[CodeRow]:
-        """A row for each program of a point, or for why there are none. ``written``: the listings by what
-        identifies a program, which those that are new join."""
+    def _rows(self, compiled: CompiledPoint, written: dict[str, str]) -> list[CodeRow]:
+        """A row for each program of a point, or a row with the reason why there are none. ``written`` maps
+        programs to their listings; new listings join it."""
         rows: list[CodeRow] = []
         point, architecture = compiled.point, compiled.architecture
-        common = self.target.common(point, architecture, self._compiler(point), self.known.reader)
+        common = self.target.common(point, architecture, self._compiler(point), reader())
         if compiled.error:
             rows.append(CodeRow(function="", error=compiled.error, **common))
-        sources = Sources.of(self.target.loaded)
+        sources = Sources.for_kernel(self.target.loaded)
         for number, program in enumerate(compiled.programs):
             row = CodeRow(
                 function=program.analysis.symbol,
@@ -277,5 +286,5 @@ class LaunchedCode:
 
 
 def _gpu(architecture: str) -> Gpu:
-    """What there is to say of a GPU of an architecture and no model: its compute capability."""
+    """A GPU of an architecture, known by its compute capability alone."""
     return Gpu((int(architecture[:-1]), int(architecture[-1])), 0, 0, 0)

@@ -1,12 +1,18 @@
-"""compute-sanitizer: where this machine has it, how it is run, and what it says of a program."""
+"""compute-sanitizer: find it, run it over points, read its log.
+
+It watches a process of this very module, ``compute-sanitizer … python -m pipeline.inspection.sanitizer PLAN
+FAILURES``, which calls each point of the plan once. The plan is JSON: the kernel, the seed, and points.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +23,9 @@ from pathlib import Path
 
 from pipeline import UserError
 from pipeline.machine.environment import SYSTEM_CUDA
+from pipeline.points import tracebacks
+from pipeline.points.notation import file_name
+from pipeline.points.point import Point
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 
@@ -26,18 +35,18 @@ NOT_FOUND = (
 )
 
 PADDING_BYTES = 1024
-"""Between two allocations, so that what is written just behind one does not lie in the next."""
+"""Between two allocations, so that a write just behind one does not lie in the next."""
 
 MOST_FINDINGS = 20
-"""Different findings that a session keeps; the number of errors is of all."""
+"""Different findings that a session keeps; the number of errors counts all."""
 
 HEADER = "COMPUTE-SANITIZER"
 
 
 @dataclass(frozen=True)
 class SessionFindings:
-    """What a session found: its errors and warnings, and a line for each kind of them, with how often it was
-    printed; or in ``trouble`` why it could not check."""
+    """The findings of a session: errors, warnings, and a line with a count for each kind; or in ``trouble``
+    the reason why it could not check."""
 
     errors: int
     warnings: int
@@ -46,7 +55,7 @@ class SessionFindings:
 
     @property
     def is_clean(self) -> bool:
-        """Whether all was checked and nothing found."""
+        """Whether everything was checked and nothing found."""
         return not (self.errors or self.warnings or self.trouble)
 
 
@@ -58,15 +67,15 @@ class Sanitizer:
     version: str
 
     def check(self, tool: str, command: Sequence[str], timeout_s: float, cwd: Path) -> SessionFindings:
-        """Run a command, and not what it starts, under one of the tools."""
+        """Run a command, without the processes that it starts, under one of the tools."""
         with tempfile.TemporaryDirectory() as folder:
             log = Path(folder, "log")
             words = [str(self.path), "--tool", tool, "--target-processes", "application-only"]
             words += ["--log-file", str(log), "--show-backtrace", "device", "--print-limit", "1000"]
             if tool == "memcheck":
-                # Calls that torch and Triton make to see whether they fail are no errors of a kernel.
+                # torch and Triton make calls that may fail; these are no errors of a kernel.
                 words += ["--padding", str(PADDING_BYTES), "--report-api-errors", "no"]
-            # Else torch hands out parts of large blocks, within which nothing is out of bounds.
+            # Torch would hand out parts of large blocks, within which no access is out of bounds.
             environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
             process = subprocess.Popen(
                 [*words, *command],
@@ -84,7 +93,7 @@ class Sanitizer:
             except subprocess.TimeoutExpired:
                 return SessionFindings(0, 0, (), f"{tool} did not end within {timeout_s:g} s")
             finally:
-                with suppress(ProcessLookupError):  # of the program that it started, nothing is left
+                with suppress(ProcessLookupError):  # all of its processes have ended
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
             return parse(log.read_text(errors="replace") if log.is_file() else "", said)
@@ -111,19 +120,19 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
         yield home / "compute-sanitizer" / "compute-sanitizer"
     packages = util.find_spec("nvidia")
     for folder in (packages.submodule_search_locations or []) if packages else []:
-        # Not those in bin/ alone: packages before 13.4.92 lack the programs that start what is to be checked.
+        # Not the programs in bin/: packages before 13.4.92 lack the launcher beside them.
         yield from sorted(Path(folder).glob("cu[0-9]*/compute-sanitizer/compute-sanitizer"), reverse=True)
 
 
 def parse(log: str, said: str) -> SessionFindings:
-    """What a log says; ``said`` is what the program itself printed, for one that was not checked."""
+    """Read a log; ``said`` is the program's own output, which explains a missing summary."""
     lines = [
         line.removeprefix("=========").rstrip() for line in log.splitlines() if line.startswith("=========")
     ]
     text = "\n".join(lines)
     errors = re.search(r"^ ERROR SUMMARY: (\d+) errors?", text, re.MULTILINE)
     races = re.search(r"^ RACECHECK SUMMARY: .*\((\d+) errors?, (\d+) warnings?\)", text, re.MULTILINE)
-    # What a tool says of a race begins with the same words.
+    # A race's line begins with the same words.
     kinds = r"^ (?:Internal Sanitizer Error|Error): (?!Race |Potential |\()(.+)$"
     trouble = re.search(kinds, text, re.MULTILINE)
     why = None
@@ -137,7 +146,7 @@ def parse(log: str, said: str) -> SessionFindings:
 
 
 def _findings(lines: Sequence[str]) -> tuple[str, ...]:
-    """A line for each kind of finding: what was done, in which function, and where in the source."""
+    """A line for each kind of finding: the access, the function and the source line."""
     found: Counter[str] = Counter()
     current: list[str] = []
 
@@ -155,9 +164,39 @@ def _findings(lines: Sequence[str]) -> tuple[str, ...]:
             if word != HEADER and "SUMMARY:" not in word and "Target application" not in word:
                 current.append(word)
         elif current and re.match(r" {5}(at|and \w+ access at|\w+ Thread .+ at) ", line):
-            # Which thread it was, and which address, differs from one to the next of a kind.
+            # Findings of a kind differ by thread and address.
             current.append(re.sub(r" Thread \([\d,]+\)", "", line.strip()))
     end()
     return tuple(
         f"{what} ({times} times)" if times > 1 else what for what, times in found.most_common(MOST_FINDINGS)
     )
+
+
+def main(plan: Path, failures: Path) -> None:
+    """Call the plan's points. An error is written by point, and the other points go on."""
+    wanted = json.loads(plan.read_text())
+    failed: dict[str, str] = {}
+    for one in wanted["points"]:
+        point = Point.model_validate(one)
+        try:
+            _call(wanted["where"], point, wanted["seed"])
+        except Exception as error:  # a provider may raise anything
+            failed[file_name(point)] = " ".join(tracebacks.named(error).split())[:500]
+            failures.write_text(json.dumps(failed))
+    failures.write_text(json.dumps(failed))
+
+
+def _call(where: str, point: Point, seed: int) -> None:
+    import torch
+
+    from pipeline.execution import instance
+
+    found = instance.standalone(where, point)
+    # The host makes the inputs, so that only the provider's kernels are checked.
+    inputs = [x.to("cuda") for x in found.inputs(torch.device("cpu"), seed)]
+    found.call(*inputs)
+    torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

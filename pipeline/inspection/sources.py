@@ -1,4 +1,4 @@
-"""Lines of source as compilers name them, and whose they are: a kernel's own, or of what it was made with."""
+"""Source lines of compilers' line tables: in a kernel's own files, or in files of installed packages."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from kernel_pipeline import loading
 from kernel_pipeline.loading import Loaded
 
 INSTALLED = re.compile(r"^.*?(?:site-packages|dist-packages|include)/")
-"""What stands before a file's path within the package that brought it."""
+"""The part of a path before the package that installed the file."""
 
 
 @dataclass(frozen=True)
 class SourceLine:
-    """A line of source, as the compiler's line table names it."""
+    """A line of source in a compiler's line table."""
 
     file: str
     number: int
@@ -25,28 +25,29 @@ class SourceLine:
 
 @dataclass(frozen=True)
 class Sources:
-    """The files that are a kernel's own: what lies below ``kernels/``, wherever the repository was when they
-    were compiled, and of a kernel outside of it what lies in its folder, or did in a copy of that."""
+    """Tells a kernel's own files from others. Own files lie below ``kernels/``, wherever the repository was
+    when they were compiled, or in the folder of an ``outside`` kernel or a copy of it."""
 
     outside: Path | None = None
 
     @classmethod
-    def of(cls, loaded: Loaded) -> Sources:
-        """Those of a kernel."""
+    def for_kernel(cls, loaded: Loaded) -> Sources:
+        """The sources of a kernel."""
         return cls(loaded.folder if loaded.is_outside else None)
 
     def below(self, path: str) -> str | None:
-        """The path of an own file from ``kernels/`` or the outside kernel's folder on; None for any other."""
+        """The path of an own file from ``kernels/`` or the outside kernel's folder on; None for another
+        file."""
         return _below(path, self.outside)
 
     def own(self, chain: Iterable[SourceLine]) -> SourceLine | None:
-        """Of the places that an instruction was inlined through, the innermost in an own file; else the
-        outermost."""
+        """The innermost line in an own file, among those that an instruction was inlined through; else the
+        outermost line."""
         lines = list(chain)
         return next((line for line in lines if self.below(line.file)), lines[-1] if lines else None)
 
     def relative(self, path: str) -> str:
-        """A file's path below this repository or the kernel's folder, or below what installed it."""
+        """A file's path below this repository, the kernel's folder or site-packages."""
         return self.below(path) or INSTALLED.sub("", path)
 
     def portable(self, text: str) -> str:
@@ -54,7 +55,7 @@ class Sources:
         return re.sub(r"(?<![\w.])/[^\s\"']+/[^\s\"']+", lambda match: self.relative(match[0]), text)
 
     def place(self, line: SourceLine) -> str:
-        """A line as people write it, never with the machine's path."""
+        """``file:line`` without this machine's folders."""
         return f"{self.relative(line.file)}:{line.number}"
 
     def text(self, line: SourceLine) -> str:
@@ -72,7 +73,7 @@ class Sources:
 
 
 REPOSITORY = Sources()
-"""Those of a kernel of this repository."""
+"""The sources of a kernel of this repository."""
 
 
 @cache
@@ -92,7 +93,7 @@ def _below(path: str, outside: Path | None) -> str | None:
 
 
 INSTALLED_PACKAGE = re.compile(r"/(?:site|dist)-packages/")
-"""In the path of a file that a package brought, and not this repository."""
+"""Matches the path of a file that a package installed."""
 
 
 @cache

@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from pipeline.execution.identity import Identity
 from pipeline.inspection import (
     code_target,
     disassembler,
-    inductor_code,
     launches,
     library,
     programs,
@@ -179,8 +177,9 @@ def test_a_lazy_run_without_a_gpu_compiles_for_none_and_keeps_what_is_there(
     assert said_here("provider=triton", "size=37", kernel="vector_add").code == 0
     made = rows(tmp_path, "vector_add")
     assert [row["architecture"] for row in made] == ["90"]
-    again = said_here("lazily=true", kernel="vector_add")
-    assert rows(tmp_path, "vector_add") == made and "1 row, 1 of them from before" in again.out
+    assert said_here("lazily=true", kernel="vector_add").code == 0
+    assert rows(tmp_path, "vector_add") == made
+    assert (tmp_path / "artifacts" / made[0]["artifact"]).is_file()
 
 
 def test_what_a_preset_leaves_out_is_looked_into_only_when_asked_for(
@@ -225,7 +224,7 @@ def test_the_assemblers_own_report_and_the_library_agree() -> None:
             row = told[function.analysis.symbol, f"sm_{architecture}"]
             used = function.analysis.resources
             assert (used.registers, used.shared, used.stack) == (row.registers, row.shared, row.stack)
-            assert function.numbers.mix.spill_store_bytes == row.spill_stores
+            assert function.mix.spill_store_bytes == row.spill_stores
             assert function.ptx is not None and function.ptx.symbol == row.symbol
             seen += 1
     assert seen == len(told) > 0
@@ -315,7 +314,7 @@ def test_a_comparison_says_in_numbers_what_differs(tmp_path: Path, said_here: Ru
         (["a=triton_row/1024x8w", "b=triton_row/4w"], "can't read '1024x8w' in 'triton_row/1024x8w': "),
         (
             ["a=torch_compile", "b=triton_row/4w"],
-            "what is kept of it is Inductor's source, which has no numbe",
+            "its code is Inductor's source, which has no numbe",
         ),
         (["show=llvm"], "show: input should be 'ptx' or 'sass', not 'llvm'"),
     ],
@@ -359,72 +358,23 @@ def planted(tmp_path: Path, built: Path | None, monkeypatch: pytest.MonkeyPatch)
 
 
 class Work:
-    """What a run of the command compiled and took apart, and what it left."""
+    """The rows and texts that a run of the command left, and its output."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.triton: list[tuple[str, str]] = []
-        self.cuda: list[tuple[str, str]] = []
-        self.inductor = 0
-        self._rows: list[dict[str, Any]] = []
-        self._texts: dict[str, bytes] = {}
-
-    def keep(self) -> None:
-        """Remember what there is now."""
-        self._rows = rows(self.folder, "two_of_each")
-        self._texts = {path.name: path.read_bytes() for path in self.folder.glob("artifacts/codegen/*/*/*")}
+    def __init__(self, folder: Path, out: str) -> None:
+        self.out = out
+        self.rows = rows(folder, "two_of_each")
+        self.texts = {path.name: path.read_bytes() for path in folder.glob("artifacts/codegen/*/*/*")}
 
     @property
     def nothing(self) -> bool:
-        return not (self.triton or self.cuda or self.inductor)
+        return "Nothing to compile: " in self.out
 
-    @property
-    def providers(self) -> set[str]:
-        return {provider for provider, _ in self.triton}
-
-    def rows(self) -> list[dict[str, Any]]:
-        return self._rows
-
-    def texts(self) -> dict[str, bytes]:
-        """What lay among the artifacts."""
-        return self._texts
-
-    def shown(self, *providers: str) -> Mapping[str, list[dict[str, Any]]]:
-        """The rows of the providers, and by file those of CUDA functions."""
+    def by_origin(self) -> Mapping[str, list[dict[str, Any]]]:
+        """The rows by provider, and those of CUDA functions by file."""
         found: dict[str, list[dict[str, Any]]] = {}
-        for row in self.rows():
-            name = row.get("source") or row["point"]["provider"]
-            found.setdefault(name, []).append(row)
-        return {name: some for name, some in found.items() if not providers or name in providers}
-
-
-@contextmanager
-def watched(folder: Path) -> Iterator[Work]:
-    """What is compiled and taken apart within the context."""
-    work = Work(folder)
-    compile_points, functions, generated = (
-        programs.compile_points,
-        library.CudaLibrary.functions,
-        inductor_code.generated,
-    )
-
-    def compiling(where: str, wanted: Any) -> Any:
-        work.triton += [(point.provider, architecture) for point, architecture in wanted]
-        return compile_points(where, wanted)
-
-    def reading(self: library.CudaLibrary, architecture: str) -> Any:
-        work.cuda.append((self.source, architecture))
-        return functions(self, architecture)
-
-    def generating(*arguments: Any) -> str:
-        work.inductor += 1
-        return generated(*arguments)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(programs, "compile_points", compiling)
-        patch.setattr(library.CudaLibrary, "functions", reading)
-        patch.setattr(inductor_code, "generated", generating)
-        yield work
+        for row in self.rows:
+            found.setdefault(row.get("source") or row["point"]["provider"], []).append(row)
+        return found
 
 
 def edit(path: Path, old: str, new: str) -> None:
@@ -435,15 +385,12 @@ def edit(path: Path, old: str, new: str) -> None:
 
 @pytest.fixture
 def run(tmp_path: Path, planted: Path, said_here: Run) -> Callable[..., Work]:
-    """The command about the planted kernel, in the test's folder or another, which has to succeed; what it
-    did."""
+    """The command about the planted kernel, in the test's folder or another, which has to succeed."""
 
     def succeed(*options: str, folder: Path = tmp_path) -> Work:
-        with watched(folder) as work:
-            done = said_here(*options, kernel=str(folder / planted.name), folder=folder)
+        done = said_here(*options, kernel=str(folder / planted.name), folder=folder)
         assert done.code == 0, done.err
-        work.keep()
-        return work
+        return Work(folder, done.out)
 
     return succeed
 
@@ -454,15 +401,13 @@ def test_a_kernel_of_several_files_of_any_names_is_taken_apart(
     tmp_path: Path, run: Callable[..., Work]
 ) -> None:
     work = run()
-    assert work.inductor == 1
-    assert work.cuda == [("odd-name.cu", "90"), ("halves.cu", "90")]
-    assert len(work.triton) == 2 * 3 * 2 + 2 * 3 * 2, "problems by pieces, of two providers"
-    found = work.shown()
+    found = work.by_origin()
     assert found.keys() == {"left", "right", "fused", "odd-name.cu", "halves.cu"}
-    assert {row["language"] for row in work.rows()} == {"triton", "cuda", "inductor"}
-    assert all(row.get("error") is None for row in work.rows()), work.rows()
-    texts = work.texts()
-    assert all(len(texts[Path(row["artifact"]).name]) > 300 for row in work.rows())
+    assert len(found["left"]) == len(found["right"]) == 2 * 3 * 2, "problems by pieces"
+    assert {row["language"] for row in work.rows} == {"triton", "cuda", "inductor"}
+    assert all(row.get("error") is None for row in work.rows), work.rows
+    texts = work.texts
+    assert all(len(texts[Path(row["artifact"]).name]) > 300 for row in work.rows)
     (inductor_row,) = found["fused"]
     assert (
         f"{inductor_row['function']} = async_compile." in texts[Path(inductor_row["artifact"]).name].decode()
@@ -485,64 +430,43 @@ def test_a_kernel_of_several_files_of_any_names_is_taken_apart(
 
 @of_planted
 @needs_nvcc
-def test_after_an_edit_only_what_it_changed_is_compiled_again(
-    planted: Path, run: Callable[..., Work]
+def test_a_kernel_is_left_as_it_is_until_its_code_options_or_texts_change(
+    tmp_path: Path, planted: Path, run: Callable[..., Work], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = ("piece=128", "kind=float32")
+    few = ("piece=128", "kind=float32", "provider=[left,right,blocks]")
     first = run(*few)
-    before, texts = first.shown(), first.texts()
     again = run(*few)
-    assert again.nothing
-    assert (again.shown(), again.texts()) == (before, texts)
-
-    edit(planted / "left_hand.py", "half(x), mask", "half(x) + 1, mask")
-    edited = run(*few)
-    assert (edited.providers, edited.cuda, edited.inductor) == ({"left"}, [], 0)
-    after = edited.shown()
-    assert {name for name in before if before[name] != after[name]} == {"left"}
-    assert not {row["key"] for row in before["left"]} & {row["key"] for row in after["left"]}
-    changed = {name for name, text in edited.texts().items() if text != texts[name]}
-    assert changed and all(name.startswith("left-") for name in changed)
-    assert edited.texts().keys() == texts.keys()
+    assert again.nothing and (again.rows, again.texts) == (first.rows, first.texts)
 
     edit(planted / "helpers.py", "    return x * 0.5", "    # A comment.\n    return x * 0.5")
     assert run(*few).nothing
-    edit(planted / "helpers.py", "return x * 0.5", "return x * 0.25")
-    assert run(*few).providers == {"left", "right"}
+    edit(planted / "left_hand.py", "half(x), mask", "half(x) + 1, mask")
+    before, after = first.by_origin(), (edited := run(*few)).by_origin()
+    assert not edited.nothing
+    assert {name for name in before if before[name] != after[name]} == {"left"}
+    assert not {row["key"] for row in before["left"]} & {row["key"] for row in after["left"]}
+    changed = {name for name, text in edited.texts.items() if text != first.texts[name]}
+    assert changed and all(name.startswith("left-") for name in changed)
 
     edit(planted / "odd-name.cu", "T(0.5)", "T(0.25)")
     cuda = run(*few)
-    assert (cuda.triton, cuda.cuda, cuda.inductor) == ([], [("odd-name.cu", "90")], 0)
+    assert not cuda.nothing and cuda.by_origin()["odd-name.cu"] != after["odd-name.cu"]
+    (tmp_path / "artifacts" / cuda.rows[0]["artifact"]).unlink()
+    assert not run(*few).nothing and run(*few).nothing
+    assert len(run("architectures=[80,90]", *few).rows) == 2 * len(first.rows)
 
-
-@of_planted
-def test_a_clone_makes_the_texts_of_what_changed_there_alone_and_of_what_is_to_be_shown(
-    tmp_path: Path, planted: Path, run: Callable[..., Work]
-) -> None:
-    few = ("kind=float32", "piece=128", "provider=[left,right]")
-    first = run(*few)
-    commit(tmp_path, "results")
-    shutil.rmtree(tmp_path / "artifacts")
-
-    cloned = run(*few)
-    assert cloned.nothing and cloned.rows() == first.rows() and not cloned.texts()
-    assert [path.name for path in (tmp_path / "artifacts").iterdir()] == ["codegen"], "DVC looks for it"
-    edit(planted / "left_hand.py", "half(x), mask", "half(x) + 1, mask")
-    for _ in range(2):
-        edited = run(*few)
-        assert edited.providers <= {"left"}, "the others' rows came with git"
-        assert edited.shown("right") == first.shown("right")
-    assert edited.nothing
-    assert {name.partition("-")[0] for name in edited.texts()} == {"left"}
-
-    shown = run("kind=float32", "piece=128", "provider=right")
-    assert shown.providers == {"right"}, "its listing is asked for"
-    assert {name.partition("-")[0] for name in shown.texts()} == {"right"}
+    pinned = run("n=4096", "kind=float32", "piece=128", "provider=[left,blocks]")
+    assert pinned.by_origin().keys() == {"left", "odd-name.cu"}
+    assert {name.partition("-")[0] for name in pinned.texts} == {"left", "odd"}, "others' texts went"
+    monkeypatch.setattr(code_target, "READER", "another way to disassemble")
+    code_target.reader.cache_clear()
+    assert not run("n=4096", "kind=float32", "piece=128", "provider=[left,blocks]").nothing
+    code_target.reader.cache_clear()
 
 
 @of_planted
 @needs_nvcc
-def test_a_clone_knows_by_the_builds_report_that_its_rows_are_of_libraries_not_built_there(
+def test_a_clone_knows_by_its_rows_and_the_builds_report_that_there_is_nothing_to_compile(
     tmp_path: Path,
     planted: Path,
     run: Callable[..., Work],
@@ -550,99 +474,35 @@ def test_a_clone_knows_by_the_builds_report_that_its_rows_are_of_libraries_not_b
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shutil.rmtree(Place.for_kernel(loading.load(str(planted))).output)
-    (planted / "factor.cuh").write_text("#define FACTOR 0.5\n")
-    edit(planted / "odd-name.cu", "T(0.5)", "T(FACTOR)")
-    edit(
-        planted / "odd-name.cu",
-        "namespace two_of_each {\n\nt",
-        '#include "factor.cuh"\nnamespace two_of_each {\nt',
-    )
     monkeypatch.setattr(build.inductor, "is_tried", lambda: True)
     words = (f"kernel={planted}", "device=cpu", f"output={tmp_path}/results", "architectures=[90]")
     monkeypatch.setattr(sys, "argv", ["build", *words])
     with pytest.raises(SystemExit, match="0"):
         run_each("build", BuildConfig, build.run)
     few = ("kind=float32", "piece=128", "provider=[left,blocks,grids]")
-    cuda = "provider=[blocks,grids]"
     first = run(*few)
-    assert first.cuda == [("odd-name.cu", "90"), ("halves.cu", "90")]
     commit(tmp_path, "results", planted.name)
     clone = tmp_path / "clone"
     git(tmp_path, "clone", "--quiet", ".", str(clone))
     monkeypatch.setattr(extension, "ROOT", clone)
-
-    def libraries() -> set[str]:
-        return {path.name for path in clone.rglob("*.so")}
-
-    for lazily in ("true", "false"):
-        cloned = run(*few, f"lazily={lazily}", folder=clone)
-        assert cloned.nothing and cloned.rows() == first.rows() and not cloned.texts()
+    cloned = run(*few, folder=clone)
+    assert cloned.nothing and cloned.rows == first.rows and not cloned.texts
     assert not (clone / "build").exists()
 
-    # What no report tells is built, and comes out as made of the same.
-    (report,) = (clone / "results/build/two_of_each").glob("*.json")
-    reported = report.read_text()
-    told = json.loads(reported)
-    del told["made_of"]["odd-name.cu"]
-    report.write_text(json.dumps(told))
-    unreported = run(cuda, folder=clone)
-    assert unreported.nothing and libraries() == {"odd-name.so"}
-    assert unreported.rows() == [row for row in first.rows() if row.get("source")]
-
-    # Nor does it tell of what has changed since.
-    report.write_text(reported)
-    edit(clone / planted.name / "factor.cuh", "0.5", "0.25")
-    edited = run(cuda, folder=clone)
-    assert edited.cuda == [("odd-name.cu", "90")] and libraries() == {"odd-name.so"}
-    assert edited.shown("halves.cu") == first.shown("halves.cu")
-    assert edited.rows()[0]["basis"] != first.shown()["odd-name.cu"][0]["basis"]
-
-    # Functions that are to be shown are taken apart, and so built.
+    # A listing is asked for: its library is built.
     shown = run("provider=grids", folder=clone)
-    assert shown.cuda == [("halves.cu", "90")] and libraries() == {"odd-name.so", "halves.so"}
-    assert shown.rows() == [row for row in first.rows() if row.get("source") == "halves.cu"]
+    assert {path.name for path in clone.rglob("*.so")} == {"halves.so"}
+    assert shown.rows == [row for row in first.rows if row.get("source") == "halves.cu"]
 
-    # A report that is wrong is no basis of any row.
-    told["made_of"]["halves.cu"]["inputs"] = {}
-    report.write_text(json.dumps(told))
+    # A report with wrong inputs is no basis of any row.
+    shutil.rmtree(clone / "build")
+    (report,) = (clone / "results/build/two_of_each").glob("*.json")
+    content = json.loads(report.read_text())
+    content["made_of"]["halves.cu"]["inputs"] = {}
+    report.write_text(json.dumps(content))
     wrong = said_here("provider=grids", kernel=str(clone / planted.name), folder=clone)
     assert wrong.code == 2
     assert "two_of_each/halves.cu was built from other files than were known of before" in wrong.err
-
-
-@of_planted
-@needs_nvcc
-def test_what_stays_is_what_would_come_out_the_same(
-    tmp_path: Path, run: Callable[..., Work], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    few = ("kind=float32", "piece=128", "team=4", "provider=[left,right,blocks]")
-    first = run(*few)
-    lost = first.shown("right")["right"][0]["artifact"]
-    (tmp_path / "artifacts" / lost).unlink()
-    of_text = [row for row in first.rows() if row["artifact"] == lost]
-    found = run(*few)
-    assert found.triton == [("right", "90")] * len(of_text), "those whose text was lost"
-    assert found.rows() == first.rows()
-
-    more = run("architectures=[80,90]", *few)
-    assert {architecture for _, architecture in (*more.triton, *more.cuda)} == {"80"}
-    assert len(more.rows()) == 2 * len(first.rows())
-
-    pinned = run("n=4096", "kind=float32", "piece=128", "provider=[left,blocks]")
-    assert pinned.nothing
-    assert pinned.shown().keys() == {"left", "odd-name.cu"}
-    assert {row["point"]["problem"]["n"] for row in pinned.shown("left")["left"]} == {4096}
-    assert {name.partition("-")[0] for name in pinned.texts()} == {"left", "odd"}, "others' texts went"
-
-    part = run("provider=blocks", "function=by_block")
-    assert part.cuda == [("odd-name.cu", "90")], "rows of some functions are not those of all"
-    run(*few)
-    monkeypatch.setattr(code_target, "reader", lambda: "another way to take apart")
-    other = run(*few)
-    assert (other.providers, other.cuda) == ({"left", "right"}, [("odd-name.cu", "90")])
-    (path,) = (tmp_path / "results/codegen/two_of_each").glob("*.jsonl")
-    path.write_text("{}\n")
-    assert run(*few).providers == {"left", "right"}
 
 
 @of_planted
@@ -680,18 +540,17 @@ def test_a_source_that_does_not_compile_leaves_the_others(
     assert alone.err.startswith("error: two_of_each/odd-name.cu does not compile:")
 
 
-def scope_of_gpu(planted: Path, tmp_path: Path) -> CodeTarget:
-    """Of a kernel on a GPU that is not there."""
+def target_of_gpu(planted: Path, tmp_path: Path) -> CodeTarget:
+    """A kernel on a GPU that is not there."""
     loaded = loading.load(str(planted))
     environment = fingerprint(device.resolve("cpu")).model_copy(update={"compute_capability": "9.0"})
     identity = Identity(loaded, environment, TimingSettings(min_samples=5, max_seconds=0.05), 0)
     gpu = device.Device(kind="cuda", name="Planted GPU", uuid="GPU-planted")
-    return CodeTarget(loaded, identity, gpu, ("90",), None, tmp_path / "artifacts", None, False)
+    return CodeTarget(loaded, identity, gpu, ("90",), None, tmp_path / "artifacts", None)
 
 
-def code_of(target: CodeTarget, rows: Sequence[CodeRow], warn: Callable[[str], None]) -> CudaCode:
-    """The rows of CUDA points, of which an earlier run left some."""
-    return CudaCode(code_target.KnownCode(target, rows, ()), code_target.Texts(target), warn)
+def code_of(target: CodeTarget, warn: Callable[[str], None]) -> CudaCode:
+    return CudaCode(target, code_target.Texts(target), warn)
 
 
 @of_planted
@@ -700,10 +559,10 @@ def test_launches_are_rows_of_their_points_and_unknown_ones_are_said(
     tmp_path: Path, planted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a GPU would tell them, of which there is none here."""
-    target = scope_of_gpu(planted, tmp_path)
+    target = target_of_gpu(planted, tmp_path)
     loaded, identity = target.loaded, target.identity
     said: list[str] = []
-    made = code_of(target, (), said.append)
+    made = code_of(target, said.append)
     found = library.library_of(loaded, "odd-name.cu")
     (function,), _ = found.functions("90")
     several, other, refused = (
@@ -713,30 +572,23 @@ def test_launches_are_rows_of_their_points_and_unknown_ones_are_said(
     launches = {
         identity.key(several): [
             Launched(None, "void at::native::copy<float>(float*)", 64, 0),
-            Launched(function.numbers, function.name, 96, 1000, "by_block"),
+            Launched(function, function.name, 96, 1000, "by_block"),
         ],
         identity.key(other): [Launched(None, "renamed<float>", 64, 0)],
         identity.key(refused): [],
     }
-    joined = made.of_launches(found, [function.name], [several, other, refused], launches)
-    assert {point: len(some) for point, some in joined.items()} == {several: 1, other: 0, refused: 0}
-    (row,) = joined[several]
-    assert (row.function, row.key, row.native) == ("by_block<float>", identity.key(several), True)
+    (row,) = made.of_launches(found, [function], [several, other, refused], launches)
+    assert (row.point, row.function, row.key, row.native) == (
+        several,
+        "by_block<float>",
+        identity.key(several),
+        True,
+    )
     assert (row.threads, row.shared, row.strategy, row.launch_known) == (96, 1000, "by_block", True)
     (sentence,) = said
     assert (
         "CUDA points without a row: 1, for example blocks-float32-2. They launch renamed<float>" in sentence
     )
-
-    # Of points that are known nothing is launched again.
-    of_library = made.rows([], alone=False)
-    assert of_library == []
-    listed = made._of_library(found, "90")
-    assert [one.artifact for one in listed] == [row.artifact]
-    again = code_of(target, [*listed, row], said.append)
-    monkeypatch.setattr(library.CudaLibrary, "functions", None)
-    assert again.rows([several], alone=True) == [*listed, row]
-    assert again.known.kept == 2
     assert CodeRow.model_validate_json(row.model_dump_json()) == row
 
 
@@ -746,9 +598,9 @@ def test_launches_that_fail_beside_others_are_tried_alone(
     tmp_path: Path, planted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a GPU would tell them, of which there is none here."""
-    target = scope_of_gpu(planted, tmp_path)
+    target = target_of_gpu(planted, tmp_path)
     loaded = target.loaded
-    made = code_of(target, (), print)
+    made = code_of(target, print)
     found = library.library_of(loaded, "odd-name.cu")
     (function,), _ = found.functions("90")
     one, other = (
@@ -779,29 +631,6 @@ def test_launches_that_fail_beside_others_are_tried_alone(
     rows = made.rows([one, other], alone=True)
     assert [row.point for row in rows] == [None, one, other]
     assert asked == [(False, [one, other]), (True, [other])]
-
-
-@of_planted
-@needs_nvcc
-def test_of_a_library_that_is_known_only_what_a_call_tells_is_added(
-    tmp_path: Path, planted: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a GPU would tell it, of which there is none here: its library is taken apart once."""
-    target = scope_of_gpu(planted, tmp_path)
-    identity = target.identity
-    point = Point(kernel="two_of_each", provider="blocks", problem=Values({"n": 1, "kind": "float32"}))
-    seen = launches.DeviceLaunch(
-        name="by_block<float>", threads=64, blocks=1, registers=8, shared=500, duration_us=1.0
-    )
-    monkeypatch.setattr(launches, "observe", lambda *_: {identity.key(point): [seen]})
-    monkeypatch.setattr(launches, "reported", lambda *_: {})
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    whole = code_of(target, (), print).rows([point], alone=True)
-    assert [row.point for row in whole] == [None, point]
-    assert whole[1].mix == whole[0].mix and (whole[1].threads, whole[1].shared) == (64, 500)
-    monkeypatch.setattr(library.CudaLibrary, "functions", None)
-    assert code_of(target, whole[:1], print).rows([point], alone=True) == whole
 
 
 @needs_nvcc

@@ -78,5 +78,5 @@ def test_stages_output_is_passed_through_and_logged_and_a_table_ends_it(
     out, err = capfd.readouterr()
     assert "failed to reproduce 'sweep'" in out
     assert err == (
-        "error: dvc repro failed, as its last lines say. All that was said is in local/repro.log.\n"
+        "error: dvc repro failed, as its last lines say. Its whole output is in local/repro.log.\n"
     )

@@ -142,7 +142,7 @@ def test_clean_providers_are_checked_together_and_written_down(
     calls = [json.loads(line) for line in asked.read_text().splitlines()]
     assert [call["tool"] for call in calls] == ["memcheck", "racecheck"], "one process a tool"
     words = " ".join(calls[0]["words"])
-    assert "--target-processes application-only" in words and "-m pipeline.inspection.sanitized" in words
+    assert "--target-processes application-only" in words and "-m pipeline.inspection.sanitizer" in words
     assert "--padding 1024" in words
     assert calls[0]["plan"]["where"] == "softmax"
     printed = capsys.readouterr().out

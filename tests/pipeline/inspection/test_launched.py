@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.inspection.disassembler import Resources
+from pipeline.inspection.disassembler import Analysis, Resources
 from pipeline.inspection.launches import DeviceLaunch as Seen
 from pipeline.inspection.launches import joined
-from pipeline.inspection.library import CudaNumbers, is_for, known_name
-from pipeline.inspection.sass import mix
+from pipeline.inspection.library import CudaFunction, is_for, known_name
 from pipeline.store.record import Launch as Told
 
 
-def function(name: str, shared: int = 0) -> CudaNumbers:
-    return CudaNumbers(name, "90", Resources(registers=32, shared=shared, stack=0), mix(()))
+def function(name: str, shared: int = 0) -> CudaFunction:
+    return CudaFunction(name, "90", Analysis(name, Resources(registers=32, shared=shared, stack=0), ()), None)
 
 
 FUNCTIONS = [
