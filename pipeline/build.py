@@ -5,8 +5,8 @@
     python -m pipeline.build kernel=path/to/a/folder
 
 CUDA sources are compiled for this machine's GPU. Without a GPU that takes minutes for nothing that could run,
-and they are left out unless ``architectures`` are named. With lazily=true a kernel is left as it is whose
-report is of these sources and compilers: its libraries are built once a point needs them.
+and they are left out unless ``architectures`` are named. With lazily=true a kernel whose report is of these
+sources and compilers is left as it is: its libraries are built once a point needs them.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from pipeline.toolchain.resources import BuildReport, FunctionResources
 
 
 def build_kernel(place: Place, sources: Sequence[str], architectures: Sequence[str] | None) -> BuildReport:
-    """Build a kernel's sources and say what came of it.
+    """Build a kernel's sources and report on them.
 
-    A machine without a GPU can do without CUDA: where it has no nvcc or no ``architectures`` are asked for,
-    CUDA sources are left out with a remark. Raises UserError where anything else can't be built.
+    A machine without a GPU skips CUDA sources with a remark where it has no nvcc, or no ``architectures`` are
+    given. Raises UserError where another source can't be built.
     """
     remarks = []
     wanted = list(sources)
@@ -66,7 +66,7 @@ def build_kernel(place: Place, sources: Sequence[str], architectures: Sequence[s
 
 
 def without_cuda(architectures: Sequence[str] | None) -> str:
-    """Why CUDA sources are left out on a machine without a GPU; empty where they are not."""
+    """The reason why a machine without a GPU skips CUDA sources; empty where it builds them."""
     if architectures is None:
         return f"no GPU here runs it; architectures=[{extension.WITHOUT_GPU}] compiles it nevertheless."
     try:
@@ -117,7 +117,7 @@ def run(configs: Sequence[BuildConfig]) -> None:
 
 
 def side_by_side(configs: Sequence[BuildConfig], chosen: device.Device) -> list[BuildReport | UserError]:
-    """What came of each kernel, as many at a time as there are cores."""
+    """The report or the error of each kernel; builds as many at a time as there are cores."""
 
     def attempt(config: BuildConfig) -> BuildReport | UserError:
         loaded = config.entry.loaded
@@ -149,7 +149,7 @@ def report_path(config: BuildConfig, chosen: device.Device) -> Path:
 
 
 def show(config: BuildConfig, chosen: device.Device, built: BuildReport | UserError) -> None:
-    """Write a kernel's report and print it. Raises what it could not be built for."""
+    """Write a kernel's report and print it. Raises the build's error."""
     if isinstance(built, UserError):
         raise built
     loaded = config.entry.loaded

@@ -1,14 +1,14 @@
-"""Stage ``counters``: what Nsight Compute counts, in a launch of its own that nothing times.
+"""Stage ``counters``: read performance counters by Nsight Compute, in launches that are not timed.
 
     python -m pipeline.counters kernel=softmax
     python -m pipeline.counters kernel=gelu sets=basic
     python -m pipeline.counters kernel=softmax size=4096 sets=[SpeedOfLight,dram__bytes_read.sum]
 
-Looks at the best own configuration by the ledger, the same provider's default one and the baseline, at a
-small, a middle and a large problem, of all kernels in one session of ncu; with presets that look at the
-largest problem alone at the best one and the baseline, unless that is known to launch many kernels, each of
-which takes ncu a second. What was counted is not counted again. Where counters can't be read, the rows say
-why and what to do.
+Takes the best own configuration of the ledger, the same provider's default configuration and the baseline, at
+a small, a middle and a large problem, all kernels in one ncu session. Presets that look at the largest
+problem alone take the best and the baseline, unless the baseline launches many kernels: each takes ncu a
+second. Points that were counted are not counted again. Where counters can't be read, the rows say why and
+what to do.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pipeline.execution.compile_pool import Ahead, Compilers
 from pipeline.inspection import ncu
 from pipeline.inspection.ncu import Unavailable
 from pipeline.inspection.ncu_pages import bound, of_points
-from pipeline.inspection.ncu_session import Counted, PointsToCount, Spent, read, session
+from pipeline.inspection.ncu_session import SessionPoints, SessionResult, read, session
 from pipeline.inspection.target import KernelTarget
 from pipeline.machine import device
 from pipeline.machine.lock import DeviceLock
@@ -44,15 +44,15 @@ from pipeline.store.evidence import CounterRow, ProfileRow, joined, read_lines, 
 from pipeline.store.files import write_atomically
 
 MOST_LAUNCHES = 8
-"""Kernels of a baseline's call that a first look counts."""
+"""Most kernels of a baseline's call that a first look counts."""
 
 MACHINES = (ncu.NO_GPU, ncu.NO_NCU, ncu.NO_PERMISSION, ncu.BUSY)
-"""Why nothing can be counted here, whatever the kernel."""
+"""Reasons why no kernel can be counted on this machine."""
 
 
 def run(configs: Sequence[CountersConfig]) -> None:
-    """Count what is not there yet, of all kernels in one session; write rows and reports, and print what
-    limits each point."""
+    """Count the missing points of all kernels in one session, write rows and reports, and print each point's
+    limit."""
     chosen = device.resolve(configs[0].device)  # once: CUDA_VISIBLE_DEVICES is set on the way
     begun = {config.kernel: begin(config, chosen) for config in configs}
     count([one for one in begun.values() if isinstance(one, Counters) and one.missing])
@@ -67,7 +67,7 @@ def run(configs: Sequence[CountersConfig]) -> None:
 
 
 def begin(config: CountersConfig, chosen: device.Device) -> Counters | UserError:
-    """A kernel's part of the stage, or why it has none."""
+    """A kernel's part of the stage, or the mistake that prevents it."""
     try:
         return Counters(config, KernelTarget(config.entry, chosen, config.timing, config.seed, config.output))
     except UserError as error:
@@ -75,8 +75,8 @@ def begin(config: CountersConfig, chosen: device.Device) -> Counters | UserError
 
 
 def count(stages: Sequence[Counters]) -> None:
-    """Count what is missing of several kernels at once. One that breaks the session, as by its own end or
-    without an end, is counted by itself, and so are those that came after it."""
+    """Count the missing points of several kernels in one session. A kernel that breaks the session, by a
+    crash or a time-out, is counted in a session of its own, and so are the kernels after it."""
     if not stages:
         return
     config, chosen = stages[0].config, stages[0].target.device
@@ -84,7 +84,7 @@ def count(stages: Sequence[Counters]) -> None:
         for stage in stages:
             stage.take(named_report(config.report))
         return
-    wanted = [stage.wanted_now for stage in stages]
+    wanted = [stage.session_points for stage in stages]
     points = sum(len(one.points) for one in wanted)
     alone: Sequence[Counters] = []
     try:
@@ -93,13 +93,11 @@ def count(stages: Sequence[Counters]) -> None:
             stack.enter_context(console.status(f"Counting {points} points …"))
             stack.enter_context(compiling(stages))
             timeout_s = len(stages) * config.timeout_s
-            counted = stack.enter_context(session(wanted, config.seed, config.counted, timeout_s, chosen))
+            result = stack.enter_context(session(wanted, config.seed, config.metrics, timeout_s, chosen))
             for stage, one in zip(stages, wanted, strict=True):
-                if counted.knows(one) or len(stages) == 1:
-                    stage.take(counted)
-            alone = [stage for stage in stages if stage.counted is None]
-            if counted.spent is not None and counted.spent.ready:
-                say(where_time_went(counted.spent, wanted))
+                if result.knows(one) or len(stages) == 1:
+                    stage.take(result)
+            alone = [stage for stage in stages if stage.made is None]
     except Unavailable as unavailable:
         if len(stages) > 1 and unavailable not in MACHINES:
             alone = stages
@@ -112,8 +110,8 @@ def count(stages: Sequence[Counters]) -> None:
 
 @contextmanager
 def compiling(stages: Sequence[Counters]) -> Iterator[None]:
-    """Build the libraries that points need before ncu is started, all at once. What Triton compiles goes into
-    its cache meanwhile, much of it while ncu's process still imports torch."""
+    """Build the points' libraries before ncu starts, all at once. Triton compiles into its cache meanwhile,
+    much of it while ncu's process imports torch."""
     device_kind = stages[0].target.device.kind
     capability = stages[0].target.environment.compute_capability
     if device_kind != "cuda" or capability is None:
@@ -130,26 +128,12 @@ def compiling(stages: Sequence[Counters]) -> Iterator[None]:
             libraries += [
                 ahead.futures[one] for one in points if loaded.kernel.provider(one.provider).extension
             ]
-        wait(libraries)  # one that failed is met again, by the point's own call
+        wait(libraries)  # the point's own call raises a failure again
         yield
 
 
-def where_time_went(spent: Spent, wanted: Sequence[PointsToCount]) -> str:
-    """How the seconds of a session were divided."""
-    names = {Path(one.where).name: spent.of(one.points) for one in wanted}
-    kernels = ", ".join(
-        f"{name} {seconds:.1f}" for name, seconds in sorted(names.items(), key=lambda one: -one[1])
-    )
-    return (
-        f"A session of ncu took {spent.total:.1f} s: {spent.start:.1f} until its process had imported torch, "
-        f"{sum(spent.ready.values()):.1f} to make {len(spent.ready)} points ready, "
-        f"{sum(spent.counted.values()):.1f} to count them, {spent.close:.1f} until ncu had ended, "
-        f"{spent.read:.1f} to read its report. By kernel: {kernels}."
-    )
-
-
-def named_report(report: Path) -> Counted:
-    """What a report holds that the user has named. Raises UserError where it can't be read."""
+def named_report(report: Path) -> SessionResult:
+    """Read the report of ``report=``. Raises UserError where it can't be read."""
     if not report.is_file():
         raise UserError(f"report={report} is not there.")
     try:
@@ -164,8 +148,8 @@ def named_report(report: Path) -> Counted:
 
 
 class Counters:
-    """One run over points of one kernel on one device. ``missing`` are those to count, by key; ``counted`` is
-    what came of them, None before that."""
+    """One run over points of one kernel on one device. ``missing`` are the points to count, by key; ``made``
+    are their rows, None before they are counted."""
 
     def __init__(self, config: CountersConfig, target: KernelTarget) -> None:
         self.config = config
@@ -173,7 +157,7 @@ class Counters:
         name = target.entry.name
         self.path = results.counters_path(target.output, name, target.slug)
         self.folder = config.artifacts / "counters" / name / target.slug
-        self.instrument = digest(config.counted)
+        self.instrument = digest(config.metrics)
         results.asked_for(results.counters_path(config.output, name, target.slug))
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         self.wanted = {self.target.identity.key(one.point): one for one in self.choose()}
@@ -182,16 +166,16 @@ class Counters:
             for key in self.of_many_launches() - self.known.keys():
                 del self.wanted[key]
         self.missing = {key: one for key, one in self.wanted.items() if key not in self.known}
-        self.counted: dict[str, list[CounterRow]] | None = None
+        self.made: dict[str, list[CounterRow]] | None = None
 
     @property
-    def wanted_now(self) -> PointsToCount:
-        """What a session is asked for."""
+    def session_points(self) -> SessionPoints:
+        """The points for a session."""
         points = {key: one.point for key, one in self.missing.items()}
-        return PointsToCount(self.target.entry.loaded.where, points)
+        return SessionPoints(self.target.entry.loaded.where, points)
 
     def choose(self) -> list[Chosen]:
-        """The points to look into. Raises UserError for options that leave none."""
+        """The points of the options. Raises UserError for options that leave none."""
         config, kernel = self.config, self.target.kernel
         points, left_out = self.target.points(
             config.preset.name, config.pin, config.provider, "cuda", config.preset.few
@@ -200,7 +184,7 @@ class Counters:
         if config.provider is None:
             found = best_default_baseline(kernel, points, timed)
             if config.preset.closer == "largest" and any(one.role == "best" for one in found):
-                # A first look: what the fastest of ours does, beside the baseline.
+                # A first look: the fastest of ours beside the baseline.
                 found = [one for one in found if one.role != "default"]
         else:
             found = each_provider(kernel, points, timed)
@@ -213,8 +197,7 @@ class Counters:
         return found
 
     def of_many_launches(self) -> set[str]:
-        """The keys of baselines whose calls launch more kernels than a first look counts, by their
-        profiles."""
+        """The keys of baselines whose profiles show more launches than a first look counts."""
         path = results.profile_path(self.target.output, self.target.entry.name, self.target.slug)
         many = {
             row.key for row in read_lines(path, ProfileRow, warn) if (row.launches or 0.0) > MOST_LAUNCHES
@@ -222,48 +205,47 @@ class Counters:
         return {key for key, one in self.wanted.items() if key in many and one.role == "baseline"}
 
     def read_known(self) -> dict[str, list[CounterRow]]:
-        """By key the rows that need no second look: all kernels of the point were counted, and with the
-        sections that the options name; a preset that names few of them takes what there is. None where a
-        report is named, which is to be read."""
+        """The rows of points that need not be counted again, by key: all kernels of the point were counted,
+        with the sections of the options; a preset with few sections takes any. Empty with ``report=``."""
         if self.config.report is not None:
             return {}
         found: dict[str, list[CounterRow]] = {}
         for row in read_lines(self.path, CounterRow, warn):
             found.setdefault(str(row.key), []).append(row)
-        takes_any = self.config.sets is None and self.config.counted != ("full",)
+        takes_any = self.config.sets is None and self.config.metrics != ("full",)
         return {
             key: rows
             for key, rows in found.items()
             if all(row.status == "ok" and (takes_any or row.instrument == self.instrument) for row in rows)
         }
 
-    def take(self, counted: Counted) -> None:
-        """Make rows of what was counted, and keep the report and this kernel's part of its pages. Raises
-        UserError, with nothing written, where a report that was named holds none of the points."""
+    def take(self, result: SessionResult) -> None:
+        """Make rows of a session's result, and keep the report and this kernel's part of its pages. Raises
+        UserError, with nothing written, where the report of ``report=`` holds none of the points."""
         named = self.config.report
-        if named is not None and counted.found.keys().isdisjoint(self.missing):
+        if named is not None and result.found.keys().isdisjoint(self.missing):
             raise UserError(
                 f"report={named} holds no kernel of these points: it was made on another machine, at "
                 "another commit or for other options, or is cut off; give the options that it was made "
                 "with, or leave report= out to count anew."
             )
         place = named or self.folder / f"{digest(sorted(self.missing))[:8]}.ncu-rep"
-        for page, text in counted.pages.items():
+        for page, text in result.pages.items():
             kept = of_points(text, self.missing)
             write_atomically(self.folder / f"{place.stem}.{page}.csv", masked(kept).encode())
-        if named is None and counted.report is not None:
+        if named is None and result.report is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(counted.report, place)
-        is_kept = named is None and counted.report is not None
+            shutil.copyfile(result.report, place)
+        is_kept = named is None and result.report is not None
         report = str(place.relative_to(self.config.artifacts)) if is_kept else None
-        self.counted = {}
+        self.made = {}
         for key, one in self.missing.items():
-            common = {**self.common(key, one), "tool": counted.tool.name, "report": report}
-            self.counted[key] = rows_of(counted.found.get(key, ()), counted.failures.get(key), common)
+            common = {**self.common(key, one), "tool": result.tool.name, "report": report}
+            self.made[key] = rows_of(result.found.get(key, ()), result.failures.get(key), common)
 
     def give_up(self, unavailable: Unavailable) -> None:
-        """Rows that say why nothing can be counted here."""
-        self.counted = {
+        """Make rows that say why nothing can be counted here."""
+        self.made = {
             key: [
                 CounterRow(
                     **self.common(key, one),
@@ -277,7 +259,7 @@ class Counters:
         }
 
     def common(self, key: str, one: Chosen) -> dict[str, Any]:
-        """What all rows of a point share."""
+        """The fields that all rows of a point share."""
         return {
             **joined(one.point, key),
             "role": one.role,
@@ -287,7 +269,7 @@ class Counters:
 
     def end(self) -> None:
         """Write the rows and print them."""
-        found = {**self.known, **(self.counted or {})}
+        found = {**self.known, **(self.made or {})}
         rows = [
             row.model_copy(update={"role": one.role})
             for key, one in self.wanted.items()
@@ -318,11 +300,11 @@ class Counters:
 def rows_of(
     found: Sequence[Mapping[str, Any]], failure: str | None, common: Mapping[str, Any]
 ) -> list[CounterRow]:
-    """A row for each kernel that a point launched; for a point without any, a row that says so."""
+    """A row for each kernel that a point launched; for a point without a kernel, a row with the reason."""
     rows = []
     for numbers in found:
-        what, sentence = bound(numbers)
-        rows.append(CounterRow(status="ok", bound=what, sentence=sentence, **common, **numbers))
+        limit, sentence = bound(numbers)
+        rows.append(CounterRow(status="ok", bound=limit, sentence=sentence, **common, **numbers))
     if not rows:
         reason = failure or "ncu saw no kernel of it"
         rows.append(CounterRow(status="error", reason=reason, sentence=f"not counted: {reason}", **common))
@@ -330,7 +312,7 @@ def rows_of(
 
 
 def show(rows: Sequence[CounterRow], title: str) -> None:
-    """Print a line a kernel, and below what limits it; where nothing was counted, the reason once."""
+    """Print a line a kernel, and below its limit; where nothing was counted, the reason once."""
     missing = {row.sentence for row in rows if row.status == "unavailable"}
     if missing:
         say(f"{title}: counters are {' '.join(sorted(missing))}.")

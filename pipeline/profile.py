@@ -1,13 +1,13 @@
-"""Stage ``profile``: what a call launches, and where its time goes, by torch.profiler.
+"""Stage ``profile``: record a call's launches and times by torch.profiler.
 
     python -m pipeline.profile kernel=gelu
     python -m pipeline.profile kernel=square provider=torch_square stacks=true
     python -m pipeline.profile kernel=matmul size=4096 tensorboard=outputs/tensorboard
 
-Looks at each provider at a small, a middle and a large problem, at its best configuration by the ledger; with
-presets for a first look at the large one, and of providers that nobody names at those that lead there. Says
-in a sentence what a call launches, and where its time goes. What was profiled is not profiled again, unless
-stacks or TensorBoard's traces are asked for. With stacks there is a flame graph of each point, too.
+Profiles each provider at a small, a middle and a large problem, in its best configuration of the ledger.
+Presets for a first look take the large problem, and without provider= the leading providers. Prints a
+sentence on the launches and times of a call. A point is not profiled again, unless stacks or TensorBoard's
+traces are asked for. Stacks add a flame graph of each point.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
-from time import monotonic
 
 from rich import box
 from rich.table import Table
@@ -46,9 +45,6 @@ from pipeline.store.evidence import ProfileRow, committed, joined, read_lines, w
 from pipeline.store.files import write_atomically
 from pipeline.toolchain import inductor
 
-MOST_TOLD = 4
-"""Providers of which is said how long their points took."""
-
 
 def run(configs: Sequence[ProfileConfig]) -> None:
     """``of_kernel`` for each kernel."""
@@ -58,7 +54,7 @@ def run(configs: Sequence[ProfileConfig]) -> None:
 
 
 def of_kernel(config: ProfileConfig, chosen: device.Device) -> None:
-    """Profile what is not there yet, write rows, tables and traces, and print the sentences."""
+    """Profile the missing points, write rows, tables and traces, and print the sentences."""
     writable(config.tensorboard)
     stage = Profile(config, KernelTarget(config.entry, chosen, config.timing, config.seed, config.output))
     points, left_out = stage.target.points(
@@ -84,8 +80,6 @@ def of_kernel(config: ProfileConfig, chosen: device.Device) -> None:
         stage.show(rows)
     for line in left_out:
         say(line)
-    if told := where_time_went(stage.importing_s, stage.spent):
-        say(told)
     made = [row for row in rows if row.key in missing]
     failed = sum(row.status != "ok" for row in made)
     say(
@@ -103,14 +97,12 @@ class Profile:
         name = target.entry.name
         self.path = results.profile_path(target.output, name, target.slug)
         self.folder = config.artifacts / "profile" / name / target.slug
-        self.importing_s = 0.0
-        self.spent: dict[str, float] = {}  # seconds, by provider
         results.asked_for(results.profile_path(config.output, name, target.slug))
         self.folder.parent.mkdir(parents=True, exist_ok=True)
 
     def known(self) -> dict[str, ProfileRow]:
-        """By key the rows that need no second look: all is well, and their tables and traces are there, which
-        those that are in git may lack."""
+        """The rows of points that need not be profiled again, by key: no error, and their tables and traces
+        are there, which rows in git may lack."""
         if self.config.stacks or self.config.tensorboard is not None:
             return {}
         rows = read_lines(self.path, ProfileRow, warn)
@@ -129,31 +121,27 @@ class Profile:
     def profile(
         self, wanted: Mapping[str, Point], missing: Mapping[str, Point], known: Mapping[str, ProfileRow]
     ) -> list[ProfileRow]:
-        """The rows of the points that are wanted, those that are missing profiled now. Each is in the file as
-        soon as it is there."""
+        """The rows of the wanted points; profiles the missing ones, and writes each row at once."""
         rows = {key: known[key] for key in wanted if key in known}
         write_lines(self.path, rows.values())
         if missing:
             os.environ |= inductor.variables()
             if self.target.device.uuid is not None:
                 os.environ["CUDA_VISIBLE_DEVICES"] = self.target.device.uuid
-            began = monotonic()
-            importlib.import_module("pipeline.execution.instance")  # with torch, before anybody waits for us
-            self.importing_s = monotonic() - began
-            # No live status: its thread would stand in every profile with stacks.
+            importlib.import_module(
+                "pipeline.execution.instance"
+            )  # imports torch before the device is locked
+            # No live status: its thread would be in every profile with stacks.
             say(f"Profiling {self.target.entry.name} …")
             with DeviceLock(self.target.device, self.config.wait_s, warn):
                 for key, point in missing.items():
-                    began = monotonic()
                     rows[key] = self.profiled(key, point)
-                    spent = self.spent.get(point.provider, 0.0)
-                    self.spent[point.provider] = spent + monotonic() - began
                     rows = {one: rows[one] for one in wanted if one in rows}
                     write_lines(self.path, rows.values())
         return list(rows.values())
 
     def profiled(self, key: str, point: Point) -> ProfileRow:
-        """The row of one point; its table and its trace are written."""
+        """Profile one point, and write its table and its trace."""
         import torch
 
         from pipeline.execution import instance
@@ -167,13 +155,13 @@ class Profile:
             found = instance.standalone(self.target.entry.loaded.where, point)
             inputs = found.inputs(torch.device(kind), self.config.seed)
             seen = record(found.call, inputs, key, self.config.stacks, self.config.tensorboard)
-        except Exception as error:  # whatever a provider raises is its own row's fate
+        except Exception as error:  # a provider may raise anything; its row says so
             reason = " ".join(tracebacks.named(error).split())[:500]
             return ProfileRow(status="error", reason=reason, sentence=f"not profiled: {reason}", **common)
         finally:
             for path in self.config.tensorboard.glob(f"{key}.*") if self.config.tensorboard else ():
                 path.write_text(masked(path.read_text()))
-        # Not with_suffix: what stands behind the last dot of a point's name is no suffix.
+        # Not with_suffix: a point's name may have dots.
         table_path, trace_path = (
             self.folder / f"{file_name(point)}{suffix}" for suffix in (".txt", ".json.gz")
         )
@@ -228,7 +216,7 @@ class Profile:
 
 
 def writable(folder: Path | None) -> None:
-    """Raises UserError for a folder of TensorBoard's that can't be written, before anything is profiled."""
+    """Raises UserError for a TensorBoard folder that can't be written."""
     if folder is None:
         return
     try:
@@ -242,7 +230,7 @@ def writable(folder: Path | None) -> None:
 
 
 def sentence(found: Profiled, kind: str) -> str:
-    """What the table shows."""
+    """The row's sentence: operators, launches, and times of a call."""
     counts = Counter(found.outermost)
     calls = found.chain or ", ".join(f"{name}" + f" x{n}" * (n > 1) for name, n in counts.items())
     if kind == "cpu":
@@ -262,16 +250,6 @@ def sentence(found: Profiled, kind: str) -> str:
     )
 
 
-def where_time_went(importing_s: float, spent: Mapping[str, float]) -> str:
-    """How long the points took together, and whose took the longest. The first point of a stage waits for the
-    profiler itself, and what a provider compiles counts."""
-    if not spent:
-        return ""
-    most = sorted(spent, key=lambda name: -spent[name])[:MOST_TOLD]
-    parts = ", ".join(f"{name} {spent[name]:.1f}" for name in most)
-    return f"It took {importing_s:.1f} s to import torch and {sum(spent.values()):.1f} to profile: {parts}."
-
-
 def short(name: str) -> str:
     """A device kernel's name without result, namespaces and parameters, its template arguments cut short."""
     plain = re.sub(r"\((?!anonymous).*$", "", name.removeprefix("void "))
@@ -285,7 +263,7 @@ def name_of(point: Point) -> str:
 
 
 def table(rows: Sequence[ProfileRow], title: str) -> Table:
-    """A row a point: what a call costs and launches; or why there is nothing to tell."""
+    """A row a point: a call's launches and times, or the error."""
     shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     shown.add_column("point", overflow="fold")
     for name in ("launches", "device us", "host us"):

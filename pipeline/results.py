@@ -7,15 +7,14 @@
 
 ``merge`` takes ledgers, finals, comparisons, profiles, counters, generated code, build reports, environments,
 ceilings and the records of ad-hoc sweeps. Of a point that both have measured by the same settings the newer
-row counts, and each file says in what such rows differ. Where no time tells which is newer, the rows here
-stay. Merging twice changes nothing, and a merge that was killed is completed by the same command. All is read
-as data: each row has to be a whole one of this version whose digests fit, and is written anew. Links, plots,
-listings and traces are left out. A CPU's results stay on its host.
+row counts, and each file says in what such rows differ. Where no time tells the newer row, the rows here
+stay. Merging twice changes nothing, and a merge that was killed is completed by the same command. All files
+are read as data: each row has to be whole, of this version and with fitting digests, and is written anew.
+Links, plots, listings and traces are left out. A CPU's results stay on its host.
 
-``prune`` removes rows that are old by a part of their key that is not what it would be now: the kernel has no
-such point any more, its provider runs another source, another version of the measuring code times and
-verifies, or the machine has another environment. No other command removes a row for being old. With rows go
-the lines of runs that no row names any more.
+``prune`` removes old rows: rows with a part of their key that differs from today's, as the kernel has no such
+point, the provider has another source, the measuring code another version, or the machine another
+environment. No other command removes old rows. The lines of runs that no row names go, too.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from pipeline.toolchain.resources import BuildReport
 ALL = "all"
 
 MOST_WARNINGS = 20
-"""Past this, sentences about what was skipped are counted and not printed."""
+"""Most sentences on skipped rows that are printed; the others are counted."""
 
 
 def run(config: ResultsConfig) -> None:
@@ -51,7 +50,7 @@ def run(config: ResultsConfig) -> None:
 
 
 def merge(config: ResultsConfig) -> None:
-    """Say what would be taken, and take it with write=true."""
+    """Print the rows and files that a merge would take, and take them with write=true."""
     if config.source is None:
         raise UserError(
             "source is missing: write python -m pipeline.results merge FOLDER with the results of another "
@@ -78,7 +77,7 @@ def merge(config: ResultsConfig) -> None:
 
 
 def prune(config: ResultsConfig) -> None:
-    """Say what is old, and remove it with write=true."""
+    """Count old rows, and remove them with write=true."""
     if not config.output.is_dir():
         raise UserError(f"output={config.output} is not a folder with results.")
     name = config.kernel if config.kernel == ALL else catalog.find(config.kernel).name

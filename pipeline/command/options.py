@@ -178,8 +178,8 @@ class CountersConfig(PointsConfig):
     wait_s: float | None = Field(ge=0)
 
     @property
-    def counted(self) -> tuple[str, ...]:
-        """What is counted of each kernel."""
+    def metrics(self) -> tuple[str, ...]:
+        """ncu's set, or its sections and metrics."""
         return self.sets or self.preset.sets
 
 

@@ -1,4 +1,4 @@
-"""Tables of generated code for a terminal: one row a program, and two variants side by side."""
+"""Tables of generated code for a terminal: a row a program, and two variants side by side."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pipeline.store.evidence import CodeRow
 
 
 def label(row: CodeRow) -> str:
-    """A row's configuration as people write it; a CUDA function by its name."""
+    """A row's configuration; the name and threads of a CUDA function."""
     if row.point is None or row.language == "cuda":
         return f"{row.function} {row.threads}t"
     return notation.label(row.point)
 
 
 def words(row: CodeRow) -> str:
-    """The words of a row's problem; a CUDA function's own are in its name."""
+    """The words of a row's problem; empty for a CUDA function, whose name has them."""
     return "" if row.point is None or row.language == "cuda" else notation.words(row.point)
 
 
@@ -40,7 +40,7 @@ THREADS = "256t: threads of a block, where no launch is known the most that the 
 
 
 def table(rows: Sequence[CodeRow], title: str) -> RenderableType:
-    """The programs, each once, and below them what could not be compiled."""
+    """The programs, each once, and below them the errors."""
     columns = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     columns.add_column("variant", overflow="fold")
     for name in ("words", "arch"):
@@ -79,7 +79,7 @@ NUMBERS = ("registers", "shared", "stack", "threads", "blocks_per_sm", "occupanc
 
 
 def comparison(a: tuple[str, CodeRow], b: tuple[str, CodeRow]) -> Table:
-    """What differs between two rows, a number a line; what is equal is left out and named below."""
+    """The numbers in which two rows differ, a line each; equal numbers are named below."""
     title = " against ".join(f"{text} ({_about(row)})" for text, row in (a, b))
     shown = Table("", title=Text(title), box=box.SIMPLE_HEAD)
     for text, _ in (a, b):

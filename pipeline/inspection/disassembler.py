@@ -1,7 +1,7 @@
-"""cuobjdump and nvdisasm: which ones this machine has, and what they say of a cubin or a library.
+"""Run cuobjdump and nvdisasm on a cubin or a library.
 
-They come with a CUDA toolkit, as packages from PyPI, and inside Triton's own package. The newest is taken,
-for an older one can't read what a newer assembler wrote.
+They come with a CUDA toolkit, as packages from PyPI, and inside Triton's own package. The newest pair is
+taken: an older one can't read a newer assembler's code.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ NO_TOOLS = (
 
 
 class Resources(Record):
-    """What a function asks of a multiprocessor: registers a thread, bytes of static shared memory a block,
-    bytes of stack a thread."""
+    """A function's registers a thread, bytes of static shared memory a block, bytes of stack a thread."""
 
     registers: int
     shared: int
@@ -42,7 +41,7 @@ class Resources(Record):
 
 @dataclass(frozen=True)
 class Analysis:
-    """A function of a cubin: what it uses, and its instructions."""
+    """A function of a cubin: its resources and its instructions."""
 
     symbol: str
     resources: Resources
@@ -58,7 +57,7 @@ class Tools:
 
     def analyse(self, cubin: Path, arch: str, sources: Sources = REPOSITORY) -> tuple[list[Analysis], str]:
         """The functions of a cubin for a compute capability, and its SASS as text. Raises UserError for a
-        file that is none."""
+        file that is no cubin."""
         text = self._run("nvdisasm", "-c", "-gi", cubin)
         used = usage(self._run("cuobjdump", "-res-usage", cubin), arch)
         try:
@@ -70,7 +69,7 @@ class Tools:
         return [Analysis(f.symbol, used[f.symbol], f.instructions) for f in functions], text
 
     def extract(self, library: Path, folder: Path) -> tuple[list[Path], list[Path]]:
-        """Write the cubins and the PTX that a library holds into a folder; the paths of both."""
+        """Write a library's cubins and PTX into a folder; returns the paths of both."""
         for option in ("-xelf", "-xptx"):
             self._run("cuobjdump", option, "all", library.absolute(), cwd=folder)
         return sorted(folder.glob("*.cubin")), sorted(folder.glob("*.ptx"))
@@ -87,7 +86,7 @@ class Tools:
 
 @cache
 def find_tools() -> Tools:
-    """The newest pair of programs. Raises UserError with the way to get them when there is none."""
+    """The newest pair of programs. Raises UserError that says how to install them."""
     found = [tools for folder in dict.fromkeys(_folders()) if (tools := _tools_in(folder))]
     if not found:
         raise UserError(NO_TOOLS)
@@ -122,8 +121,8 @@ def _tools_in(folder: Path) -> Tools | None:
 
 
 def usage(text: str, arch: str) -> dict[str, Resources]:
-    """What ``cuobjdump -res-usage`` prints, by function."""
-    # From compute capability 9.0 on it counts what the system reserves of every block.
+    """Read the output of ``cuobjdump -res-usage``, by function."""
+    # From compute capability 9.0 on it includes the system's reserve of every block.
     reserved = RESERVED_SHARED if int(arch.rstrip("af")) >= 90 else 0
     found = {}
     for match in re.finditer(r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+)", text):

@@ -1,4 +1,4 @@
-"""An annotated listing: one function's code in blocks, each under the source line that it was made for."""
+"""Write an annotated listing: a function's code in blocks, each under its source line."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pipeline.points import notation
 from pipeline.store.evidence import CodeRow
 
 Row = tuple[SourceLine | None, str, str]
-"""A line of code: where it comes from, its text, and what it does."""
+"""A line of code: its source line, its text, and a note."""
 
 
 def of_ptx(entry: PtxFunction, sources: Sources) -> list[str]:
-    """PTX, from the entry and what it declares to its last statement."""
+    """List PTX, from the entry and its declarations to the last statement."""
     registers = ", ".join(f"{count} {kind}" for kind, count in entry.registers.items())
     head = [
         f".entry {entry.symbol}({', '.join(entry.parameters)}) {' '.join(entry.directives)}".rstrip(),
@@ -27,7 +27,7 @@ def of_ptx(entry: PtxFunction, sources: Sources) -> list[str]:
 
 
 def of_sass(instructions: Sequence[Instruction], sources: Sources) -> list[str]:
-    """SASS, each instruction with its offset; and what its lines can't tell."""
+    """List SASS, each instruction with its offset; a remark names inlined files."""
     foreign = {
         sources.relative(one.line.file)
         for one in instructions
@@ -45,7 +45,7 @@ def of_sass(instructions: Sequence[Instruction], sources: Sources) -> list[str]:
 
 
 def sass_note(instruction: Instruction) -> str:
-    """What an instruction does, for a reader of a listing; empty where its own text says it."""
+    """A note on an instruction; empty for a self-explanatory one."""
     when = ""
     if instruction.predicate and instruction.name not in ("BRA", "EXIT"):
         name = instruction.predicate.lstrip("@!")
@@ -68,7 +68,7 @@ NOTES = (
 
 
 def blocks(rows: Iterable[Row], sources: Sources) -> list[str]:
-    """Rows that follow each other and come from one line stand under it."""
+    """Group consecutive rows of one source line under that line."""
     lines = []
     for line, group in groupby(rows, key=lambda row: row[0]):
         lines.append("")
@@ -80,8 +80,8 @@ def blocks(rows: Iterable[Row], sources: Sources) -> list[str]:
 
 
 def heading(row: CodeRow) -> list[str]:
-    """What a listing begins with: which function for what, and what it uses, in sentences."""
-    lines = [f"{row.kernel}/{_of(row)}, sm_{row.architecture}: {row.function} ({row.compiler})"]
+    """The head of a listing: the function, its point, and its resources."""
+    lines = [f"{row.kernel}/{_origin(row)}, sm_{row.architecture}: {row.function} ({row.compiler})"]
     if row.mix is None:
         return lines
     mix = row.mix
@@ -100,8 +100,8 @@ def heading(row: CodeRow) -> list[str]:
     return lines
 
 
-def _of(row: CodeRow) -> str:
-    """The configuration and the words of the problem that a function was compiled for, or its source."""
+def _origin(row: CodeRow) -> str:
+    """The configuration and the problem's words that a function was compiled for, or its source file."""
     if row.point is None:
         return str(row.source)
     parts = [row.point.provider, notation.words(row.point), notation.configuration(row.point)]

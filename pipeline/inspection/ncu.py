@@ -1,4 +1,4 @@
-"""Nsight Compute's command line: which one this machine has, how it is run, and why it may not be able to."""
+"""Nsight Compute's command line: find it, run it, and explain why it can't count."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OLDEST = (2022, 3)
 """The version that came with CUDA 11.8, the first for Hopper."""
 
 INSTALLED = Path("/opt/nvidia/nsight-compute")
-"""Where its own package puts it, a folder a version."""
+"""The folder of its own package, with a folder a version."""
 
 SETS = ("basic", "detailed", "full")
 
@@ -30,11 +30,11 @@ EXTRA = (
     *(f"l1tex__t_sectors_pipe_lsu_mem_local_op_{op}.sum" for op in ("ld", "st")),
     *("dram__bytes_read.sum", "dram__bytes_write.sum"),
 )
-"""Counters that a row needs and not every set has."""
+"""Metrics of rows that not every set has."""
 
 
 class Unavailable(Exception):  # noqa: N818 - a state of this machine, no error
-    """Counters can't be read here; why, and what to do about it."""
+    """Counters can't be read here: the reason, and the fix."""
 
     def __init__(self, reason: str, fix: str) -> None:
         super().__init__(f"{reason}: {fix}")
@@ -43,7 +43,7 @@ class Unavailable(Exception):  # noqa: N818 - a state of this machine, no error
 
 
 class UnreadableError(Exception):
-    """A file that ncu can't show as a report; the text is what ncu says of it."""
+    """A file that ncu can't show as a report; the text is ncu's message."""
 
 
 NO_GPU = Unavailable("this machine has no NVIDIA GPU", "run the stage on a host that has one")
@@ -77,18 +77,18 @@ class Ncu:
     def profile(
         self, command: Sequence[str], report: Path, metrics: Sequence[str], timeout_s: float, cwd: Path
     ) -> None:
-        """Run a command under ncu and write what it counts to ``report`` (``.ncu-rep``).
+        """Run a command under ncu and write its report to ``report`` (``.ncu-rep``).
 
-        Only what the command does between cudaProfilerStart and cudaProfilerStop is counted. The clocks are
-        left as they are, and the caches are cleared before each kernel. Processes that the command starts,
-        as compilers, are not watched. A command that launches no kernel leaves no report. Raises Unavailable.
+        ncu counts kernels between cudaProfilerStart and cudaProfilerStop, leaves the clocks as they are, and
+        clears the caches before each kernel. It ignores processes that the command starts. A command that
+        launches no kernel leaves no report. Raises Unavailable.
         """
         report.parent.mkdir(parents=True, exist_ok=True)
         fixed = ["--profile-from-start", "off", "--nvtx", "--clock-control", "none"]
         fixed += ["--target-processes", "application-only"]
         fixed += ["--force-overwrite", "--export", str(report.with_suffix(""))]
         said = ""
-        # A counter that this GPU lacks makes ncu give up; the set alone always works.
+        # ncu gives up over a metric that this GPU lacks; the set alone always works.
         for extra in (["--metrics", ",".join(EXTRA)], []):
             words = [str(self.path), *fixed, *selection(metrics, extra), *command]
             report.unlink(missing_ok=True)
@@ -109,7 +109,7 @@ class Ncu:
     def page(self, report: Path, page: str) -> str:
         """A page of a report (``raw``, ``details``) as CSV. Raises UnreadableError where there is none."""
         units = ["--print-units", "base"] if page == "raw" else []
-        # By the user's locale a comma could begin a fraction.
+        # In some locales a comma begins a fraction.
         plain = os.environ | {"LC_ALL": "C"}
         words = [str(self.path), "--import", str(report), "--page", page, "--csv", *units]
         for nvtx in (["--nvtx"], []):  # not every version takes the option with a report
@@ -158,7 +158,7 @@ def _candidates(environment: Mapping[str, str], installed: Path) -> Iterator[Pat
 
 
 def _run(words: Sequence[str], **how: Any) -> subprocess.CompletedProcess[str]:
-    """Run ncu and read what it prints, also where a kernel's name or a range's is of no known encoding."""
+    """Run ncu and read its output, also with names in an unknown encoding."""
     return subprocess.run(words, capture_output=True, encoding="utf-8", errors="replace", check=False, **how)
 
 
@@ -174,7 +174,7 @@ def _ncu_at(path: Path) -> Ncu | None:
 
 
 def why(said: str) -> Unavailable:
-    """What ncu's output says of why it counted nothing."""
+    """The reason in ncu's output why it counted nothing."""
     if "ERR_NVGPUCTRPERM" in said:
         return NO_PERMISSION
     if re.search(r"profiler is already|already in use|driver resource was unavailable", said, re.IGNORECASE):
@@ -183,7 +183,7 @@ def why(said: str) -> Unavailable:
 
 
 def last_word(said: str) -> str:
-    """Of ncu's output its first error, or else its last line."""
+    """The first error in ncu's output, or else its last line."""
     errors = re.findall(r"^==ERROR==\s*(.+)$", said, re.MULTILINE)
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     last = errors[0] if errors else (lines[-1] if lines else "it says nothing")
@@ -191,5 +191,5 @@ def last_word(said: str) -> str:
 
 
 def launched_nothing(said: str) -> bool:
-    """Whether ncu's output says that all went well, and there was no kernel to count."""
+    """Whether ncu succeeded, and there was no kernel to count."""
     return "No kernels were profiled" in said and "==ERROR==" not in said

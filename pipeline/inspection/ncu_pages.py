@@ -1,4 +1,4 @@
-"""Nsight Compute's counters as rows: read from its CSV pages, joined to points by NVTX range, explained."""
+"""Read Nsight Compute's CSV pages: counters as rows, joined to points by NVTX range, with a sentence each."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ METRICS: dict[str, tuple[str, float]] = {
     "block_size_threads": ("launch__block_size", 1),
     "waves_per_sm": ("launch__waves_per_multiprocessor", 1),
 }
-"""The counter of each number of a row, in base units, and what turns those into the row's."""
+"""The metric of each number of a row, and the factor from base units to the row's unit."""
 
 LIMITS = {
     "blocks": "launch__occupancy_limit_blocks",
@@ -40,33 +40,33 @@ LIMITS = {
     "warps": "launch__occupancy_limit_warps",
     "barriers": "launch__occupancy_limit_barriers",
 }
-"""Blocks that a multiprocessor could hold if only this limited it."""
+"""Metrics of the blocks that a multiprocessor could hold if this were the only limit."""
 
 STALL = re.compile(r"smsp__average_warps_issue_stalled_(?!\w*_not_issued_)(\w+)_per_issue_active\.ratio")
 READY = frozenset({"selected", "not_selected"})
-"""States of a warp that waits for nothing: it issues, or others do and it is not its turn."""
+"""States of a warp that does not wait: it issues, or could."""
 
 SECTOR_BYTES = 32
 BUSY_PCT = 60.0
-"""Percent of its peak from which on a unit is what limits a kernel; ncu's own rules draw the line there."""
+"""Percent of its peak at which a unit limits a kernel, as in ncu's own rules."""
 
 
 NUMBER = re.compile(r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?(?:[eE][+-]?\d+)?", re.ASCII)
-"""As ncu writes one, with a comma between thousands or without."""
+"""A number as ncu writes it, with or without commas between thousands."""
 
 LARGEST = 1e15
-"""No number of a row is larger: nanoseconds of eleven days, a petabyte."""
+"""Larger numbers are errors: nanoseconds of eleven days, a petabyte."""
 
 TIMES = {"n": 1.0, "u": 1e3, "m": 1e6, "": 1e9}
 BYTES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-"""Nanoseconds and bytes, the base units, of a unit by its prefix."""
+"""Base units (nanoseconds, bytes) in a unit, by its prefix."""
 
 Line = dict[str, str]
 
 
 def cells(text: str) -> Iterator[list[str]]:
-    """The rows of a CSV page from the one that names the columns on. Left out are ncu's own remarks before
-    it, empty lines, and a row that is no CSV, as the last one of a page that was cut off."""
+    """The rows of a CSV page, from the row of column names on. Skips ncu's remarks before it, empty lines,
+    and a row that is no CSV, such as the last one of a page that was cut off."""
     begin = re.search(r'^"ID"', text, re.MULTILINE)
     rows = csv.reader(io.StringIO("" if begin is None else text[begin.start() :], newline=""), strict=True)
     while True:
@@ -81,8 +81,8 @@ def cells(text: str) -> Iterator[list[str]]:
 
 
 def lines(text: str) -> tuple[list[Line], Line]:
-    """The rows of a CSV page by column, and the units of the columns. A row of more cells than there are
-    columns is left out: nobody knows which cell belongs to which."""
+    """The rows of a CSV page by column, and the units of the columns. Skips a row with more cells than
+    columns."""
     names, *rows = list(cells(text)) or [[""]]
     if names[0] != "ID":
         return [], {}
@@ -92,8 +92,8 @@ def lines(text: str) -> tuple[list[Line], Line]:
 
 
 def by_point(raw: str, details: str) -> dict[str, list[dict[str, Any]]]:
-    """What a report's pages ``raw`` and ``details`` say of each kernel, in the order of launch, by the key in
-    the NVTX range around it. Kernels outside of any such range are left out."""
+    """The numbers of each kernel in a report's pages ``raw`` and ``details``, in the order of launch, by the
+    key in the NVTX range around it. Skips kernels outside of such ranges."""
     rules: dict[str, list[NcuRule]] = {}
     for line in lines(details)[0]:
         if line.get("Rule Name"):
@@ -111,12 +111,12 @@ def by_point(raw: str, details: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def of_points(page: str, keys: Collection[str]) -> str:
-    """A page with the lines of these points alone."""
+    """Keep the lines of these points of a page."""
     rows = list(cells(page))
     if not rows:
         return page
     marks = [f"point:{key}" for key in keys]
-    # What names the columns and their units has no number.
+    # The rows of column names and units have no number.
     kept = [
         row for row in rows if not row[0].strip().isdigit() or any(m in cell for cell in row for m in marks)
     ]
@@ -126,13 +126,13 @@ def of_points(page: str, keys: Collection[str]) -> str:
 
 
 def _ranges(line: Line) -> Iterator[str]:
-    """The cells that hold NVTX ranges; their columns are named by how a range is written."""
+    """The cells that hold NVTX ranges."""
     return (cell for name, cell in line.items() if name and "Range" in name and cell)
 
 
 def value(line: Mapping[str, str], name: str, units: Mapping[str, str] | None = None) -> float | None:
-    """A number of a line in base units; None where the report does not have it: no such column, a text as
-    ``n/a`` or ``nan``, or a number that is larger than any that is counted."""
+    """A number of a line in base units; None for a missing column, a text such as ``n/a`` or ``nan``, or a
+    number above ``LARGEST``."""
     text = line.get(name, "").strip()
     scale = _scale(name, (units or {}).get(name, "").strip())
     if scale is None or not NUMBER.fullmatch(text):
@@ -142,12 +142,12 @@ def value(line: Mapping[str, str], name: str, units: Mapping[str, str] | None = 
 
 
 def _if_sane(number: Any) -> Any:
-    """None for a number that no launch can have."""
+    """None for a number above ``LARGEST``."""
     return None if isinstance(number, float) and number > LARGEST else number
 
 
 def _scale(name: str, unit: str) -> float | None:
-    """How many of the base unit a column's unit is; None for a time in no unit of time."""
+    """The base units in a column's unit; None for a time in an unknown unit."""
     if seconds := re.fullmatch(r"([num]?)s(?:ec|econd)?", unit):
         return TIMES[seconds[1]]
     if many := re.fullmatch(r"([KMGT]?)byte(?:/.*)?", unit):
@@ -201,22 +201,22 @@ def _rule(line: Line) -> NcuRule:
 
 
 def _gain(duration_us: float | None, rules: Sequence[NcuRule]) -> dict[str, Any]:
-    """The most that a rule promises for the whole kernel, and what that is in microseconds."""
+    """The largest speedup that a rule estimates for the whole kernel, and its microseconds."""
     most = max((rule.gain_pct for rule in rules if rule.gain_pct is not None), default=None)
     saved = None if most is None or duration_us is None else duration_us * most / 100
     return {"rules": tuple(rules), "estimated_speedup_pct": most, "runtime_improvement_us": saved}
 
 
 def bound(numbers: Mapping[str, Any]) -> tuple[Literal["memory", "compute", "latency", "grid"] | None, str]:
-    """What limits a kernel, and the sentence that says so with the numbers; None where none was counted."""
+    """A kernel's limit, and a sentence with its numbers; None without counted throughputs."""
     memory, compute = numbers.get("memory_throughput_pct"), numbers.get("compute_throughput_pct")
     if memory is None or compute is None:
         return None, "throughputs were not counted; sets=basic counts them"
     both = f"memory throughput {memory:.0f} %, compute throughput {compute:.0f} %"
     waves = numbers.get("waves_per_sm")
     if max(memory, compute) >= BUSY_PCT:
-        what: Literal["memory", "compute"] = "memory" if memory >= compute else "compute"
-        return what, f"{what} limits it: {both}"
+        limit: Literal["memory", "compute"] = "memory" if memory >= compute else "compute"
+        return limit, f"{limit} limits it: {both}"
     if waves is not None and waves < 1:
         return "grid", f"its grid is too small: {waves:.2g} waves, {both}"
     stalls: Mapping[str, float] = numbers.get("stalls") or {}

@@ -1,4 +1,4 @@
-"""Theoretical occupancy: how many warps of a kernel a multiprocessor can hold, and what keeps it from more.
+"""Theoretical occupancy: how many warps of a kernel a multiprocessor can hold, and its limit.
 
 The limits are those of the table "Technical Specifications per Compute Capability" in the CUDA C++
 Programming Guide; the granularities those of the occupancy calculator that comes with the CUDA toolkit.
@@ -32,7 +32,7 @@ RESERVED_SHARED = 1024
 
 @dataclass(frozen=True)
 class MultiprocessorLimits:
-    """What a multiprocessor holds at most: warps, blocks, bytes of shared memory."""
+    """The most warps, blocks and bytes of shared memory of a multiprocessor."""
 
     warps: int
     blocks: int
@@ -55,8 +55,8 @@ LIMITS = {
 
 
 class Occupancy(Record):
-    """Blocks that a multiprocessor holds at once, the share of its warps that they are, and what keeps it
-    from holding more: warps, blocks, registers or shared memory, all that come to the same number."""
+    """Blocks that a multiprocessor holds at once, their share of its warps, and the limit: warps, blocks,
+    registers or shared memory, several if they give the same number."""
 
     blocks_per_sm: int
     occupancy: float
@@ -87,8 +87,8 @@ def occupancy(architecture: str, registers: int, shared: int, threads: int) -> O
 
 
 def limits_of(environment: Environment) -> Gpu | None:
-    """The limits of a GPU that is elsewhere, by its compute capability and its L2 cache; None
-    for a CPU. How many multiprocessors it has is not recorded: there are as many as a provider asks for."""
+    """The limits of a GPU on another host, by its compute capability and its L2 cache; None for a CPU. Its
+    number of multiprocessors is not recorded: any provider's need is met."""
     if environment.compute_capability is None:
         return None
     major, minor = map(int, environment.compute_capability.split("."))

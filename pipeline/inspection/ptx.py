@@ -1,4 +1,4 @@
-"""PTX, the text that ptxas assembles: split into entries, each statement with the source line it is for."""
+"""Parse PTX: its entries, and their statements with source lines."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PtxFunction:
 
     @property
     def most_threads(self) -> int | None:
-        """The most threads that a block may have, where the source says so by launch bounds."""
+        """The most threads a block by the launch bounds; None without them."""
         for directive in self.directives:
             if match := re.match(r"\.(?:maxntid|reqntid)\s+(.+)", directive):
                 return prod(int(number) for number in re.findall(r"\d+", match[1]))
@@ -71,10 +71,10 @@ def _statements(body: str, files: dict[int, str], sources: Sources) -> Iterator[
             numbered = [place.groups(), *re.findall(r"inlined_at (\d+) (\d+)", text)]
             chain = [(files.get(int(file), "?"), number) for file, number in numbered]
             if len(chain) == 1:
-                # Triton tells it in a comment alone, `@[ triton.py:28:36 ]`, and of the file its last name.
+                # Triton names the caller in a comment, `@[ triton.py:28:36 ]`, without the file's folders.
                 callers = re.findall(r"@\[ ([^\s:]+):(\d+):\d+", text)
                 chain += [(named[file][0], n) for file, n in callers if len(named.get(file, ())) == 1]
-            # Line 0 is the compiler's word for none.
+            # Line 0 means no line.
             line = sources.own(SourceLine(file, int(number)) for file, number in chain if number != "0")
         elif text and not text.startswith((".reg", "//")):
             match = re.match(r"(@!?%\w+\s+)?([a-z][\w:]*(?:\.[\w:]+)*)\s", text)
@@ -83,7 +83,7 @@ def _statements(body: str, files: dict[int, str], sources: Sources) -> Iterator[
 
 
 def note(statement: Statement) -> str:
-    """What an instruction does, for a reader of a listing; empty where its own text says it."""
+    """A note on an instruction; empty for a self-explanatory one."""
     opcode = statement.opcode
     if match := re.match(r"(ld|st)\.(?:\w+\.)*?(global|shared|local)\b", opcode):
         access = {"ld": "load", "st": "store"}[match[1]]

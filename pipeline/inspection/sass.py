@@ -1,4 +1,4 @@
-"""SASS, the machine code of an NVIDIA GPU: read from nvdisasm's text, and counted by kind of instruction.
+"""Parse SASS, the machine code of an NVIDIA GPU, from nvdisasm's text, and count instructions by kind.
 
 The counts are static: an instruction in a loop counts once, however often it runs.
 """
@@ -16,7 +16,7 @@ from pipeline.store.evidence import Mix
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction: its offset, its predicate (``@!P1``, empty for none) and the line it was made for."""
+    """One instruction: its offset, its predicate (``@!P1``, empty for none) and its source line."""
 
     offset: int
     predicate: str
@@ -103,7 +103,7 @@ def _instruction(row: str, line: SourceLine | None) -> Instruction | None:
 
 
 def _without_padding(instructions: list[Instruction]) -> Iterator[Instruction]:
-    """All but what the assembler puts behind the end: a branch to itself and NOPs."""
+    """Drop the assembler's padding behind the end: a branch to itself and NOPs."""
     end = len(instructions)
     while end and instructions[end - 1].name == "NOP":
         end -= 1
@@ -113,7 +113,7 @@ def _without_padding(instructions: list[Instruction]) -> Iterator[Instruction]:
 
 
 def is_constant_move(instruction: Instruction) -> bool:
-    """Whether an HFMA2 only loads a constant, for which the assembler likes to use it."""
+    """Whether an HFMA2 only loads a constant."""
     return instruction.name == "HFMA2" and "-RZ, RZ" in instruction.operands
 
 

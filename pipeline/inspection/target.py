@@ -1,4 +1,4 @@
-"""What profile, counters and sanitize look into: some points of one kernel on one device, by today's keys."""
+"""The target of profile, counters and sanitize: some points of one kernel on one device, by today's keys."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from pipeline.timing.settings import TimingSettings
 
 
 class KernelTarget:
-    """One kernel on one device. ``output`` is where its rows go, which for a CPU is this host's own folder in
-    place of the repository's."""
+    """One kernel on one device. ``output`` is the folder of its rows; for a CPU this host's own folder."""
 
     def __init__(
         self, entry: Entry, chosen: device.Device, settings: TimingSettings, seed: int, output: Path
@@ -46,10 +45,10 @@ class KernelTarget:
         kind: str,
         which: slice = choice.EVERY,
     ) -> tuple[list[Point], list[str]]:
-        """The points at a few problems of those providers that a kind of device can time; and lines that
-        say which providers have none, and why. Raises UserError as ``plan`` does."""
+        """The points at a few problems, of providers that a kind of device can time; and lines on providers
+        without points. Raises UserError as ``plan`` does."""
         if self.device.kind == "cpu" and which == choice.EVERY:
-            # A CPU takes seconds over a large problem, and shows the same.
+            # A large problem takes a CPU seconds, and shows the same.
             which = slice(2)
         target = Target(self.device.kind, device.capabilities(self.device))
         planned = plan(self.entry, preset, target, pins, providers)
@@ -69,7 +68,7 @@ class KernelTarget:
         return points, [f"Left out: {', '.join(names)} ({why})." for why, names in without.items()]
 
     def timed(self, warn: Callable[[str], None]) -> dict[Point, Measurement]:
-        """What the ledger beside the rows timed by the same settings, or else this repository's."""
+        """The times by the same settings in the ledger of ``output``, or else of this repository."""
         repository = results.folder_for(ROOT / "results", self.device.kind)
         folders = list(dict.fromkeys([self.output, repository]))
         return results.timed(folders, self.entry.name, self.slug, self.identity.settings_digest, warn)

@@ -201,29 +201,6 @@ def test_what_points_need_is_compiled_before_ncu_starts(
     assert len(at_start) == 4
 
 
-def test_it_says_how_the_time_of_a_session_was_divided(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    two_kernels: None,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Of two points, one of which failed before it was ready."""
-    marks = {SOFTMAX: "[now + 1, now + 3, now + 7]", LAYERNORM: "[now + 7, now + 9]"}
-    does = f"""for last in "$@"; do plan=$before; before=$last; done
-{sys.executable} - "$plan" <<'END'
-import json, sys, time
-now = time.monotonic()
-told = {{{", ".join(f"{key!r}: {text}" for key, text in marks.items())}}}
-open(json.load(open(sys.argv[1]))["times"], "w").write(json.dumps(told))
-END
-touch "$report.ncu-rep" """
-    monkeypatch.setenv("PATH", str(fake(tmp_path, does=does).parent), prepend=":")
-    command(tmp_path, monkeypatch, "provider=triton_row", kernel="[softmax,layernorm]")
-    said = next(line for line in capsys.readouterr().out.splitlines() if "session of ncu" in line)
-    assert "4.0 to make 2 points ready, 4.0 to count them" in said
-    assert said.endswith("By kernel: softmax 6.0, layernorm 2.0.")
-
-
 @pytest.fixture
 def timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: None) -> None:
     """A GPU, one point that was timed, and an ncu that may not read counters."""

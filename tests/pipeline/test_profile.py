@@ -281,7 +281,6 @@ def test_a_row_that_failed_is_tried_again(
     command(tmp_path, monkeypatch, str(made), "provider=whole", "size=8")
     printed = capsys.readouterr().out
     assert "0 of 1 points profiled, 1 failed: " in printed
-    assert re.search(r"It took \d+\.\d s to import torch and \d+\.\d to profile: \w+ \d+\.\d\.", printed)
 
 
 def test_a_range_may_be_called_anything(
