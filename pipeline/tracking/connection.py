@@ -1,4 +1,4 @@
-"""Where an MLflow store is, and a quiet connection to it, with a clause for each thing that can go wrong."""
+"""Find an MLflow store and connect to it quietly; each failure becomes a clause."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ DEFAULT_STORE = f"sqlite:///{ROOT / 'mlflow.db'}"
 """One SQLite file at the repository's root."""
 
 LOCAL_SERVER = "http://127.0.0.1:5000"
-"""The server that ``tracking=server`` means where MLFLOW_TRACKING_URI names none."""
+"""The server of ``tracking=server`` without MLFLOW_TRACKING_URI."""
 
 OFFLINE = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
-"""Environment variables under which MLflow talks to nothing but its store."""
+"""Environment variables that turn MLflow's telemetry off."""
 
 QUIET = {
     **OFFLINE,
@@ -36,19 +36,19 @@ PATIENCE = {
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
 }
-"""Half a minute for a server that is started again; MLflow would wait for minutes."""
+"""Wait half a minute for a server that restarts; MLflow would wait for minutes."""
 
 EMPTY = "0"
 """The id of the experiment that MLflow makes in a new store."""
 
 
 class TrackerError(Exception):
-    """The store can't be used; the text is a clause that says why."""
+    """The store can't be used; the text is a clause with the reason."""
 
 
 def store_uri(name: str, uri: str | None) -> str:
-    """The store that ``tracking=NAME`` with ``tracking.uri=URI`` means: the URI, else that of
-    MLFLOW_TRACKING_URI, else this machine's server or our own file. It may hold a password."""
+    """The store of ``tracking=NAME`` and ``tracking.uri=URI``: the URI, else MLFLOW_TRACKING_URI, else this
+    machine's server or the repository's file. It may hold a password."""
     chosen = uri or os.environ.get("MLFLOW_TRACKING_URI") or (LOCAL_SERVER if name == "server" else "")
     path = sqlite_path(chosen or DEFAULT_STORE)
     return f"sqlite:///{path}" if path else chosen
@@ -67,9 +67,8 @@ def is_server(uri: str) -> bool:
 
 
 def client_settings(uri: str) -> tuple[str, dict[str, str]]:
-    """The address that MLflow's client gets, and environment variables for a server's user and password, so
-    that no address that MLflow keeps, logs or complains of holds them. Raises UserError for a URI that no
-    store can have."""
+    """The address for MLflow's client, and environment variables for a server's user and password, so that
+    MLflow neither keeps nor logs them. Raises UserError for an impossible URI."""
     path = sqlite_path(uri)
     address = taken_apart(uri)
     shown = public(uri)
@@ -106,8 +105,7 @@ def client_settings(uri: str) -> tuple[str, dict[str, str]]:
 def connected(uri: str) -> Iterator[Any]:
     """A client of the store at the URI. An SQLite store has one publisher at a time: others wait here.
 
-    Raises UserError for a URI that no store can have, and TrackerError when the store can't be used, then or
-    at any time later.
+    Raises UserError for an impossible URI, and TrackerError when the store can't be used, now or later.
     """
     path = sqlite_path(uri)
     address, variables = client_settings(uri)
@@ -128,7 +126,7 @@ def connected(uri: str) -> Iterator[Any]:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock beside an SQLite store, so that neither tables nor runs are made twice."""
+    """Hold the lock beside an SQLite store, so that no table or run is made twice."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.with_name(f"{path.name}.lock").open("w")
@@ -144,14 +142,14 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _make(path: Path) -> None:
-    """Make an SQLite store whole or not at all: MLflow can't go on with a store whose making was broken off
-    by a full disk or a kill. The caller holds the store's lock."""
+    """Make an SQLite store whole or not at all: MLflow can't use a half-made store, which a full disk or a
+    kill would leave. The caller holds the store's lock."""
     aside = path.with_name(f".{path.name}.new")
     leftovers = (aside, aside.with_name(f"{aside.name}-journal"))
     for file in leftovers:
         file.unlink(missing_ok=True)
     try:
-        # The experiment that MLflow makes by itself would stay empty among ours.
+        # MLflow's own experiment would stay empty.
         _client(f"sqlite:///{aside}").delete_experiment(EMPTY)
         aside.replace(path)
     finally:
@@ -160,10 +158,10 @@ def _make(path: Path) -> None:
 
 
 def _client(uri: str) -> Any:
-    """A client of a store that has answered."""
+    """A client of a store that answers."""
     path = sqlite_path(uri)
     if path:
-        # MLflow would try an unusable file again for two minutes.
+        # MLflow would retry an unusable file for two minutes.
         with sqlite3.connect(path, timeout=20) as connection:
             connection.execute("BEGIN IMMEDIATE")
         connection.close()
@@ -177,7 +175,7 @@ def _client(uri: str) -> Any:
 
 @contextmanager
 def _as_tracker_error(uri: str) -> Iterator[None]:
-    """Turn what can go wrong with the store into one clause without its credentials."""
+    """Turn the store's errors into one clause without its credentials."""
     try:
         yield
     except (sqlite3.Error, OSError) as error:
@@ -191,7 +189,7 @@ def _as_tracker_error(uri: str) -> Iterator[None]:
 
 
 def _clause(error: Exception, uri: str) -> str:
-    # Credentials go before the text is cut: half an address can't be told from a word.
+    # Credentials go before the text is cut: half an address could not be recognized.
     text = hidden(str(error), [uri])
     if found := re.search(r"out-of-date database schema \(found version (\w+)", text):
         return f"its tables are of another MLflow version: {_schema_remedy(found[1], uri)}"
@@ -205,7 +203,7 @@ def _clause(error: Exception, uri: str) -> str:
 
 
 def _schema_remedy(revision: str, uri: str) -> str:
-    """The command that brings a store of another MLflow up to date."""
+    """The command that updates a store of another MLflow version."""
     import mlflow
 
     migrations = Path(mlflow.__file__).parent / "store" / "db_migrations" / "versions"
@@ -221,7 +219,7 @@ def _schema_remedy(revision: str, uri: str) -> str:
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Environment variables for a while."""
+    """Set environment variables within the context."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -1,4 +1,4 @@
-"""What MLflow is to show, as plain values: runs with tags, params and metrics. Knows nothing of any store."""
+"""Runs with tags, params and metrics as plain values, before any store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """All that one MLflow run shows."""
+    """The content of one MLflow run."""
 
     identity: str
     name: str
@@ -38,7 +38,7 @@ class Run:
 
     @cached_property
     def digest(self) -> str:
-        """Sixteen hex digits that change with anything the run shows."""
+        """Sixteen hex digits that change with the content."""
         return digest({one.name: getattr(self, one.name) for one in fields(self)})
 
     def extended(self, tags: Mapping[str, str], values: Iterable[Value] = ()) -> Run:
@@ -48,10 +48,10 @@ class Run:
 
 @dataclass(frozen=True)
 class RunFamily:
-    """A ledger, an ad-hoc sweep or a comparison as MLflow shows it: a parent run and its children.
+    """The runs of a ledger, an ad-hoc sweep or a comparison: a parent run and its children.
 
-    ``search`` is the filter by which MLflow finds the runs, and perhaps others. ``files`` are the parent's
-    artifacts, by their path there. ``stays`` tells a sweep's runs, which nothing replaces, from a ledger's.
+    ``search`` is a filter of MLflow's that finds the runs, and perhaps others. ``files`` are the parent's
+    artifacts by path. ``stays`` marks a sweep's runs, which nothing replaces.
     """
 
     points: int

@@ -1,9 +1,9 @@
-"""MLflow's pages for the person who started them: what ``pipeline.ui`` has uvicorn serve.
+"""Serve MLflow's pages to their owner only: the application that ``pipeline.ui`` starts by uvicorn.
 
-Every account of a machine reaches its 127.0.0.1, and MLflow asks nobody who they are. Here each request needs
-the token of the link that was printed. A browser keeps it as a cookie, until it is closed; a client of
-MLflow's sends it where MLFLOW_TRACKING_TOKEN is set to it. Nobody's page from another address is served, and
-artifacts can only be read: publishing writes them.
+Every account of a machine reaches its 127.0.0.1, and MLflow does not authenticate. Here each request needs
+the token of the printed link. A browser keeps it as a cookie until it is closed; a client of MLflow's sends
+it as MLFLOW_TRACKING_TOKEN. Requests from pages of other addresses are refused, and artifacts can only be
+read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 STORE, TOKEN = "PIPELINE_UI_STORE", "PIPELINE_UI_TOKEN"
-"""Environment variables: the store's URI, and what a request has to know."""
+"""Environment variables: the store's URI, and the token."""
 
 READS = {"GET", "HEAD", "OPTIONS"}
 ARTIFACTS = ("/mlflow-artifacts/", "/upload-artifact", "/create-promptlab-run")
@@ -48,7 +48,7 @@ def application() -> ASGIApp:
 
 
 class Guard:
-    """An application, and the token without which nobody gets to it."""
+    """An application behind a token."""
 
     def __init__(self, app: Callable[[Any, Any, Any], Awaitable[None]], token: str) -> None:
         self._app = app
@@ -79,7 +79,7 @@ class Guard:
         bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if not (self._is_right(known) or self._is_right(bearer)):
             return PlainTextResponse(REFUSED, status_code=403)
-        # Another port's page comes with the cookie, too, and MLflow lets it.
+        # A page of another port has the cookie, too, and MLflow would answer it.
         own = f"{request.url.scheme}://{request.url.netloc}"
         if request.headers.get("Origin", own) != own:
             return PlainTextResponse("a page of another address requests this\n", status_code=403)

@@ -38,15 +38,15 @@ from pipeline.tracking.runs import AD_HOC, BEST, SWEEP
 from pipeline.verdicts.intervals import Verdict
 
 MOST_NOTED = 20
-"""Rows of a comparison in its description, which a tag has to take; the others are in its files."""
+"""Most rows of a comparison in its description, which is a tag; the files have all."""
 
 SHOWN_ALREADY = {".ptx", ".sass", ".ttgir"}
 """Texts that a listing beside them shows already; they are not uploaded."""
 
 
 def ledgers(input: Path) -> dict[tuple[str, str], list[Path]]:
-    """The files of every kernel's ledger on each machine below ``input`` that has any row, in the order of
-    their names. Raises UserError for an input that is not there."""
+    """The files of each non-empty ledger below ``input`` by kernel and machine, sorted. Raises UserError for
+    a missing input."""
     if not any(folder.is_dir() for folder in results.folders_of(input)):
         raise UserError(f"input={input} is not there; `dvc repro` makes results, input=FOLDER names others.")
     found: dict[tuple[str, str], list[Path]] = {}
@@ -63,10 +63,8 @@ def read(
     artifacts: Path | None = None,
     gpu: str | None = None,
 ) -> Iterator[RunFamily]:
-    """The runs of the ledgers below ``input``, or of one kernel's or one machine's: one ledger after the
-    other, so that a single ledger's rows are in memory at a time.
-
-    Raises UserError for an input that is not there.
+    """The runs of the ledgers below ``input``, or of one kernel or machine. Holds one ledger's rows in memory
+    at a time. Raises UserError for a missing input.
     """
     every = ledgers(input)
     known = Results((), *results.machines(input, warn))
@@ -162,18 +160,18 @@ def comparison(found: Comparison, file: Path, links: Mapping[str, str]) -> RunFa
 
 
 def warn(sentence: str) -> None:
-    """Tell the user of a file or a line that was skipped."""
+    """Print a sentence on a skipped file or line."""
     print(f"warning: {sentence}", file=sys.stderr)
 
 
 def ad_hoc_identity(heading: Heading) -> str:
-    """Whose the runs of an ad-hoc sweep are: its own, in whatever folder its record lies."""
+    """The identity of an ad-hoc sweep's parent run, in whatever folder its record lies."""
     return f"run/{heading.run}"
 
 
 def _owner(input: Path, environment: Environment | None) -> str:
-    """Tells ledgers of one kernel and machine apart: by a CPU's host, and by a folder that is not the
-    repository's own results."""
+    """A suffix that distinguishes ledgers of one kernel and machine: a CPU's host, and a folder other than
+    the repository's results."""
     host = environment.host if environment else None
     folder = input.resolve()
     words = [f"on {host}"] if host else []
@@ -193,9 +191,9 @@ def _family(
     tags: Mapping[str, str] = MappingProxyType({}),
     suffix: str = "",
 ) -> tuple[Run, tuple[Run, ...]]:
-    """A parent run for some measurements of one kernel on one machine, and child runs for each of their
-    configurations on a line and, of a ledger, for the best of each provider. ``reasons`` are the metrics that
-    explain a measurement, by its key; the names end with ``suffix``."""
+    """A parent run for measurements of one kernel on one machine, with a child run for each configuration on
+    a line and, for a ledger, for the best of each provider. ``reasons`` are metrics that explain a
+    measurement, by its key; ``suffix`` ends the runs' names."""
     groups: dict[tuple[str, Values, ProblemLine, str], list[PlacedMeasurement]] = {}
     for one in placed:
         key = (one.point.provider, one.point.parameters, one.line, one.cache)
@@ -225,10 +223,8 @@ def artifact_files(
     reports: Path | None = None,
     artifacts: Path | None = None,
 ) -> dict[str, Path]:
-    """The files that belong to one ledger, by their path among the parent run's artifacts.
-
-    Of the reports, those that no other kernel's name is part of the path of. On a host without a GPU they lie
-    with this host's own results. A file that a link leads to outside of its folder is not among them.
+    """The files of one ledger, by their path among the parent run's artifacts: with report files that belong
+    to no other kernel. A host without a GPU has reports of its own. Skips links out of a folder.
     """
     places = (
         results.ledger_path,

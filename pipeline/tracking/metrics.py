@@ -1,4 +1,4 @@
-"""The metrics of MLflow's runs: a point's numbers at the step of its problem, and the best of a ledger.
+"""Metrics of MLflow's runs: a point's numbers at the step of its problem, and the best of a ledger.
 
 The step of a metric is x, so MLflow takes the value at the largest x for the run's. A metric that ends with
 ``_at_4096`` has one value: the rate, or the share of the ceiling, at that problem, which is the same problem
@@ -29,7 +29,7 @@ ERRORS = ("max_abs_err", "max_rel_err")
 """The fields of a measurement that become metrics, where they have a value."""
 
 COMPARED = ("median_us", *RATES)
-"""Of these, what is shown of the best of each provider."""
+"""The metrics of the best of each provider."""
 
 RESOURCES = ("registers", "shared", "occupancy")
 COUNTED = (
@@ -67,7 +67,7 @@ def at_problem(one: PlacedMeasurement) -> list[Value]:
 
 
 def problem(one: PlacedMeasurement) -> str:
-    """Where on the kernel's own line a point lies, ``4096``; off it, the dimensions that tell its problem,
+    """A point's problem in a metric's name: ``4096`` on the kernel's own line, else its dimensions,
     ``rows_37_columns_781``."""
     where = lines.elsewhere(one.point.kernel, one.line)
     entry = headlines.entry_of(one.point.kernel)
@@ -77,13 +77,13 @@ def problem(one: PlacedMeasurement) -> str:
 
 
 def reasons(one: PlacedMeasurement, known: Mapping[str, Mapping[str, float]]) -> list[Value]:
-    """What explains a point, at its step."""
+    """The metrics that explain a point, at its step."""
     return [Value(name, value, one.step, one.at_ms) for name, value in known.get(one.row.key, {}).items()]
 
 
 def explained(found: Evidence, kernel: str, gpu: str) -> dict[str, dict[str, float]]:
-    """By the key of a measurement the metrics that explain it: what its code asks for, what it launches, and
-    what was counted of its longest kernel."""
+    """The metrics that explain a measurement, by its key: resources of its code, launches, and counters of
+    its longest kernel."""
     metrics: dict[str, dict[str, float]] = {}
     for key, row in native(found.code.get((kernel, gpu), ())).items():
         assert row.mix is not None, "only counted code is native"
@@ -108,8 +108,8 @@ def explained(found: Evidence, kernel: str, gpu: str) -> dict[str, dict[str, flo
 def with_finals(
     reasons: Mapping[str, Mapping[str, float]], held: Iterable[Final]
 ) -> dict[str, Mapping[str, float]]:
-    """The same with what finals say of a measurement's point: its time side by side with the others, and over
-    the fastest of ours."""
+    """Add the finals of a measurement's point: its time side by side, and its ratio to the fastest of
+    ours."""
     found = dict(reasons)
     for row in held:
         if row.power == "burst":
@@ -119,10 +119,9 @@ def with_finals(
 
 
 def beside_gpus(held: Sequence[Final], others: Mapping[str, Sequence[Final]], at_ms: int) -> list[Value]:
-    """How a GPU's finals stand beside those of others, by their slugs: of all problems with the same words
-    that both had, the time of our fastest over its time there, what the ceilings would make it, and how many
-    problems these are. Ratios are geometric means; that of the ceilings is left out unless it is known of
-    every problem."""
+    """Ratios of a GPU's finals to other GPUs', by their slugs: for problems of both with equal words the
+    geometric mean of our fastest time over the time there, the same by ceilings (if known for all problems),
+    and the number of problems."""
     found: dict[str, float] = {}
     for gpu, theirs in others.items():
         groups: dict[str, list[final_pairs.FinalPair]] = {}
@@ -139,8 +138,8 @@ def beside_gpus(held: Sequence[Final], others: Mapping[str, Sequence[Final]], at
 
 
 def summary(placed: Sequence[PlacedMeasurement]) -> tuple[Value, ...]:
-    """What the parent shows: how the points ended, and along the kernel's main line the best that any
-    configuration reached, of all words together and of each."""
+    """The parent's metrics: points by status, and the best of any configuration along the kernel's main line,
+    of all words together and of each."""
     at = max(one.at_ms for one in placed)
     counts = Counter(f"points_{one.row.outcome.status}" for one in placed)
     points = [Value(name, count, 0, at) for name, count in {"points": len(placed), **counts}.items()]
@@ -158,14 +157,14 @@ def summary(placed: Sequence[PlacedMeasurement]) -> tuple[Value, ...]:
                 slot = better.key, better.step
                 candidate = one.trusted, better
                 best[slot] = max(best.get(slot, candidate), candidate)
-    # MLflow's page that compares runs draws the first: a rate at the same problem of both.
+    # MLflow's page "Compare" draws the first metric: a rate at a problem of both runs.
     rates = sorted((value for _, value in best.values()), key=lambda one: ("_at_" not in one.key, one))
     return (*rates, *sorted(points))
 
 
 def main_line(placed: Iterable[PlacedMeasurement]) -> list[PlacedMeasurement]:
-    """The measurements on the line that stands for the kernel: with cold inputs and along its size, all else
-    at its default, where there are such; else on the longest."""
+    """The measurements on the kernel's main line: cold inputs along its size, all else at its default;
+    without such on the longest line."""
     on_line: dict[tuple[bool, str, str], list[PlacedMeasurement]] = {}
     for one in placed:
         where = lines.elsewhere(one.point.kernel, one.line)
@@ -179,8 +178,8 @@ def main_line(placed: Iterable[PlacedMeasurement]) -> list[PlacedMeasurement]:
 
 
 def bests(placed: Iterable[PlacedMeasurement]) -> dict[tuple[str, str], list[PlacedMeasurement]]:
-    """By provider and words, the fastest of its measurements at each problem of the ledger's main line; of
-    those that are not to be trusted only where there is no other."""
+    """The fastest measurements at each problem of the main line, by provider and words; an untrusted one only
+    where there is no other."""
     timed = [one for one in main_line(placed) if one.row.rate is not None]
     fastest: dict[tuple[str, str, int], PlacedMeasurement] = {}
 

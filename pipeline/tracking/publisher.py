@@ -1,7 +1,7 @@
-"""Results and ad-hoc sweeps to MLflow: ``publish`` writes them, ``how_to_open`` says where to look at them.
+"""Write results and ad-hoc sweeps to MLflow: ``publish`` writes them, ``how_to_open`` names their link.
 
-What the ledgers hold is shown as it is now. What an ad-hoc sweep measured stays as it was first shown. Both
-can be made again in an empty store.
+The runs of a ledger follow its rows. The runs of an ad-hoc sweep stay as they were first published. Both can
+be written again to an empty store.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,10 +30,7 @@ Say = Callable[[str], None]
 Begun = Callable[["Published"], None]
 
 COMPARISONS = "comparisons"
-"""The experiment that shows them."""
-
-MOST_NAMED = 400
-"""Runs that a view's search names at most; an experiment's tag takes no more."""
+"""The experiment of comparisons."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ class Tracker:
 
     @property
     def options(self) -> list[str]:
-        """Options that name the same store, without a password: that is for the environment to hold."""
+        """Options that name the same store, without a password, which belongs into the environment."""
         if self.uri is None:
             return ["tracking=server"] if self.name == "server" else []
         return ["tracking=server"] if self.uri != public(self.uri) else [f"tracking.uri={self.uri}"]
@@ -53,10 +50,9 @@ class Tracker:
 
 @dataclass(frozen=True)
 class Selection:
-    """What is to be published: the ledgers below ``input`` with ``reports`` and ``artifacts``, and the
-    records of ad-hoc sweeps in ``runs``; with either the comparisons that lie below it or beside it. None
-    leaves a part out; ``kernel`` None is every kernel, ``device`` None every machine, and ``ids`` None every
-    record."""
+    """The files to publish: ledgers below ``input`` with ``reports`` and ``artifacts``, records of ad-hoc
+    sweeps in ``runs``, and the comparisons below or beside either. None leaves a part out; ``kernel`` None is
+    every kernel, ``device`` None every machine, and ``ids`` None every record."""
 
     input: Path | None = None
     runs: Path | None = None
@@ -68,7 +64,7 @@ class Selection:
 
     @property
     def options(self) -> list[str]:
-        """The options of ``python -m pipeline.publish`` that publish these files."""
+        """The options of ``python -m pipeline.publish`` that select these files."""
         words = {"input": self.input, "runs": self.runs, "kernel": self.kernel}
         words |= {"reports": self.reports, "artifacts": self.artifacts, "device": self.device}
         return [
@@ -80,19 +76,20 @@ class Selection:
 
 @dataclass(frozen=True)
 class Published:
-    """The store that shows the files, without credentials; the ids of the experiments that do; the view to
-    open; and the options of ``python -m pipeline.publish`` that would write them again."""
+    """A published store without credentials; the ids of its experiments; the view or the search to open; and
+    the options of ``python -m pipeline.publish`` that would write it again."""
 
     uri: str
     experiments: tuple[str, ...]
     view: str | None = None
+    search: str | None = None
     options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Found:
-    """What there is to publish: headings of records, ledgers by kernel and machine, and comparisons. Rows are
-    read when they are published."""
+    """The files found: headings of records, ledgers by kernel and machine, and comparisons. Rows are read
+    when they are published."""
 
     sources: Selection
     gpu: str | None
@@ -102,23 +99,23 @@ class Found:
 
     @property
     def kernels(self) -> list[str]:
-        """Those of which there are measurements."""
+        """The kernels with measurements."""
         return sorted({name for name, _ in self.ledgers} | {one.kernel for one in self.records.values()})
 
 
 def publish(sources: Selection, tracker: Tracker, say: Say) -> Published | None:
-    """Make the store show the files; None, after a sentence, when they hold no measurements.
+    """Write the files to the store; None, after a sentence, when they hold no measurements.
 
-    ``say`` gets sentences for the user. Raises UserError when the input is not there, lacks the kernel, or
-    the store can't be used.
+    ``say`` gets sentences for the user. Raises UserError when the input is missing, lacks the kernel, or the
+    store can't be used.
     """
     found = find(sources, say)
     return None if found is None else write(found, tracker, say)
 
 
 def find(sources: Selection, say: Say) -> Found | None:
-    """What there is to publish; None, after a sentence, for nothing. Raises UserError when the input is not
-    there or lacks the kernel."""
+    """Find the files of a selection; None, after a sentence, for none. Raises UserError when the input is
+    missing or lacks the kernel."""
     kernel = sources.kernel
     gpu = None if sources.device is None else device.resolve(sources.device).slug
     records = {
@@ -147,13 +144,12 @@ def find(sources: Selection, say: Say) -> Found | None:
 
 
 def write(found: Found, tracker: Tracker, say: Say, begun: Begun = lambda _: None) -> Published:
-    """Make the store show what was found. ``begun`` is called once the store is there, before any run is.
-
+    """Write the found files to the store. ``begun`` is called once the store is there, before any run is.
     Raises UserError when the store can't be used.
     """
     uri = store_uri(tracker.name, tracker.uri)
     options = (*found.sources.options, *tracker.options)
-    # No path of a server's address is cut: it may be mounted at one.
+    # A server may be mounted at a path, which stays.
     shown = taken_apart(uri).uri if is_server(uri) else public(uri)
     try:
         with opened(uri) as store:
@@ -161,15 +157,12 @@ def write(found: Found, tracker: Tracker, say: Say, begun: Begun = lambda _: Non
                 kernel: store.experiment(kernel, views.of_kernel(kernel)) for kernel in found.kernels
             }
             view = views.BEST if experiments else views.COMPARED
-            begun(Published(shown, tuple(experiments.values()), view, options))
+            begun(Published(shown, tuple(experiments.values()), view, None, options))
             _write_runs(store, experiments, found, say)
             compared = _write_comparisons(store, found.comparisons, say)
-            named = {} if found.ledgers else found.records
-            if not found.sources.ids:
-                named = dict(list(named.items())[-1:])
-            if sweeps := list(_ad_hoc(named, warn=lambda _: None)):
-                view = _keep_view(store, experiments[sweeps[0].kernel], sweeps)
-            return Published(shown, tuple(experiments.values()) or compared, view, options)
+            newest = None if found.ledgers else next(reversed([*found.records.values()]), None)
+            search = None if newest is None else f"tags.kind = 'config' and tags.run = '{newest.run}'"
+            return Published(shown, tuple(experiments.values()) or compared, view, search, options)
     except TrackerError as error:
         again = shlex.join(["python", "-m", "pipeline.publish", *options])
         left_out = tracker.uri is not None and "tracking=server" in options
@@ -182,7 +175,7 @@ def write(found: Found, tracker: Tracker, say: Say, begun: Begun = lambda _: Non
 
 
 def how_to_open(published: Published) -> str:
-    """One line that says where the runs can be seen."""
+    """One line with the link to the runs."""
     uri = published.uri
     if is_server(uri):
         return f"Open {page(published, uri)}"
@@ -193,12 +186,12 @@ def how_to_open(published: Published) -> str:
 
 
 def page(published: Published, server: str) -> str:
-    """Where a server shows what was published."""
-    return views.page(server, published.experiments, published.view)
+    """The link to the runs on a server."""
+    return views.page(server, published.experiments, published.view, published.search)
 
 
 def _write_runs(store: Store, experiments: Mapping[str, str], found: Found, say: Say) -> None:
-    """Make the store show ad-hoc sweeps, the newest first, and ledgers."""
+    """Write ad-hoc sweeps, the newest first, and ledgers."""
     began, rows = time.monotonic(), 0
     settled = {
         kernel: store.settled(experiments[kernel], AD_HOC)
@@ -213,10 +206,7 @@ def _write_runs(store: Store, experiments: Mapping[str, str], found: Found, say:
         say(f"{already} ad-hoc {'sweep was' if already == 1 else 'sweeps were'} published before.")
     total = len(found.ledgers) + len(left)
     for number, family in enumerate(_families(found, left), start=1):
-        experiment = experiments[family.kernel]
-        _write(store, experiment, family, say, f" ({number} of {total})" if total > 1 else "")
-        if family.stays:
-            _keep_view(store, experiment, [family])
+        _write(store, experiments[family.kernel], family, say, f" ({number} of {total})" if total > 1 else "")
         rows += family.points
     seconds = time.monotonic() - began
     if rows:
@@ -224,56 +214,16 @@ def _write_runs(store: Store, experiments: Mapping[str, str], found: Found, say:
 
 
 def _families(found: Found, records: Mapping[Path, Heading]) -> Iterator[RunFamily]:
-    yield from _ad_hoc(records, ledgers.warn)
+    for path, heading in records.items():
+        if rows := runs.rows(path, heading, ledgers.warn):
+            yield ledgers.ad_hoc(heading, rows, path)
     sources = found.sources
     if sources.input is not None and found.ledgers:
         yield from ledgers.read(sources.input, sources.kernel, sources.reports, sources.artifacts, found.gpu)
 
 
-def _ad_hoc(records: Mapping[Path, Heading], warn: Say) -> Iterator[RunFamily]:
-    """The runs of the records; of a record without a row none. ``warn`` hears of rows that are skipped."""
-    for path, heading in records.items():
-        if rows := runs.rows(path, heading, warn):
-            yield ledgers.ad_hoc(heading, rows, path)
-
-
-def _keep_view(store: Store, experiment: str, sweeps: Sequence[RunFamily]) -> str:
-    """Have the experiment keep the view of ad-hoc sweeps of one kernel: their configurations and, where they
-    did not measure the baseline, those of the baseline on the same lines that were measured last on the same
-    machine. Returns its key."""
-    search = f"tags.kind = 'config' and {sweeps[0].search}"
-    baseline = _baseline_beside(store, experiment, sweeps)
-    if baseline or len(sweeps) > 1:
-        own = [run for one in sweeps for run, _, _ in store.configurations(experiment, one.search)]
-        named = [*baseline, *own][:MOST_NAMED]
-        search = f"attributes.run_id IN ({', '.join(map(repr, named))})"
-    kept = views.of_sweeps(sweeps, search)
-    store.add_tag(experiment, *kept.tag())
-    return kept.key
-
-
-def _baseline_beside(store: Store, experiment: str, sweeps: Sequence[RunFamily]) -> list[str]:
-    """The runs of the baseline that stand for what the sweeps did not measure of it."""
-
-    def line(tags: Mapping[str, str], params: Mapping[str, str]) -> tuple[str, ...]:
-        """Equal for runs whose rates may stand side by side."""
-        return tags.get("line", ""), params.get("dtype", ""), params.get("cache", "")
-
-    children = [run for one in sweeps for run in one.children]
-    baseline = views.baseline(sweeps[0].kernel)
-    if baseline is None or any(run.params["provider"] == baseline for run in children):
-        return []
-    wanted = {line(run.tags, run.params) for run in children}
-    newest: dict[tuple[str, ...], str] = {}
-    search = f"params.provider = '{baseline}' and tags.gpu = '{sweeps[0].parent.params['gpu']}'"
-    for run, tags, params in store.configurations(experiment, search):
-        if line(tags, params) in wanted:
-            newest.setdefault(line(tags, params), run)
-    return list(newest.values())
-
-
 def _write_comparisons(store: Store, made: Mapping[Path, Comparison], say: Say) -> tuple[str, ...]:
-    """Make the store show comparisons, each linked to the runs of its sides. Returns the experiment's id."""
+    """Write comparisons, each linked to the runs of its sides. Returns the experiment's id."""
     if not made:
         return ()
     experiment = store.experiment(COMPARISONS, views.of_comparisons())
@@ -288,7 +238,7 @@ def _write_comparisons(store: Store, made: Mapping[Path, Comparison], say: Say) 
 
 
 def _write(store: Store, experiment: str, family: RunFamily, say: Say, place: str = "") -> None:
-    """Make the store show a family of runs and say what that took; ``place`` is that among several."""
+    """Write a family of runs and report the changes; ``place`` is its number among several."""
     count = 1 + len(family.children)
     with Progress(Terminal(), family.parent.name + place, count) as progress:
         changes = store.publish(experiment, family, tick=lambda: progress.advance(""))

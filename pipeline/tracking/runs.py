@@ -1,4 +1,4 @@
-"""The runs that MLflow shows, each of some measurements: their tags and params."""
+"""MLflow's runs of measurements: their tags and params."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SWEEP, AD_HOC, CONFIG, BEST = "sweep", "ad_hoc", "config", "best"
 """The kinds of runs: a ledger's parent, an ad-hoc sweep's parent, a configuration, the best of a provider."""
 
 OURS = {"kernel", "gpu", "provider", "workload", "timer", "cache"}
-"""Params that every child run has; a dimension or parameter of such a name is written ``problem.kernel``."""
+"""Params of every child run; a dimension of such a name becomes ``problem.kernel``."""
 
 FAILED = {"incorrect", "compile_error", "runtime_error", "out_of_memory", "timeout"}
 """The statuses of a point that should have worked."""
@@ -94,7 +94,7 @@ def best(group: Sequence[PlacedMeasurement], parent: str) -> Run:
 
 
 def _line_tags(group: Sequence[PlacedMeasurement]) -> dict[str, str]:
-    """The tags that say on which line the measurements lie: ``columns``, or ``rows columns=781``."""
+    """The tags of the measurements' line: ``columns``, or ``rows columns=781``."""
     first = group[0]
     x = first.line.x or ""
     return {
@@ -115,8 +115,8 @@ def run(
     tags: Mapping[str, str],
     suffix: str,
 ) -> Run:
-    """A run of some measurements, with all that a configuration's and a whole ledger's have in common. It
-    lasts from the oldest of them to the newest."""
+    """A run of measurements, which lasts from the oldest of them to the newest: the common part of a
+    configuration's run and a ledger's."""
     kernel, gpu = placed[0].point.kernel, placed[0].row.origin.gpu
     newest: Origin = max(placed, key=lambda one: one.at_ms).row.origin
     statuses = Counter(one.row.outcome.status for one in placed)
@@ -157,7 +157,7 @@ def _joined(names: Iterable[str]) -> str:
 
 
 def _notes(placed: Iterable[PlacedMeasurement]) -> list[str]:
-    """Why points have no time, or one not to be trusted; a reason that many points share is said once."""
+    """The reasons for missing and untrusted times; points with one reason share a sentence."""
     reasons: dict[str, list[Point]] = {}
     for one in placed:
         outcome = one.row.outcome
@@ -194,7 +194,7 @@ def _params(group: Sequence[PlacedMeasurement], parameters: Values) -> dict[str,
 
 
 def machine(environment: Environment | None, ceilings: Ceilings | None) -> dict[str, str]:
-    """The params that say what a machine is, and what it was measured to do at best."""
+    """The params of a machine and its ceilings."""
     params: dict[str, str] = {}
     if environment:
         known = environment.model_dump(exclude={"gpu", "flags", *UNKEYED}, exclude_none=True)

@@ -1,16 +1,16 @@
-"""An MLflow store that is made to show what it should, whatever it held before.
+"""Write runs to an MLflow store, whatever it held before.
 
-A run carries its ``identity`` (whose it is) and a ``digest`` of all it shows. Publishing looks for the
-identities of a ledger and leaves a run with the right digest alone. MLflow can't take a metric back, so a run
-with another digest is replaced and then deleted as MLflow deletes: it can be restored until ``mlflow gc``.
-Runs without an identity, and those of other ledgers, are somebody else's and are never touched.
+A run has tags for its ``identity`` and a ``digest`` of its content. Publishing looks for the identities of a
+ledger and keeps a run with the right digest. MLflow can't take a metric back, so a run with another digest is
+replaced and then deleted: MLflow can restore it until ``mlflow gc``. Runs without an identity, and those of
+other ledgers, are never touched.
 
-A parent run ends after its children and artifacts: what a killed publish left is completed by the next. The
-runs of an ad-hoc sweep are not touched any more once their parent has ended, nor made again where a person
-deleted it.
+A parent run ends after its children and artifacts: the next publish completes a killed one. The runs of an
+ad-hoc sweep stay as they are once their parent has ended, and are not written again where a person deleted
+it.
 
-An SQLite store has one publisher at a time, by a lock. Publishers to a server look again until nothing is
-left to do; of equal runs that two of them made, both keep the run with the smallest id.
+A store has one publisher at a time: SQLite's by a lock, a server's by its users. Where two wrote equal runs
+to a server, the next publish keeps the one with the smallest id.
 """
 
 from __future__ import annotations
@@ -20,20 +20,17 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from pipeline.points.frozen import digest
 from pipeline.tracking.connection import connected, sqlite_path
 from pipeline.tracking.content import NOTE, Run, RunFamily
 
-if TYPE_CHECKING:
-    from mlflow.exceptions import MlflowException
-
 IDENTITY, DIGEST, FILES = "identity", "digest", "files"
-"""Tags: whose run it is, what it shows, and which files its artifacts are."""
+"""Tags: a run's identity, the digest of its content, and the digest of its artifacts."""
 
 SIGNATURE = "mlflow.note.published"
-"""Tag: the digest of the description that was published. A person may have written another."""
+"""Tag: the digest of the published description, which a person may replace."""
 
 PARENT = "mlflow.parentRunId"
 """Tag of a child run."""
@@ -41,9 +38,6 @@ PARENT = "mlflow.parentRunId"
 ENDED = ("FINISHED", "FAILED")
 
 RUNS_A_PAGE = 5000
-
-LOOKS = 8
-"""Times to look again for what other publishers did at the same moment."""
 
 Change = Literal["new", "updated", "unchanged", "removed"]
 CHANGES: tuple[Change, ...] = get_args(Change)
@@ -64,57 +58,20 @@ class Store:
         self._path = sqlite_path(uri)
 
     def experiment(self, name: str, tags: Mapping[str, str]) -> str:
-        """The id of the experiment, which has the tags; it is made, or restored if it was deleted, when it is
-        not there. A description that a person wrote stays."""
-        from mlflow.exceptions import MlflowException
-
+        """The id of an experiment with these tags; it is made or restored where it is missing. A description
+        that a person wrote stays."""
         wanted = _signed(tags)
         found = self._client.get_experiment_by_name(name)
         if found is None:
             artifacts = str(self._path.parent / "mlartifacts" / name) if self._path else None
-            try:
-                return str(self._client.create_experiment(name, artifacts, wanted))
-            except MlflowException:
-                # Names are unique: another publisher may have made it just now.
-                found = self._client.get_experiment_by_name(name)
-                if found is None:
-                    raise
+            return str(self._client.create_experiment(name, artifacts, wanted))
         if found.lifecycle_stage == "deleted":
             self._client.restore_experiment(found.experiment_id)
         kept = {NOTE, SIGNATURE} if _is_by_hand(found.tags) else set()
         for key, value in wanted.items():
-            if key not in kept:
-                self._set_tag(found, key, value)
+            if key not in kept and found.tags.get(key) != value:
+                self._client.set_experiment_tag(found.experiment_id, key, value)
         return str(found.experiment_id)
-
-    def add_tag(self, experiment: str, name: str, value: str) -> None:
-        """Give an experiment one more tag."""
-        self._set_tag(self._client.get_experiment(experiment), name, value)
-
-    def _set_tag(self, experiment: Any, name: str, value: str) -> None:
-        if experiment.tags.get(name) != value:
-            with _tolerant():
-                self._client.set_experiment_tag(experiment.experiment_id, name, value)
-
-    def publish(self, experiment: str, family: RunFamily, tick: Callable[[], None]) -> Counter[Change]:
-        """Make the experiment show the family. ``tick`` is called once for each of its runs.
-
-        Returns how many runs are new, updated, unchanged or removed.
-        """
-        from mlflow.exceptions import MlflowException
-
-        total = Counter[Change]()
-        for look in range(LOOKS):
-            try:
-                changes = self._look(experiment, family, tick if look == 0 else lambda: None)
-            except MlflowException as error:
-                if not _is_race(error) or look == LOOKS - 1:
-                    raise
-                continue
-            total = total or changes
-            if self._path is not None or changes["unchanged"] == changes.total():
-                break  # no other publisher can have done anything meanwhile
-        return total
 
     def parent_of(self, kernel: str, gpu: str, commit: str) -> str | None:
         """The run of a kernel's measurements on a GPU at a commit; None where there is none."""
@@ -126,25 +83,17 @@ class Store:
                 return str(run.info.run_id)
         return None
 
-    def configurations(
-        self, experiment: str, search: str
-    ) -> list[tuple[str, Mapping[str, str], Mapping[str, str]]]:
-        """The configurations' runs that MLflow finds by the filter, the newest first: ids, tags, params."""
-        found = list(self._search(experiment, f"tags.kind = 'config' and {search}"))
-        found.sort(key=lambda run: (-(run.info.end_time or 0), str(run.info.run_id)))
-        return [(str(run.info.run_id), run.data.tags, run.data.params) for run in found]
-
     def settled(self, experiment: str, kind: str) -> set[str]:
-        """The identities of runs of that kind which need nothing more: they have ended, or a person deleted
-        them."""
+        """The identities of runs of a kind that have ended, or that a person deleted."""
         states: dict[str, set[str]] = defaultdict(set)
         for run in self._search(experiment, f"tags.kind = '{kind}'", deleted=True):
             state = "deleted" if run.info.lifecycle_stage == "deleted" else run.info.status
             states[run.data.tags.get(IDENTITY, "")].add(state)
         return {name for name, found in states.items() if found <= {"deleted", *ENDED}}
 
-    def _look(self, experiment: str, family: RunFamily, tick: Callable[[], None]) -> Counter[Change]:
-        """Compare all runs of the family with what they should be, and put right what differs."""
+    def publish(self, experiment: str, family: RunFamily, tick: Callable[[], None]) -> Counter[Change]:
+        """Write the runs of a family that differ from the store's, and delete those that are no longer in it.
+        ``tick`` is called once for each run. Returns the numbers of runs by change."""
         there = self._find(experiment, family)
         existing = there.pop(family.parent.identity, [])
         parent, change = self._show(experiment, family.parent, existing, {}, family.stays)
@@ -173,7 +122,7 @@ class Store:
         return changes
 
     def _find(self, experiment: str, family: RunFamily) -> dict[str, list[Any]]:
-        """The runs that show the family now, by identity, those with the smallest id first."""
+        """The family's runs in the store by identity, the smallest id first."""
         found: dict[str, list[Any]] = defaultdict(list)
         whole = family.parent.identity
         runs = self._search(experiment, family.search)
@@ -201,7 +150,7 @@ class Store:
     def _show(
         self, experiment: str, run: Run, existing: list[Any], parent: Mapping[str, str], stays: bool
     ) -> tuple[str, Change]:
-        """Have a run show what it should, up to its end; its id, and what had to be done for it."""
+        """Write a run unless it is there; it is not ended yet. Returns its id and the change."""
         for other in existing:
             tags = other.data.tags
             if stays or tags.get(DIGEST) == run.digest:
@@ -223,7 +172,7 @@ class Store:
         return str(made.info.run_id), "updated" if existing else "new"
 
     def _write(self, run_id: str, run: Run) -> None:
-        """Write what a run shows; a second time changes nothing."""
+        """Write a run's metrics and params; a second time changes nothing."""
         from mlflow.entities import Metric, Param
 
         metrics = [Metric(value.key, value.value, value.at_ms, value.step) for value in run.values]
@@ -234,7 +183,7 @@ class Store:
         self._client.set_terminated(run_id, "FAILED" if run.failed else "FINISHED", run.ended_ms)
 
     def _upload(self, run_id: str, files: Mapping[str, Path]) -> bool:
-        """Upload the artifacts unless the run has them already; whether there was anything to do."""
+        """Upload the artifacts unless the run has them already; returns whether it did."""
         wanted = digest({name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()})
         if self._client.get_run(run_id).data.tags.get(FILES) == wanted:
             return False
@@ -242,25 +191,6 @@ class Store:
             self._client.log_artifact(run_id, str(path), str(Path(name).parent))
         self._client.set_tag(run_id, FILES, wanted)
         return True
-
-
-def _is_race(error: MlflowException) -> bool:
-    """Whether another publisher deleted a run while it was being written, or wrote the same just then."""
-    if error.error_code == "BAD_REQUEST":  # as MLflow names whatever the database refused
-        return "IntegrityError" in str(error) or "UniqueViolation" in str(error)
-    return error.error_code in ("INVALID_PARAMETER_VALUE", "INVALID_STATE", "RESOURCE_DOES_NOT_EXIST")
-
-
-@contextmanager
-def _tolerant() -> Iterator[None]:
-    """Ignore that another publisher wrote the same at this moment."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        yield
-    except MlflowException as error:
-        if not _is_race(error):
-            raise
 
 
 def _added_by_hand(existing: Iterable[Mapping[str, str]], ours: Mapping[str, str]) -> dict[str, str]:

@@ -1,35 +1,33 @@
-"""What MLflow's own pages show of an experiment: its description, the views in its menu, and links to them.
+"""An experiment's description, the views in its menu, and links to them.
 
-A view is a search with its order, its columns and its charts. MLflow's pages keep one as a tag of the
-experiment, and open it by its key in a link. Charts of a view have the workload's x on a logarithmic axis.
+A view is a search with its order, its columns and its charts. MLflow keeps it as a tag of the experiment, and
+opens it by its key in a link. A view's charts have the workload's x on a logarithmic axis.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
-from pipeline.points.frozen import digest
 from pipeline.reporting import headlines
 from pipeline.tracking import metrics, notes
-from pipeline.tracking.content import NOTE, RunFamily
+from pipeline.tracking.content import NOTE
 
 SHARED = "mlflow.sharedViewState."
-"""The beginning of a tag's name that holds a view; the view's key is the rest."""
+"""The prefix of a view's tag; the view's key follows."""
 
 KIND = {"mlflow.experimentKind": "custom_model_development"}
 """The tag by which some releases of MLflow choose their pages for experiments with metrics."""
 
 MACHINE_LEARNING = "workflowType=machine_learning"
-"""Without it in a link MLflow opens its pages for language models, which have no runs."""
+"""Keeps a link from MLflow's pages for language models, which have no runs."""
 
 USUAL_X = (4096, 1024, 16384)
-"""Where on the x axis a view shows a column: at the value of the kernel's workloads that is nearest to each.
-Runs are in the order of the first."""
+"""The x of a view's columns: the workloads' values nearest to these. Runs are sorted by the first."""
 
 BEST, MACHINES, SWEEPS = "best", "gpus", "sweeps"
 """The keys of every kernel's views; those of a provider are ``provider-NAME`` and ``configurations-NAME``."""
@@ -37,8 +35,8 @@ BEST, MACHINES, SWEEPS = "best", "gpus", "sweeps"
 
 @dataclass(frozen=True)
 class View:
-    """A search with its order, columns and charts. ``lines`` are the metrics that are drawn against x,
-    ``bars`` those with one value a run. A view without a ``name`` is in no menu; only links open it."""
+    """A search with its order, columns and charts. ``lines`` are metrics drawn against x, ``bars`` metrics
+    with one value a run."""
 
     key: str
     name: str
@@ -48,16 +46,14 @@ class View:
     lines: tuple[str, ...] = ()
     bars: tuple[str, ...] = ()
 
-    def tag(self, place: int = 0) -> tuple[str, str]:
-        """The experiment's tag that holds it; the menu has a view with a higher ``place`` further up."""
+    def tag(self, place: int) -> tuple[str, str]:
+        """The experiment's tag for this view; the menu sorts views by falling ``place``."""
         state = json.dumps(self._state(), separators=(",", ":"))
-        if not self.name:
-            return SHARED + self.key, state
         envelope = {"name": self.name, "createdAt": place, "updatedAt": place, "state": state}
         return SHARED + self.key, json.dumps(envelope, separators=(",", ":"))
 
     def _state(self) -> dict[str, Any]:
-        """In the words of MLflow's pages: fields that are not named have their defaults."""
+        """The view in MLflow's own format; missing fields have their defaults."""
         section = {"uuid": "rates", "name": "Rates", "columns": 2, "cardHeight": 420}
         rest = {"uuid": "rest", "name": "Model metrics", "display": False}
         seen = {"isReordered": True, "deleted": False, "isGenerated": False}
@@ -104,23 +100,24 @@ def _card(kind: str, metric: str) -> dict[str, Any]:
     }
 
 
-def page(server: str, experiments: Sequence[str], view: str | None = None) -> str:
-    """Where a server shows a view of the only experiment, else the list of all."""
+def page(server: str, experiments: Sequence[str], view: str | None = None, search: str | None = None) -> str:
+    """The link to a search, or else a view, of the only experiment; of several the list of all."""
     place = f"{server.rstrip('/')}/#/experiments"
     if len(experiments) != 1 or view is None:
         return f"{place}?{MACHINE_LEARNING}"
-    return f"{place}/{experiments[0]}/runs?{MACHINE_LEARNING}&compareRunsMode=CHART&viewStateShareKey={view}"
+    chosen = f"viewStateShareKey={view}" if search is None else f"searchFilter={quote(search)}"
+    return f"{place}/{experiments[0]}/runs?{MACHINE_LEARNING}&compareRunsMode=CHART&{chosen}"
 
 
 def of_kernel(kernel: str) -> dict[str, str]:
-    """The tags that a kernel's experiment has, whoever publishes what: they say nothing of the results."""
+    """The tags of a kernel's experiment, which don't depend on results."""
     return {**KIND, NOTE: notes.of_kernel(kernel, usual(kernel)), **_tags(views(kernel))}
 
 
 def of_comparisons() -> dict[str, str]:
-    """The tags of the experiment that shows comparisons."""
+    """The tags of the experiment of comparisons."""
     columns = _columns(metrics=("b_over_a", "faster", "slower", "same", "undecided"), params=("a", "b"))
-    seen = View(COMPARED, "Comparisons", "", "attributes.start_time", (*columns, _of("tags", "command")))
+    seen = View(COMPARED, "Comparisons", "", "attributes.start_time", (*columns, _column("tags", "command")))
     return {**KIND, NOTE: notes.COMPARISONS, **_tags([seen])}
 
 
@@ -133,13 +130,13 @@ def views(kernel: str) -> list[View]:
     rate = headlines.headline(kernel, "")
     at = [f"{rate}_at_{x}" for x in usual(kernel)] or [rate]
     lines, bars = (rate, "ceiling_fraction", "median_us"), tuple(at[:1])
-    order = _of("metrics", at[0])
+    order = _column("metrics", at[0])
     shares = [f"{metrics.SHARE}_at_{x}" for x in usual(kernel)[:1]]
     shown = (*at[:1], *shares, *at[1:])
-    who = ("gpu", "provider", "dtype")
+    params = ("gpu", "provider", "dtype")
 
     def best(key: str, name: str, of: str = "") -> View:
-        seen = _columns(params=who, tags=("configurations",), metrics=shown)
+        seen = _columns(params=params, tags=("configurations",), metrics=shown)
         return View(key, name, f"tags.kind = 'best'{of}", order, seen, lines, bars)
 
     entry = headlines.entry_of(kernel)
@@ -157,7 +154,7 @@ def views(kernel: str) -> list[View]:
                 f"{provider.name}: configurations",
                 f"tags.kind = 'config'{own_line}{of}",
                 order,
-                _columns(params=(*who, *tuned), metrics=shown),
+                _columns(params=(*params, *tuned), metrics=shown),
                 lines,
                 bars,
             ),
@@ -172,11 +169,11 @@ def _sweeps() -> View:
 
 
 def _machines(kernel: str, rate: str) -> View:
-    """Every machine's best, beside what the machine is."""
+    """The best of each machine, with its driver, torch and commit."""
     lines = tuple(f"best_{rate}_{dtype}" for dtype in _dtypes(kernel)) or (rate,)
     at = [f"{line}_at_{x}" for x in usual(kernel)[:1] for line in lines]
     columns = _columns(metrics=at, params=("gpu", "driver", "torch"), tags=("commit", "points"))
-    order = _of("metrics", at[0]) if at else "attributes.start_time"
+    order = _column("metrics", at[0]) if at else "attributes.start_time"
     return View(MACHINES, "Best of each GPU", "tags.kind = 'sweep'", order, columns, lines, tuple(at))
 
 
@@ -187,57 +184,8 @@ def _dtypes(kernel: str) -> list[str]:
     return sorted({str(value) for one in workloads for value in one.lists.get("dtype", ())})
 
 
-def of_sweeps(sweeps: Sequence[RunFamily], search: str) -> View:
-    """The view of ad-hoc sweeps, which a link opens: what the search finds, the fastest first, with the rates
-    over x. With a single x there is no line to draw, and the rates there are bars."""
-    children = [run for one in sweeps for run in one.children]
-    ids = [one.parent.tags["run"] for one in sweeps]
-    rates = sorted({rate for run in children for rate in run.tags["headline"].split(", ")})
-    names = {value.key for run in children for value in run.values}
-    at = sorted(
-        (name for name in names if name.partition("_at_")[0] in rates and "_at_" in name), key=_natural
-    )
-    along = any(len({value.step for value in run.values if value.key in rates}) > 1 for run in children)
-    drawn = (*rates, "ceiling_fraction", "median_us")
-    shown = _spread(at, 3)
-    shares = [f"{metrics.SHARE}_at_{name.partition('_at_')[2]}" for name in shown[:1]]
-    tuned = sorted({name for run in children for name in run.params} - _NOT_TUNED)
-    return View(
-        key=ids[0] if len(ids) == 1 else f"sweeps-{digest(sorted(ids))}",
-        name="",
-        search=search,
-        order=_of("metrics", shown[0] if shown else rates[0]),
-        columns=_columns(params=("gpu", "provider", "dtype", *tuned), metrics=(*shown, *shares) or drawn),
-        lines=drawn if along else (),
-        bars=() if along else tuple(shown) or drawn,
-    )
-
-
-_NOT_TUNED = {"kernel", "gpu", "workload", "provider", "dtype", "timer", "cache"}
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """A name as people sort it: ``gbps_at_256`` before ``gbps_at_1024``."""
-    return [(int(part) if part.isdigit() else -1, part) for part in re.split(r"(\d+)", name)]
-
-
-def _spread(names: Sequence[str], most: int) -> list[str]:
-    """Some of the names, from the last back to the first, evenly."""
-    if len(names) <= most:
-        return list(reversed(names))
-    step = (len(names) - 1) / (most - 1)
-    return [names[round(step * place)] for place in reversed(range(most))]
-
-
-def baseline(kernel: str) -> str | None:
-    """The provider that others are compared with; None for a kernel that is not in this repository."""
-    entry = headlines.entry_of(kernel)
-    return entry.loaded.kernel.baseline if entry else None
-
-
 def usual(kernel: str) -> list[int]:
-    """Values on the kernel's own x axis that its views have columns for; none of a kernel that is not in
-    this repository."""
+    """The x of the columns of a kernel's views; none for a kernel outside of the repository."""
     entry = headlines.entry_of(kernel)
     if entry is None:
         return []
@@ -264,9 +212,9 @@ COMPARED = "comparisons"
 """The key of the only view of comparisons."""
 
 
-def _of(kind: str, name: str) -> str:
+def _column(kind: str, name: str) -> str:
     return f"{kind}.`{name}`"
 
 
 def _columns(**of_kind: Iterable[str]) -> tuple[str, ...]:
-    return tuple(_of(kind, name) for kind, names in of_kind.items() for name in names)
+    return tuple(_column(kind, name) for kind, names in of_kind.items() for name in names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import urllib.parse
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,6 @@ from pipeline.command.options import PublishConfig, TrackingConfig
 from pipeline.publish import publish
 from pipeline.store import runs
 from pipeline.store.rows import encode
-from pipeline.tracking import publisher
-from pipeline.tracking.publisher import Selection, Tracker
 from pipeline.tracking.store import opened
 from tests.factory import H100, H200, environment, grid, measurement, write_record, write_results
 from tests.mlflow_store import content, log, run_ids, server, shown, start
@@ -93,7 +92,10 @@ def test_results_and_ad_hoc_sweeps_leave_each_other_alone_and_both_come_back(
     experiment = client_of(database).get_experiment_by_name("softmax").experiment_id
     link = f"http://127.0.0.1:5000/#/experiments/{experiment}/runs?"
     last = said.splitlines()[-1]
-    assert link in last and last.endswith(f"&viewStateShareKey={FIRST}"), "the sweep's own view"
+    search = urllib.parse.unquote(last.rpartition("&searchFilter=")[2])
+    assert link in last and search == f"tags.kind = 'config' and tags.run = '{FIRST}'"
+    found = client_of(database).search_runs([experiment], search)
+    assert {run.info.run_name for run in found} == first - {f"softmax @ {H200}, {FIRST}"}
 
     write_record(tmp_path / "outputs", [measurement(size=256, median_us=1.0)], SECOND)
     for _ in range(2):
@@ -122,34 +124,6 @@ def test_results_and_ad_hoc_sweeps_leave_each_other_alone_and_both_come_back(
     out, err = (process := start(*words)).communicate(timeout=120)
     assert (process.returncode, err) == (0, ""), out
     assert shown(new, "softmax") == runs_shown
-
-
-def test_the_view_of_a_sweep_finds_its_configurations_and_the_baseline_that_it_lacks(
-    tmp_path: Path, database: Path
-) -> None:
-    uri = f"sqlite:///{database}"
-    log(write_results(tmp_path / "results", ROWS), uri)
-    torch = [row for row in ROWS if row.point.provider == "torch"]
-    triton = [row for row in ROWS if row.point.provider == "triton_online"]
-    write_record(tmp_path, triton, FIRST)
-    write_record(tmp_path, torch[:1], SECOND)
-
-    def found(*ids: str) -> set[str]:
-        """The runs that the view of a sweep shows whose rows are of these ids."""
-        files = Selection(runs=runs.folder_in(tmp_path), kernel="softmax", ids=frozenset(ids))
-        published = publisher.publish(files, Tracker("local", uri), print)
-        assert published is not None
-        experiment = client_of(database).get_experiment(published.experiments[0])
-        view = json.loads(experiment.tags[f"mlflow.sharedViewState.{published.view}"])
-        shown = client_of(database).search_runs([experiment.experiment_id], view["searchFilter"])
-        return {run.info.run_name for run in shown}
-
-    own = of_sweep(FIRST, "triton_online float32 512x4w")
-    assert found(FIRST) == own | {f"torch float32 @ {H200}"}, "the baseline of the results"
-    assert found(SECOND) == of_sweep(SECOND, "torch float32")
-    assert found(FIRST, SECOND) == own | of_sweep(SECOND, "torch float32")
-    before = content(database)
-    assert found(FIRST, SECOND) and content(database) == before, "publishing twice changes nothing"
 
 
 def test_publishing_another_folder_takes_nothing_away(tmp_path: Path, database: Path) -> None:
@@ -239,17 +213,13 @@ def test_a_record_is_what_its_name_and_first_line_say(
 
 
 @pytest.mark.slow
-def test_two_at_once_on_a_server_and_a_killed_publish_is_completed(tmp_path: Path) -> None:
+def test_a_killed_publish_to_a_server_is_completed(tmp_path: Path) -> None:
     for run in (FIRST, SECOND):
         write_record(tmp_path / "outputs", ROWS, run)
     (tmp_path / "server").mkdir()
     database = tmp_path / "server" / "mlflow.db"
-    words = ("input=null", f"runs={tmp_path}/outputs/runs", "tracking=server")
     with server(tmp_path / "server") as address:
-        processes = [start(*words, MLFLOW_TRACKING_URI=address) for _ in range(2)]
-        outputs = [process.communicate(timeout=120) for process in processes]
-        assert [process.returncode for process in processes] == [0, 0], outputs
-        assert [err for _, err in outputs] == ["", ""]
+        log(tmp_path, address, input=None, runs=tmp_path / "outputs/runs")
         everything = of_sweep(FIRST) | of_sweep(SECOND)
         assert set(run_ids(database, "softmax")) == everything
 
