@@ -1,5 +1,5 @@
-"""Sweeps on a cluster of hosts: Ray starts a process on each GPU's host, which measures as a sweep here does.
+"""Sweeps on a Ray cluster: a station on each GPU's host measures as a sweep on that host does.
 
-``engine`` joins a cluster. ``team.teams_of`` gives a team for each model of GPU that it has; ``sweep``
-measures with these as with the devices of this host. On each host runs a ``station``.
+``engine`` joins a cluster. ``team.teams_of`` makes a team for each GPU model, with which ``sweep`` measures
+as with the devices of this host. A ``station`` is the actor on a device.
 """

@@ -1,4 +1,4 @@
-"""Ray, as far as it is known here: how a cluster is joined, which hosts it has, how an actor is asked."""
+"""Everything that calls Ray: join a cluster, list its hosts, start and ask actors."""
 
 from __future__ import annotations
 
@@ -17,22 +17,19 @@ from typing import Any
 from pipeline import ROOT, UserError
 
 SOURCES = ("conf", "kernel_pipeline", "kernels", "pipeline")
-"""The folders of the working tree that go along to every host."""
+"""The folders of the working tree that every host gets."""
 
 ANSWERS_S = 10.0
 """How long an address may take to accept a connection."""
 
-AT_ONCE = 16
-"""Processes that a cluster which is started here starts at the same time: more than a host has GPUs."""
-
 
 class LostError(UserError):
-    """An actor is gone, with its process or its host."""
+    """An actor, its process or its host is gone."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """A host of the cluster, by Ray's id, its name and its number here, from 1."""
+    """A host of the cluster: Ray's id, its name and its number, from 1."""
 
     id: str
     name: str
@@ -41,7 +38,7 @@ class Node:
 
 
 def nodes() -> list[Node]:
-    """The hosts of the cluster that are alive, always in the same order."""
+    """The living hosts of the cluster, always in the same order."""
     import ray
 
     alive = [node for node in ray.nodes() if node["Alive"]]
@@ -52,19 +49,18 @@ def nodes() -> list[Node]:
     ]
 
 
-def start(actor: type, node: Node, kind: str) -> Any:
-    """Start an actor on a host, on the next of its GPUs that is free; nothing is waited for."""
+def start(actor: type, node: Node, kind: str, *arguments: Any) -> Any:
+    """Start an actor on a host, on its next free GPU, without waiting."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     there = NodeAffinitySchedulingStrategy(node.id, soft=False)
     gpus = 1 if kind == "cuda" else 0
-    return ray.remote(actor).options(num_cpus=0, num_gpus=gpus, scheduling_strategy=there).remote()
+    return ray.remote(actor).options(num_cpus=0, num_gpus=gpus, scheduling_strategy=there).remote(*arguments)
 
 
 def answer(asked: Any) -> Any:
-    """What an actor answers, however long that takes. Raises LostError when it is gone, and UserError as it
-    does itself."""
+    """Wait for an actor's answer. Raises LostError when the actor is gone, and UserError where it does."""
     import ray
 
     try:
@@ -78,24 +74,24 @@ def answer(asked: Any) -> Any:
 
 
 def end(actor: Any) -> None:
-    """End an actor at once, with all that it has started."""
+    """Kill an actor; its child processes end with it."""
     import ray
 
-    with suppress(Exception):  # it is gone, or the cluster is
+    with suppress(Exception):  # it or the cluster is gone
         ray.kill(actor)
 
 
 @contextmanager
 def joined(engine: str, kind: str) -> Iterator[str]:
-    """Join the cluster that RAY_ADDRESS or Ray's own file names, or one that is started here and ends again,
-    and give its name. Its hosts get the sources as they are now. Raises UserError."""
+    """Join the cluster of RAY_ADDRESS or of this host, or start one for as long as the context lasts; gives
+    its name. Its hosts get today's sources. Raises UserError."""
     if importlib.util.find_spec("ray") is None:
         raise UserError(
             "cluster= needs Ray, which is not installed: run "
             "python locks/install.py ray, by the Python of this command."
         )
     variables = dict(os.environ)
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
 
     is_here = engine == "ray-local"
@@ -110,13 +106,11 @@ def joined(engine: str, kind: str) -> Iterator[str]:
             shutil.copytree(ROOT / name, Path(tree, name), ignore=shutil.ignore_patterns("__pycache__"))
         options: dict[str, Any] = {}
         if is_here:
-            # The path of a socket has 107 bytes at most, and Ray's own part of it takes most of them.
+            # A socket's path has at most 107 bytes, and Ray's part takes most of them.
             folder = tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True)
             options["_temp_dir"] = stack.enter_context(folder)
             options |= {"include_dashboard": False, "num_gpus": None if kind == "cuda" else 0}
-            # Actors ask for no processor. Ray would start a process for each that it may use, ahead and
-            # without the sources, so that none could be an actor; and it would start actors one by one.
-            options |= {"num_cpus": 0, "_system_config": {"worker_maximum_startup_concurrency": AT_ONCE}}
+            options["num_cpus"] = 0  # or Ray starts an idle process a core, which no actor can use
         try:
             ray.init(
                 address,
@@ -132,11 +126,11 @@ def joined(engine: str, kind: str) -> Iterator[str]:
 
 
 def _address() -> str:
-    """The cluster's address, after a look whether anybody is there. Raises UserError."""
+    """The cluster's address. Raises UserError where nothing answers, and for Ray Client's ``ray://``."""
     address = os.environ.get("RAY_ADDRESS", "").strip() or "auto"
     if address != "auto":
-        host, _, port = address.rpartition(":")
         try:
+            host, port = address.split(":")
             socket.create_connection((host, int(port)), ANSWERS_S).close()
         except (OSError, OverflowError, ValueError) as error:
             raise UserError(

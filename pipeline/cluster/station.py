@@ -1,10 +1,9 @@
-"""What runs on a host of a cluster, once for each device, as a Ray actor: it builds, compiles and measures.
-It keeps no rows. With its process ends all that it has started."""
+"""The actor on a device of a cluster's host: it builds, compiles and measures, and keeps no rows."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,8 +32,9 @@ from pipeline.timing.settings import TimingSettings
 
 @dataclass(frozen=True)
 class Assignment:
-    """How a command's points are measured. ``flags`` are the variables of the command's own process that
-    change results: those of the hosts don't count. ``drawn`` tells the command's checkout from others."""
+    """A command's settings for its stations. ``flags`` are the variables of the command's process that change
+    results, in place of the hosts'. ``drawn`` identifies the command's checkout, of which a CPU's rows
+    are."""
 
     kind: str
     settings: TimingSettings
@@ -48,20 +48,20 @@ class Assignment:
 
 @dataclass(frozen=True)
 class StationHost:
-    """What a station finds on its host. By kernel: the digest of its ``code``, and what each provider feels
-    of the environment."""
+    """A station's device and environment, the digest of its kernels' ``code``, and each provider's
+    ``relevant`` environment by kernel."""
 
     device: Device
     gpu: Gpu | None
     environment: Environment
-    code: dict[str, str]
-    felt: dict[str, dict[str, str]]
+    code: str
+    relevant: dict[str, dict[str, str]]
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Points of a kernel to measure, with those that come next, which are compiled meanwhile. The times of
-    those that are ``audited`` are audited in any case. ``control`` is measured first."""
+    """Points of a kernel to measure after the ``control`` point, and the ``next`` points to compile
+    meanwhile. The times of ``audited`` points are audited in any case."""
 
     where: str
     points: Sequence[Point]
@@ -72,45 +72,50 @@ class Chunk:
 
 
 Answer = Control | tuple[Point, Outcome] | dict[str, str] | None
-"""Of a chunk a station gives the control point's time or None, each point as it is measured, and in the end
-what made workers be replaced though they answered, by provider."""
+"""A chunk's answers: the control point's time or None, each point's outcome, and at last the reasons for
+replaced workers, by provider."""
 
 
 class Station:
-    """One device of this host."""
+    """One device of this host, which takes the device and starts measuring processes when it is asked
+    first."""
 
-    def __init__(self) -> None:
+    def __init__(self, assignment: Assignment) -> None:
+        self._wanted = assignment
         self._stack = ExitStack()
         self._ahead: dict[str, Ahead] = {}
 
-    def begin(self, told: Assignment) -> StationHost:
-        """Take the device, and start what measures on it. Raises UserError where that can't be done."""
-        take_flags(told.flags)
-        # A CPU is this checkout's, wherever a copy of it lies.
-        write_atomically(LOCAL / "host", told.drawn.encode())
+    def begin(self) -> StationHost:
+        """Lock the device and start its worker. Raises UserError where that fails."""
+        wanted = self._wanted
+        take_flags(wanted.flags)
+        write_atomically(LOCAL / "host", wanted.drawn.encode())
         keep_builds(ROOT)
-        chosen = _device(told.kind)
-        self._stack.enter_context(DeviceLock(chosen, told.wait_s, lambda sentence: None))
+        chosen = _device(wanted.kind)
+        self._stack.enter_context(DeviceLock(chosen, wanted.wait_s, lambda sentence: None))
         self._supervisor = self._stack.enter_context(
-            Supervisor(chosen, told.settings, told.seed, told.timeout_s, heeds_load=True)
+            Supervisor(chosen, wanted.settings, wanted.seed, wanted.timeout_s, heeds_load=True)
         )
         self._supervisor.start()
         here = environment.fingerprint(chosen)
         self._compilers = self._stack.enter_context(Compilers(here.compute_capability))
-        code, felt = {}, {}
-        for where in told.kernels:
-            identity = Identity(loading.load(where), here, told.settings, told.seed)
-            code[where] = code_of(identity)
-            providers = identity.loaded.kernel.providers
-            felt[where] = {one.name: identity.relevant_environment(one.name) for one in providers}
-        return StationHost(chosen, device.capabilities(chosen), here, code, felt)
+        kernels = {
+            where: Identity(loading.load(where), here, wanted.settings, wanted.seed)
+            for where in wanted.kernels
+        }
+        relevant = {
+            where: {one.name: kernel.relevant_environment(one.name) for one in kernel.loaded.kernel.providers}
+            for where, kernel in kernels.items()
+        }
+        code = code_of(kernels.values())
+        return StationHost(chosen, device.capabilities(chosen), here, code, relevant)
 
     def rates(self) -> tuple[Rates, bool]:
         """The device's own limits, as ``Supervisor.rates`` gives them."""
         return self._supervisor.rates()
 
     def measure(self, chunk: Chunk) -> Iterator[Answer]:
-        """Measure the points of a chunk; what is compiled comes first."""
+        """Compile and measure the points of a chunk."""
         supervisor = self._supervisor
         supervisor.canary = chunk.canary
         supervisor.changes.clear()
@@ -118,7 +123,7 @@ class Station:
             self._ahead[chunk.where] = Ahead(loading.load(chunk.where), self._compilers)
         ahead = self._ahead[chunk.where]
         ahead.submit([*chunk.points, *chunk.next])
-        if supervisor.device.kind == "cpu":  # what is timed there shares its cores with no compiler
+        if supervisor.device.kind == "cpu":  # compilers would share the cores with the timed points
             self._compilers.wait()
         yield None if chunk.control is None else controls.control(supervisor, chunk.where, chunk.control)
         schedule = Schedule(chunk.points, ahead.futures)
@@ -131,23 +136,27 @@ class Station:
         yield dict(supervisor.changes)
 
 
-def code_of(identity: Identity) -> str:
-    """The digest of what measures and of all providers' sources."""
-    sources = [identity.source(provider.name) for provider in identity.loaded.kernel.providers]
-    return digest([identity.measurement, sources])
+def code_of(kernels: Iterable[Identity]) -> str:
+    """The digest of the measuring code and of all providers' sources."""
+    return digest(
+        [
+            (one.measurement, [one.source(provider.name) for provider in one.loaded.kernel.providers])
+            for one in kernels
+        ]
+    )
 
 
 def take_flags(flags: dict[str, str]) -> None:
-    """Let the variables that change results be these alone: a host's own, and what Ray sets itself
-    (OMP_NUM_THREADS), would make another environment of each host."""
+    """Replace this process's variables that change results: a host's own, and Ray's OMP_NUM_THREADS, would
+    give each host another environment."""
     for name in environment.flags("cpu").keys() - flags.keys():
         del os.environ[name]
     os.environ.update(flags)
 
 
 def keep_builds(root: Path) -> None:
-    """Let what is built outlast the copy of the tree at ``root``, so that a host builds a source once. A
-    library is used only where its manifest fits."""
+    """Keep builds beyond the copy of the tree at ``root``, so that a host builds a source once. A library is
+    used only where its manifest fits."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     kept = lock.own_folder(cache / "kernel-pipeline", "libraries in it are loaded; remove it") / "build"
     kept.mkdir(exist_ok=True)

@@ -1,5 +1,4 @@
-"""The devices of one model on a cluster, as a sweep measures with them: on each a station, to which chunks of
-the points are handed out."""
+"""The devices of one GPU model on a cluster: a station on each, which gets chunks of the points."""
 
 from __future__ import annotations
 
@@ -30,32 +29,19 @@ from pipeline.store.ceilings import Canary, Rates
 from pipeline.timing.settings import TimingSettings
 
 CHUNK = 32
-"""Points that a station gets at once, at most. While it measures them it compiles as many that come next."""
+"""Most points of a chunk."""
 
 SHARE = 2
-"""Of the points that no station has, one takes no more than its share of one part in so many, so that all end
-at the same time."""
-
-MOST_STARTS = 4
-"""How often a device's station is started in one command."""
-
-Say = Callable[[str], None]
-
+"""A chunk is at most this part of a station's share of the points left, so that all end at the same time."""
 
 GRACE_S = 60.0
 """How long the other devices may take once the first can measure."""
 
-SPEAK_S = 10.0
-"""After so long a sweep says what it waits for."""
-
-NONE = {
-    "cuda": "with a GPU; write device=cpu to measure on CPUs",
-    "cpu": "without a GPU, as device=cpu wants",
-}
+Say = Callable[[str], None]
 
 
 class ClusterDevice(Device):
-    """A device of a cluster. ``node`` counts the cluster's hosts from 1; their names are in no result."""
+    """A device of a cluster. ``node`` is the number of its host; hosts' names are in no result."""
 
     node: int
 
@@ -65,13 +51,13 @@ class ClusterDevice(Device):
 
 @dataclass
 class Member:
-    """A device of the cluster, and the station that measures on it. ``chunk`` are points that it was given
-    and has not measured, ``next`` those that it only compiles."""
+    """A device of the cluster and its station. ``chunk`` are the points that it has to measure, ``next``
+    those that it only compiles."""
 
     node: Node
     actor: Any
     host: StationHost
-    starts: int = 1
+    is_lost: bool = False
     chunk: list[Point] = field(default_factory=list)
     next: list[Point] = field(default_factory=list)
     canary: Canary | None = None
@@ -81,63 +67,51 @@ class Member:
         self.device = ClusterDevice(**self.host.device.model_dump(), node=self.node.number)
 
     def start(self) -> None:
-        """It runs since it was gathered."""
+        """Nothing to start: the station runs."""
 
     def rates(self) -> tuple[Rates, bool]:
         """The device's own limits, as ``Supervisor.rates`` gives them. Raises LostError."""
         limits: tuple[Rates, bool] = engine.answer(self.actor.rates.remote())
         return limits
 
-    def restart(self, assignment: Assignment) -> None:
-        """Start its station again, unless its host is gone or that was done too often. What is asked of it
-        from here on waits until it has begun."""
-        engine.end(self.actor)
-        self.starts += 1
-        if self.node.id not in {node.id for node in engine.nodes()}:
-            self.starts = MOST_STARTS + 1
-        if self.starts <= MOST_STARTS:
-            self.actor = engine.start(Station, self.node, self.host.environment.kind)
-            self.actor.begin.remote(assignment)
-
     def abandon(self) -> None:
-        """End it, from any thread."""
-        self.starts = MOST_STARTS + 1
+        """End the station, from any thread."""
+        self.is_lost = True
         engine.end(self.actor)
 
 
 class Elsewhere(Ahead):
-    """Points are compiled on the host that measures them."""
+    """Compiles nothing here: stations compile their own points."""
 
     def submit(self, points: Iterable[Point]) -> None:
-        """Nothing is compiled here."""
+        """Compile nothing."""
 
     def begin(self, points: Iterable[Point]) -> None:
-        """Nothing is built here."""
+        """Build nothing."""
 
 
 class ClusterTeam(Here):
-    """Members on which a point's key is the same; the first has the keys."""
+    """Members on which a point has the same key."""
 
-    def __init__(self, members: Sequence[Member], assignment: Assignment, say: Say) -> None:
+    def __init__(self, members: Sequence[Member], say: Say) -> None:
         first = members[0].host
-        workers = cast(Sequence[Supervisor], members)  # a member answers as these do
+        workers = cast(Sequence[Supervisor], members)  # a member has the methods that a team calls
         super().__init__([one.device for one in members], workers, first.environment)
         self.members = members
-        self.assignment = assignment
         self.say = say
         self.target = Target(first.environment.kind, first.gpu)
         self.is_stopped = False
 
     def identity(self, loaded: Loaded, settings: TimingSettings, seed: int) -> Identity:
-        """The keys that a kernel's points have on the stations' hosts."""
-        return Identity(loaded, self.environment, settings, seed, self.members[0].host.felt[loaded.where])
+        """The identity of a kernel's points on the stations' hosts."""
+        return Identity(loaded, self.environment, settings, seed, self.members[0].host.relevant[loaded.where])
 
     def ahead(self, loaded: Loaded) -> Ahead:
-        """Nothing is compiled on this host."""
+        """Compiles nothing here."""
         return Elsewhere(loaded, Compilers(self.environment.compute_capability))
 
     def crew(self, loaded: Loaded, control: Point, report: Report, audited: Container[Point] = ()) -> Crew:
-        """The stations, as those that measure a kernel's points."""
+        """The stations, ready to measure a kernel's points."""
         return ClusterCrew(self, loaded, control, report, audited)
 
     def stop(self) -> None:
@@ -148,18 +122,18 @@ class ClusterTeam(Here):
 
 
 class ClusterCrew(Crew):
-    """Hands out chunks of points to stations, by ``ray.wait``. What a lost one had, others measure."""
+    """Hands out chunks of points to stations. The points of a lost station go to the others."""
 
     def __init__(
         self, team: ClusterTeam, loaded: Loaded, control: Point, report: Report, audited: Container[Point]
     ) -> None:
         super().__init__(loaded.where, cast(Sequence[Supervisor], team.members), control, report, audited)
         self._team = team
-        self._loaded = loaded
+        self._kernel = loaded.kernel
 
     def measure(self, schedule: Schedule, total: int) -> Steadiness:
-        """As a crew does. Raises UserError when no station is left, and KeyboardInterrupt when the command
-        has been stopped."""
+        """Measure as ``Crew.measure`` does. Raises UserError when no station is left, and KeyboardInterrupt
+        when the team is stopped."""
         import ray
 
         every = [Controls(total // self.size) for _ in self.workers]
@@ -193,9 +167,9 @@ class ClusterCrew(Crew):
         return steadiness(every)
 
     def _chunk(self, index: int, schedule: Schedule, controls: Controls) -> Chunk | None:
-        """What a station is to measure; None for nothing. The control point is measured in the end, too."""
+        """The next chunk of a station; None for nothing. The control point comes at the end, too."""
         member = self._team.members[index]
-        if member.starts > MOST_STARTS:
+        if member.is_lost:
             return None
         member.chunk = member.next or self._take(index, schedule)
         member.next = self._take(index, schedule)
@@ -207,13 +181,12 @@ class ClusterCrew(Crew):
         return Chunk(self.where, tuple(member.chunk), tuple(member.next), audited, control, member.canary)
 
     def _take(self, index: int, schedule: Schedule) -> list[Point]:
-        """Points that no station has. One that the worker compiles takes as long as many others, and so is a
-        chunk's last."""
+        """Points that no station has. A point that its worker compiles takes long, and ends a chunk."""
         points: list[Point] = []
         most = min(CHUNK, ceil(schedule.waiting / (SHARE * self.size)))
         while len(points) < most and (point := schedule.next(index)) is not None:
             points.append(point)
-            if self._loaded.kernel.provider(point.provider).compiled:
+            if self._kernel.provider(point.provider).compiled:
                 break
         return points
 
@@ -230,16 +203,16 @@ class ClusterCrew(Crew):
                 member.changes |= answer
 
     def _lose(self, index: int, schedule: Schedule) -> None:
-        """Let others measure what a lost station had."""
+        """Give the points of a lost station to the others."""
         member = self._team.members[index]
-        self._team.say(f"{member.device} on {member.node.name} was lost; its points are measured again.")
+        self._team.say(f"{member.device} on {member.node.name} was lost; the others measure its points.")
         schedule.give_back(index, member.chunk + member.next)
         member.chunk, member.next = [], []
-        member.restart(self._team.assignment)
+        member.abandon()
 
 
 def kind_of(wanted: Sequence[str]) -> str:
-    """The kind of device that ``device=`` means on a cluster. Raises UserError for a GPU by its number."""
+    """The kind of device of ``device=`` on a cluster. Raises UserError for the devices of one host."""
     if list(wanted) == ["cpu"]:
         return "cpu"
     if len(wanted) == 1 and wanted[0] in ("auto", "cuda", "all"):
@@ -254,46 +227,45 @@ def kind_of(wanted: Sequence[str]) -> str:
 def teams_of(
     name: str, entries: Sequence[Entry], assignment: Assignment, say: Say
 ) -> Iterator[list[ClusterTeam]]:
-    """A team for each model of device that the cluster has, by their names. Stations end with the context.
+    """A team for each device model of the cluster, sorted by name. Stations end with the context.
 
-    Raises UserError where there is no Ray, no cluster, no device on it, or none that measures as this working
-    tree would.
+    Raises UserError without Ray, a cluster, or a device whose sources are those of this working tree.
     """
     with engine.joined(name, assignment.kind) as where:
         members = _members(where, assignment, say)
         models: dict[str, list[Member]] = {}
         for one in members:
-            identities = (_identity(entry, one, assignment) for entry in entries)
-            if one.host.code == {identity.loaded.where: code_of(identity) for identity in identities}:
+            here, settings, seed = one.host.environment, assignment.settings, assignment.seed
+            own = [Identity(entry.loaded, here, settings, seed) for entry in entries]
+            if one.host.code == code_of(own):
                 models.setdefault(one.host.environment.gpu, []).append(one)
             else:
                 _leave_out(one, "its sources are not those of this working tree", say)
         if not models:
             raise UserError(f"no device of {where} measures as this working tree would, as was said above.")
-        yield [ClusterTeam(_alike(models[model], say), assignment, say) for model in sorted(models)]
+        yield [ClusterTeam(_alike(models[model], say), say) for model in sorted(models)]
 
 
 def _members(where: str, assignment: Assignment, say: Say) -> list[Member]:
-    """The devices of the kind that can measure, in their order; the others are said. Waits for the first as
-    long as the assignment says."""
+    """The devices of the kind that can measure, in their order; says why others can't. Waits for the first as
+    long as the assignment allows."""
     import ray
 
     places = []
     for node in engine.nodes():
         places += [node] * (node.gpus if assignment.kind == "cuda" else int(node.gpus == 0))
     if not places:
-        raise UserError(f"{where} has no host {NONE[assignment.kind]}.")
-    actors = [engine.start(Station, node, assignment.kind) for node in places]
-    asked = [actor.begin.remote(assignment) for actor in actors]
-    if ray.wait(asked, num_returns=len(asked), timeout=SPEAK_S)[1]:
-        say(f"Waiting for devices of {where}.")
+        kind = "a GPU; write device=cpu to measure on CPUs" if assignment.kind == "cuda" else "a CPU alone"
+        raise UserError(f"{where} has no host with {kind}.")
+    actors = [engine.start(Station, node, assignment.kind, assignment) for node in places]
+    asked = [actor.begin.remote() for actor in actors]
     ray.wait(asked, num_returns=1, timeout=assignment.wait_s)
     _, late = ray.wait(asked, num_returns=len(asked), timeout=GRACE_S)
     members = []
     for node, actor, answer in zip(places, actors, asked, strict=True):
         try:
             if answer in late:
-                raise UserError("a device of its was not free in time.")
+                raise UserError(f"its device was not free within {GRACE_S:.0f} s of the first.")
             members.append(Member(node, actor, engine.answer(answer)))
         except UserError as error:
             say(f"node{node.number} ({node.name}) is not used: {error}")
@@ -303,18 +275,14 @@ def _members(where: str, assignment: Assignment, say: Say) -> list[Member]:
     return sorted(members, key=lambda one: (one.node.number, one.device.index or 0))
 
 
-def _identity(entry: Entry, one: Member, assignment: Assignment) -> Identity:
-    return Identity(entry.loaded, one.host.environment, assignment.settings, assignment.seed)
-
-
 def _alike(several: Sequence[Member], say: Say) -> list[Member]:
-    """Of the devices of a model those whose environment is as most have it; of as many, the first's."""
-    felt = [repr(one.host.felt) for one in several]
-    usual = Counter(felt).most_common(1)[0][0]
-    for one, here in zip(several, felt, strict=True):
+    """The devices of a model with the most common relevant environment; between equals the first's."""
+    relevant = [repr(one.host.relevant) for one in several]
+    usual = Counter(relevant).most_common(1)[0][0]
+    for one, here in zip(several, relevant, strict=True):
         if here != usual:
             _leave_out(one, "its driver, packages or flags are not those of most of its model", say)
-    return [one for one, here in zip(several, felt, strict=True) if here == usual]
+    return [one for one, here in zip(several, relevant, strict=True) if here == usual]
 
 
 def _leave_out(one: Member, why: str, say: Say) -> None:
