@@ -1,0 +1,82 @@
+"""Sweeps of several kernels by the GPU models of a cluster, all models at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from threading import Lock
+from time import monotonic
+
+from pipeline import UserError
+from pipeline.cluster.station import Assignment
+from pipeline.cluster.team import ClusterTeam, kind_of, teams_of
+from pipeline.command.options import Engine, SweepConfig
+from pipeline.command.run import console, warn
+from pipeline.execution import identity
+from pipeline.machine.environment import drawn, flags
+from pipeline.reporting.terminal import Bars
+from pipeline.sweeping.kernel_sweep import KernelSweep, planned
+
+
+def run(configs: Sequence[SweepConfig], engine: Engine) -> tuple[list[KernelSweep], float]:
+    """Measure every kernel on each GPU model of the cluster, into ledgers of its own; returns the sweeps and
+    their seconds."""
+    first = configs[0]
+    if first.debug:
+        raise UserError("debug=true calls each point in this process; leave cluster= out.")
+    with ExitStack() as stack:
+        kind = kind_of(first.device)
+        assignment = Assignment(
+            kind=kind,
+            settings=first.timing,
+            seed=first.seed,
+            timeout_s=first.point_timeout_s,
+            wait_s=first.wait_s,
+            kernels=tuple(config.entry.loaded.where for config in configs),
+            flags=flags(kind),
+            drawn=drawn(),
+        )
+        entries = [config.entry for config in configs]
+        teams = stack.enter_context(teams_of(engine, entries, assignment, warn))
+        begin = monotonic()
+        plans = [planned(configs, team.target) for team in teams]
+        bars = stack.enter_context(Bars(console))
+        said: set[str] = set()
+        saying = Lock()
+
+        def measured(team: ClusterTeam) -> list[KernelSweep]:
+            found = []
+            for config, wanted in zip(configs, plans[teams.index(team)], strict=True):
+                sweep = KernelSweep(config, team, wanted, bars)
+                found.append(sweep)
+                sweep.prepare()
+                with saying:  # all models measure the same tree: each sentence once
+                    sentences = identity.unknown_commits([sweep.identity] if sweep.provenance else [])
+                    for sentence in sorted({*sentences} - said):
+                        said.add(sentence)
+                        warn(sentence)
+                sweep.finish()
+            return found
+
+        sweeps = at_once(teams, measured)
+        return [sweep for several in sweeps for sweep in several], monotonic() - begin
+
+
+def at_once(
+    teams: Sequence[ClusterTeam], measured: Callable[[ClusterTeam], list[KernelSweep]]
+) -> list[list[KernelSweep]]:
+    """Measure by every team, each in a thread. A failed team leaves the others at work, and its error is
+    raised when they are done. Ctrl-C ends all of them, with a note on how far each came."""
+    with ThreadPoolExecutor(len(teams)) as threads:
+        futures = [threads.submit(measured, team) for team in teams]
+        try:
+            wait(futures)
+        except KeyboardInterrupt as stop:
+            for team in teams:
+                team.stop()
+            for future in futures:
+                for note in getattr(future.exception(), "__notes__", ()):
+                    stop.add_note(note)
+            raise
+        return [future.result() for future in futures]

@@ -1,0 +1,316 @@
+"""One run over the points of one kernel on the devices of one model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
+from functools import partial
+from time import monotonic
+
+from pipeline import UserError
+from pipeline.command.options import SweepConfig
+from pipeline.command.run import console, say, warn
+from pipeline.execution import identity, memory_limit
+from pipeline.execution.audit import drawn
+from pipeline.execution.controls import Steadiness
+from pipeline.execution.plausibility import judged
+from pipeline.execution.schedule import Agenda, Schedule
+from pipeline.execution.sidecar_files import SidecarFiles
+from pipeline.execution.team import Team
+from pipeline.machine import device
+from pipeline.points import problems
+from pipeline.points.plan import Plan, Target, plan, with_baseline
+from pipeline.points.point import Point
+from pipeline.points.searches import Searches
+from pipeline.reporting.sweep_output import SweepOutput, best_so_far, nothing_to_measure
+from pipeline.reporting.terminal import Bars, Progress
+from pipeline.store import commit, results, retry, runs
+from pipeline.store.ceilings import DISTURBED, Ceilings, rate
+from pipeline.store.ledger import Ledger
+from pipeline.store.provenance import RunProvenance
+from pipeline.store.record import Measurement, Outcome, Parts
+from pipeline.store.runs import Heading, Recorder
+
+
+def planned(configs: Sequence[SweepConfig], target: Target) -> list[Plan]:
+    """The plan of each kernel, with its baseline unless debug=true. Raises UserError for a mistake about any
+    of them."""
+    plans = []
+    for config in configs:
+        every = config.budget is not None
+        made = plan(
+            config.entry, config.preset.name, target, config.pin, config.provider, every, config.workload
+        )
+        if not config.debug:
+            made = with_baseline(
+                made, config.entry, config.preset.name, target, config.pin, every, config.workload
+            )
+        plans.append(made)
+    return plans
+
+
+class KernelSweep:
+    """One run over the points of one kernel by a team of devices, which measures other kernels, too. Rows go
+    to the kernel's ledger as they are measured."""
+
+    def __init__(self, config: SweepConfig, team: Team, wanted: Plan, bars: Bars | None = None) -> None:
+        devices, environment = team.devices, team.environment
+        self.config = config
+        self.team = team
+        self.bars = bars
+        self.entry = config.entry
+        self.loaded = self.entry.loaded
+        self.devices = devices
+        self.environment = environment
+        self.plan = wanted
+        self.slug = devices[0].slug
+        self.output = results.folder_for(config.output, devices[0].kind)
+        self.identity = team.identity(self.loaded, config.timing, config.seed)
+        self.run = commit.new_run()
+        self.command = commit.command_line("sweep")
+        self.provenance: RunProvenance | None = None
+        results.asked_for(results.ledger_path(config.output, self.entry.name, self.slug))
+        self.ledger = Ledger(results.ledger_path(self.output, self.entry.name, self.slug), warn)
+        self.sidecars = SidecarFiles(
+            self.output, self.entry.name, environment, devices[0].kind, config.model_dump(mode="json")
+        )
+        self.ahead = team.ahead(self.loaded)
+        self.agenda: Agenda | None = None
+        self.searches: Searches | None = None
+        self.measured: set[Point] = set()
+        self.recorder: Recorder | None = None
+        self.steadiness = Steadiness()
+        self.ceilings: Ceilings | None = None
+        self.begin = monotonic()
+
+    def prepare(self) -> None:
+        """Find the missing points, and begin to compile them ahead."""
+        self.refresh()
+        if self.environment.kind == "cuda":
+            known = self.known()
+            if not known.keys() >= set(self.plan.points):
+                self.team.begin()  # its processes import torch, as does the memory limit here
+            memory = self.environment.memory_mib << 20
+            self.plan = memory_limit.within(self.plan, self.loaded, memory, known)
+        self.agenda = self.missing()
+        if self.agenda.is_empty:
+            return
+        if self.environment.kind != "cpu":  # a CPU's team starts when nothing compiles any more
+            self.team.begin()
+        self.ahead.begin(self.agenda.examples)
+        self.ahead.submit(self.agenda.due)
+        self.provenance = identity.run_here(
+            self.run, self.command, self.environment, self.devices, [self.identity]
+        )
+
+    def finish(self) -> None:
+        """Measure the missing points, and print the table."""
+        assert self.agenda is not None, "prepare() comes first"
+        self.begin = monotonic()
+        with ExitStack() as stack:
+            try:
+                self.measure(self.agenda, stack)
+            except BaseException as error:
+                # A full disk stops both; the first error says how to go on.
+                with suppress(UserError):
+                    self.close()
+                if isinstance(error, KeyboardInterrupt):
+                    error.add_note(self.sweep_output().summary_line())
+                else:
+                    self.sweep_output().show(console)
+                raise
+            self.close()
+            self.sweep_output().show(console)
+
+    def refresh(self) -> None:
+        """Update the rates of rows to the kernel's present work, and add missing shares of ceilings; no time
+        depends on either."""
+        ceilings = self.sidecars.known_ceilings()
+
+        def change(row: Measurement) -> Measurement:
+            if row.rate is None or row.outcome.timing is None or row.point not in self.plan.workloads:
+                return row
+            work = self.loaded.kernel.work(problems.make(self.loaded.kernel.problem, row.point.problem))
+            is_same = (row.rate.bytes, row.rate.flops) == (work.bytes, work.flops)
+            if is_same and row.rate.ceiling_fraction is not None:
+                return row
+            found = rate(row.outcome.timing.median_us, work, ceilings)
+            return row if found == row.rate else row.model_copy(update={"rate": found})
+
+        if any(change(row) is not row for row in self.ledger.rows()):
+            self.ledger.compact(change)
+
+    def missing(self) -> Agenda:
+        """The points to measure."""
+        known = {} if self.config.remeasure else self.known()
+        found = Agenda(self.plan.points, known, self.config.retry, self.config.budget, self.ahead)
+        self.searches = found.searches
+        return found
+
+    def known(self) -> dict[Point, Measurement]:
+        """The ledger's rows of planned points with today's keys."""
+        rows = (row for row in self.ledger.rows() if row.point in self.plan.workloads)
+        here = (row for row in rows if row.origin.gpu == self.slug)
+        return {row.point: row for row in here if row.key == self.identity.key(row.point)}
+
+    def measure(self, wanted: Agenda, stack: ExitStack) -> None:
+        """Measure the wanted points and append each to the ledger; ``stack`` closes the run's record."""
+        if wanted.is_empty:
+            if self.plan.points:
+                say(nothing_to_measure(self.ledger.path, wanted.searches))
+                if not self.sidecars.is_there():
+                    self.sidecars.write(self.team)
+            return
+        total, expected = wanted.total, wanted.expected
+        points = wanted.refill(wanted.due)
+        broken = self.build(wanted.examples)
+        self.team.begin()
+        ceilings = self.ceilings = self.sidecars.write(self.team)
+        if ceilings.is_disturbed:
+            warn(DISTURBED)
+        self.team.know(ceilings.canary)
+        assert self.provenance is not None, "prepare() comes first"
+        self.ledger.note(self.provenance)
+        if runs.is_ad_hoc(self.output):
+            heading = Heading(
+                run=self.run,
+                kernel=self.entry.name,
+                environment=self.environment,
+                ceilings=ceilings,
+                provenance=self.provenance,
+            )
+            self.recorder = stack.enter_context(Recorder(self.output, heading))
+        else:
+            runs.note(self.run)
+        title = f"{self.entry.name} on {self.slug}"
+        with Progress(console, title, total, self.bars, self.team.devices) as progress:
+            report = partial(self.report, wanted, ceilings, progress)
+            for provider, reason in broken.items():
+                failed = [point for point in points if point.provider == provider]
+                for point in (*failed, *wanted.give_up(provider)):
+                    report(point, Outcome(status="compile_error", error=reason), self.devices[0])
+            sound = [point for point in points if point.provider not in broken]
+            crew = self.team.crew(self.loaded, self.control(wanted.examples), report, self.audited(sound))
+            refill = None if wanted.searches is None else wanted.refill
+            schedule = Schedule(sound, self.ahead.futures, self.compiles_itself, crew.size, refill)
+            wanted.start()
+            self.steadiness = crew.measure(schedule, expected)
+        for provider, what in self.team.changes().items():
+            warn(f"{self.entry.name}/{provider} changed its process, which was replaced: {what}.")
+
+    def audited(self, points: Sequence[Point]) -> frozenset[Point]:
+        """The points whose times are audited in any case: all, or a random one of each provider and
+        workload."""
+        if self.config.audit == "all":
+            return frozenset(self.plan.points)
+        return drawn(points, self.plan.workloads)
+
+    def report(
+        self,
+        wanted: Agenda,
+        ceilings: Ceilings,
+        progress: Progress,
+        point: Point,
+        outcome: Outcome,
+        measured_on: device.Device,
+    ) -> None:
+        """Write a point's row and show progress. Raises UserError when the row can't be written."""
+        row = self.measurement(point, outcome, measured_on, ceilings)
+        before = self.ledger.get(point, row.parts.settings)
+        self.ledger.append(row)
+        if self.recorder is not None:
+            self.recorder.append(row, None if before is None else before.parts)
+        self.measured.add(point)
+        best = wanted.tell(row)
+        progress.advance(str(point), "" if best is None else best_so_far(*best), measured_on)
+
+    def control(self, points: Sequence[Point]) -> Point:
+        """The control point, which is measured repeatedly for the noise floor: the baseline at a middle
+        problem."""
+        order = list(dict.fromkeys(point.problem for point in points))
+        middle = order[len(order) // 2]
+        baseline = self.loaded.kernel.provider(self.loaded.kernel.baseline)
+        parameters = problems.make(baseline.parameters, {}) if baseline.parameters else None
+        return Point(
+            kernel=self.entry.name,
+            provider=baseline.name,
+            problem=middle,
+            parameters=problems.values_of(parameters),
+        )
+
+    def compiles_itself(self, point: Point) -> bool:
+        """Whether the measuring worker compiles the point."""
+        return self.loaded.kernel.provider(point.provider).compiled
+
+    def build(self, points: Sequence[Point]) -> dict[str, str]:
+        """Build the points' extensions; returns the reason of each failed provider."""
+        broken = self.team.build(self.loaded, {point.provider for point in points})
+        for name, reason in broken.items():
+            warn(f"{self.entry.name}/{name} was not built: {reason}")
+        return broken
+
+    def measurement(
+        self, point: Point, outcome: Outcome, measured_on: device.Device, ceilings: Ceilings
+    ) -> Measurement:
+        """The ledger's line for an outcome."""
+        assert self.provenance is not None, "prepare() comes first"
+        work = self.loaded.kernel.work(problems.make(self.loaded.kernel.problem, point.problem))
+        timing = outcome.timing
+        outcome, rated = judged(outcome, None if timing is None else rate(timing.median_us, work, ceilings))
+        parts = self.identity.parts(point)
+        before = self.ledger.get(point, parts.settings)
+        return Measurement(
+            key=parts.key,
+            point=point,
+            workload=self.plan.workloads[point],
+            outcome=outcome,
+            rate=rated,
+            parts=parts,
+            attempts=self.attempts(before, parts),
+            earlier=None if before is None else before.before(parts),
+            origin=self.provenance.origin(self.entry.name, datetime.now(UTC), str(measured_on)),
+        )
+
+    def attempts(self, before: Measurement | None, parts: Parts) -> int:
+        """How many runs have tried a point since its last success or ``remeasure``."""
+        if self.config.remeasure or before is None or before.key != parts.key:
+            return 1
+        return before.attempts + 1 if retry.has_failed(before) else 1
+
+    def close(self) -> None:
+        """Compact the ledger, with the whole run's noise floor in its rows, and restore sidecar files."""
+        known = {} if self.ceilings is None else self.ceilings.noise
+
+        def settled(row: Measurement) -> Measurement:
+            return self.steadiness.settled(row, known) if row.origin.run == self.run else row
+
+        if self.measured:
+            self.ledger.compact(settled)
+        if self.recorder is not None:
+            self.recorder.finish(settled)
+        self.sidecars.keep()
+
+    def rows(self) -> list[Measurement]:
+        """The ledger's rows of this sweep's points; of a search, which skips points, without old rows."""
+        found = (self.ledger.get(point, self.identity.settings_digest) for point in self.plan.points)
+        return [
+            row
+            for row in found
+            if row is not None and (self.searches is None or row.key == self.identity.key(row.point))
+        ]
+
+    def sweep_output(self) -> SweepOutput:
+        """The report at the end of this sweep."""
+        return SweepOutput(
+            entry=self.entry,
+            plan=self.plan,
+            identity=self.identity,
+            ledger=self.ledger.path,
+            rows=self.rows(),
+            measured=len(self.measured),
+            seconds=monotonic() - self.begin,
+            noise_floor=self.steadiness.noise_floor,
+            run=self.run,
+            searches=self.searches,
+        )
