@@ -208,6 +208,7 @@ def test_what_processes_take_turns_by_is_in_neither_git_nor_dvc() -> None:
 
 LAYERS = (
     {"commands"},
+    {"sweeping"},
     {"command"},
     {"tracking"},
     {"reporting", "inspection"},
