@@ -28,6 +28,7 @@ from pipeline.inspection.sanitizer import Sanitizer, SessionFindings
 from pipeline.inspection.target import KernelTarget
 from pipeline.machine import device
 from pipeline.machine.lock import DeviceLock
+from pipeline.points.notation import file_name
 from pipeline.points.point import Point
 from pipeline.reporting.numbers import print_wide
 from pipeline.store import commit, results
@@ -117,9 +118,12 @@ class Sanitize:
         with tempfile.TemporaryDirectory() as folder:
             plan, failures = Path(folder, "plan.json"), Path(folder, "failures.json")
             where = self.target.entry.loaded.where
-            wanted = [point.model_dump(mode="json") for point in points]
-            plan.write_text(json.dumps({"where": where, "seed": self.config.seed, "points": wanted}))
-            command = [sys.executable, "-m", "pipeline.inspection.sanitizer", str(plan), str(failures)]
+            wanted = [
+                {"where": where, "name": file_name(point), "point": point.model_dump(mode="json")}
+                for point in points
+            ]
+            plan.write_text(json.dumps({"tool": "sanitizer", "seed": self.config.seed, "points": wanted}))
+            command = [sys.executable, "-m", "pipeline.inspection.watched_process", str(plan), str(failures)]
             found = self.tool.check(tool, command, self.config.timeout_s, ROOT)
             failed = json.loads(failures.read_text()) if failures.is_file() else {}
         if not failed or found.errors:

@@ -15,7 +15,6 @@ from typing import Any
 
 from pipeline import ROOT
 from pipeline.inspection import ncu
-from pipeline.inspection.launches import RANGE
 from pipeline.inspection.ncu import Ncu, Unavailable
 from pipeline.inspection.ncu_pages import by_point
 from pipeline.machine.device import Device
@@ -61,15 +60,15 @@ def session(
         plan, failures = Path(folder, "plan.json"), Path(folder, "failures.json")
         report = Path(folder, "all.ncu-rep")
         points = [
-            {"where": one.where, "key": key, "point": point.model_dump()}
+            {"where": one.where, "name": key, "point": point.model_dump()}
             for one in wanted
             for key, point in one.points.items()
         ]
-        plan.write_text(json.dumps({"seed": seed, "points": points}))
+        plan.write_text(json.dumps({"tool": "ncu", "seed": seed, "points": points}))
         os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no pool of processes for ncu to watch
         if device.uuid is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = device.uuid
-        command = [sys.executable, "-m", "pipeline.inspection.ncu_session", str(plan), str(failures)]
+        command = [sys.executable, "-m", "pipeline.inspection.watched_process", str(plan), str(failures)]
         tool.profile(command, report, sets, timeout_s, ROOT)
         failed: dict[str, str] = {}
         with suppress(FileNotFoundError, ValueError):  # the process may have ended while it wrote
@@ -93,50 +92,3 @@ def read(tool: Ncu, report: Path, failures: Mapping[str, str] | None = None) -> 
     with suppress(ncu.UnreadableError):
         pages["details"] = details.result()
     return SessionResult(tool, report, failures or {}, pages, by_point(pages["raw"], pages["details"]))
-
-
-def main(plan: Path, failures: Path) -> None:
-    """The process that ncu watches: call each point of the plan once, in an NVTX range named by its key.
-
-    An error is written by key, and the other points go on. The plan is JSON: the seed, and points with their
-    keys and kernels.
-    """
-    from pipeline.points import tracebacks
-
-    wanted = json.loads(plan.read_text())
-    failed: dict[str, str] = {}
-    for one in wanted["points"]:
-        try:
-            _call(one["where"], one["key"], Point.model_validate(one["point"]), wanted["seed"])
-        except Exception as error:  # a provider may raise anything
-            failed[one["key"]] = " ".join(tracebacks.named(error).split())[:500]
-            failures.write_text(json.dumps(failed))
-    failures.write_text(json.dumps(failed))
-
-
-def _call(where: str, key: str, point: Point, seed: int) -> None:
-    import torch
-
-    from pipeline.execution import instance
-
-    nvtx: Any = torch.cuda.nvtx
-    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    # Before its first pass over a kernel ncu saves all device memory of this process, with the cached memory
-    # of earlier points. Free that now and not right before the call: the device clears it in the background.
-    torch.cuda.empty_cache()
-    found = instance.standalone(where, point)
-    inputs = found.inputs(torch.device("cuda"), seed)
-    found.call(*inputs)  # compiles and loads, outside of the range
-    torch.cuda.synchronize()
-    runtime.cudaProfilerStart()
-    try:
-        nvtx.range_push(RANGE + key)
-        found.call(*inputs)
-        torch.cuda.synchronize()
-        nvtx.range_pop()
-    finally:
-        runtime.cudaProfilerStop()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,18 +1,12 @@
-"""compute-sanitizer: find it, run it over points, read its log.
-
-It watches a process of this very module, ``compute-sanitizer … python -m pipeline.inspection.sanitizer PLAN
-FAILURES``, which calls each point of the plan once. The plan is JSON: the kernel, the seed, and points.
-"""
+"""compute-sanitizer: find it, run it over a command, read its log."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,9 +17,6 @@ from pathlib import Path
 
 from pipeline import UserError
 from pipeline.machine.environment import SYSTEM_CUDA
-from pipeline.points import tracebacks
-from pipeline.points.notation import file_name
-from pipeline.points.point import Point
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 
@@ -170,33 +161,3 @@ def _findings(lines: Sequence[str]) -> tuple[str, ...]:
     return tuple(
         f"{what} ({times} times)" if times > 1 else what for what, times in found.most_common(MOST_FINDINGS)
     )
-
-
-def main(plan: Path, failures: Path) -> None:
-    """Call the plan's points. An error is written by point, and the other points go on."""
-    wanted = json.loads(plan.read_text())
-    failed: dict[str, str] = {}
-    for one in wanted["points"]:
-        point = Point.model_validate(one)
-        try:
-            _call(wanted["where"], point, wanted["seed"])
-        except Exception as error:  # a provider may raise anything
-            failed[file_name(point)] = " ".join(tracebacks.named(error).split())[:500]
-            failures.write_text(json.dumps(failed))
-    failures.write_text(json.dumps(failed))
-
-
-def _call(where: str, point: Point, seed: int) -> None:
-    import torch
-
-    from pipeline.execution import instance
-
-    found = instance.standalone(where, point)
-    # The host makes the inputs, so that only the provider's kernels are checked.
-    inputs = [x.to("cuda") for x in found.inputs(torch.device("cpu"), seed)]
-    found.call(*inputs)
-    torch.cuda.synchronize()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -138,7 +138,7 @@ def test_the_stage_joins_the_report_to_its_points(
         "application-only",
     ):
         assert words in profiling
-    assert "-m pipeline.inspection.ncu_session" in profiling
+    assert "-m pipeline.inspection.watched_process" in profiling
 
 
 @pytest.fixture
@@ -314,7 +314,7 @@ touch "$report.ncu-rep" """
     def with_plan(self: Ncu, report: Path, name: str) -> str:
         plan = json.loads((tmp_path / "plan.json").read_text())
         assert ({one["where"] for one in plan["points"]}, plan["seed"]) == ({str(made)}, 0)
-        asked.append([one["key"] for one in plan["points"]])
+        asked.append([one["name"] for one in plan["points"]])
         assert all(Point.model_validate(one["point"]).kernel == "double" for one in plan["points"])
         return page(self, report, name)
 

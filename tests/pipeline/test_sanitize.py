@@ -88,7 +88,7 @@ if words == ["--version"]:
     print("NVIDIA (R) Compute Sanitizer\\nVersion 2025.3.1.0 (build 36400806) (public-release)")
     sys.exit()
 plan = json.load(open(words[-2]))
-providers = sorted({{point["provider"] for point in plan["points"]}})
+providers = sorted({{one["point"]["provider"] for one in plan["points"]}})
 tool = words[words.index("--tool") + 1]
 caching = os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"]
 with open({str(tmp_path / "asked")!r}, "a") as asked:
@@ -142,9 +142,11 @@ def test_clean_providers_are_checked_together_and_written_down(
     calls = [json.loads(line) for line in asked.read_text().splitlines()]
     assert [call["tool"] for call in calls] == ["memcheck", "racecheck"], "one process a tool"
     words = " ".join(calls[0]["words"])
-    assert "--target-processes application-only" in words and "-m pipeline.inspection.sanitizer" in words
+    assert (
+        "--target-processes application-only" in words and "-m pipeline.inspection.watched_process" in words
+    )
     assert "--padding 1024" in words
-    assert calls[0]["plan"]["where"] == "softmax"
+    assert calls[0]["plan"]["points"][0]["where"] == "softmax"
     printed = capsys.readouterr().out
     assert "softmax on nvidia-h200: compute-sanitizer 2025.3.1.0" in printed
     assert "Left out: cpp (runs on a CPU only)." in printed
