@@ -1,14 +1,15 @@
-"""How true rows are: points measured by fresh workers as sweeps measure them, beside CUPTI's durations.
+"""Check the accuracy of rows: measure points by fresh workers as sweeps do, and compare with CUPTI's
+durations.
 
     python -m pipeline.accuracy
     python -m pipeline.accuracy kernel=[square,softmax] points=12
     python -m pipeline.accuracy output=results/accuracy
 
-Takes points between 1 us and 10 ms from the rows of the machine at hand. Each of ``workers`` fresh workers
-measures all of them. Two more do so while providers that switch the mode of the launch gap run before each
-point. A last one reads CUPTI's durations of the graphs that it has timed. Each reading is written at once, so
-the same command goes on where it was stopped; another ``output`` measures anew. Prints what was found at each
-point and exits with 1 if less than nine tenths of the points hold:
+Takes points between 1 us and 10 ms from this machine's rows. Each of ``workers`` fresh workers measures all
+of them. Two more do so while providers that switch the mode of the launch gap run before each point. A last
+worker reads CUPTI's durations of the graphs that it has timed. Each reading is written at once, so the same
+command goes on after an interruption; another ``output`` measures anew. Prints a line a point and exits with
+1 if less than nine tenths of the points hold:
 
     spread      nine of ten workers lie within the larger of 1 % and 0.02 us of their median
     switched    the median moves by no more when providers switch the mode
@@ -55,13 +56,13 @@ from pipeline.timing.settings import TimingSettings
 from pipeline.verdicts.sampling import SampledRow, by_provider, sample
 
 SHORTEST_US, LONGEST_US = 1.0, 1e4
-"""Times of the points that are chosen."""
+"""The range of the chosen points' times."""
 
 NEAR, NEAR_US = 0.01, 0.02
-"""Times are equal within the larger of this share and these microseconds."""
+"""Times are equal within the larger of this share and this many microseconds."""
 
 CUPTI_NEAR_US = 0.03
-"""The same microseconds for a duration that CUPTI stamps."""
+"""The same for CUPTI's durations, in microseconds."""
 
 SHARE = 0.9
 """Nine of ten workers, and nine of ten points."""
@@ -69,15 +70,13 @@ SHARE = 0.9
 SWITCHED_WORKERS = 2
 
 Kind = Literal["fresh", "switched", "stamped"]
-"""A fresh worker's reading; one with mode switchers before each point; CUPTI's of the last worker."""
+"""A reading of a fresh worker, of a worker with mode switchers before each point, or of CUPTI."""
 
 
 class AccuracyReading(Record):
-    """One worker's finding at a point: its time in microseconds, or CUPTI's duration of the graphs that it
-    timed, with a call's share of their replays and that share with CUPTI's records on.
-
-    ``key`` is that of a measurement of the point, and ``worker`` counts those that are fresh, or that mode
-    switchers run in. Readings whose key is not today's do not count.
+    """One worker's reading of a point: its time in microseconds, or CUPTI's duration with a call's share of
+    the replays without and with CUPTI's records. ``key`` is that of a measurement of the point; readings with
+    an old key do not count. ``worker`` numbers the workers of a kind.
     """
 
     key: Text
@@ -91,9 +90,8 @@ class AccuracyReading(Record):
 
 
 class AccuracyRow(Record):
-    """One point: the medians in microseconds of fresh workers, and of those with mode switchers between the
-    points; a call's share of replays and CUPTI's duration of the same replays, and that share with CUPTI's
-    records on, each None where it was not to be had."""
+    """One point: the medians in microseconds of fresh workers and of workers with mode switchers; a call's
+    share of replays, the same with CUPTI's records, and CUPTI's duration, each None if missing."""
 
     point: Point
     times_us: tuple[float, ...]
@@ -109,18 +107,18 @@ class AccuracyRow(Record):
 
     @property
     def spread_us(self) -> float:
-        """How far nine of ten fresh workers lie from their median at most."""
+        """The largest distance from the median of the nearest nine tenths of fresh workers."""
         distances = sorted(abs(time - self.us) for time in self.times_us)
         return distances[ceil(SHARE * len(distances)) - 1]
 
     @property
     def moved_us(self) -> float | None:
-        """By how much mode switchers move the median."""
+        """The change of the median by mode switchers."""
         return median(self.switched_us) - self.us if self.switched_us else None
 
     @property
     def off_us(self) -> float | None:
-        """How far the time is from CUPTI's duration."""
+        """The time less CUPTI's duration."""
         return None if self.duration_us is None or self.gross_us is None else self.gross_us - self.duration_us
 
     @property
@@ -130,24 +128,24 @@ class AccuracyRow(Record):
 
     @property
     def is_unmoved(self) -> bool:
-        """Whether mode switchers change nothing."""
+        """Whether the median stays with mode switchers."""
         return self.moved_us is None or abs(self.moved_us) <= self._near(NEAR_US)
 
     @property
     def is_slowed(self) -> bool:
-        """Whether CUPTI's records make the kernel slower than it is without them."""
+        """Whether CUPTI's records make the kernel slower."""
         if self.gross_us is None or self.recorded_us is None:
             return False
         return self.recorded_us - self.gross_us > self._near(CUPTI_NEAR_US)
 
     @property
     def is_as_stamped(self) -> bool:
-        """Whether CUPTI stamps the same, as far as it can."""
+        """Whether CUPTI's duration agrees, where it can be read."""
         return self.off_us is None or abs(self.off_us) <= self._near(CUPTI_NEAR_US) or self.is_slowed
 
     @property
     def holds(self) -> bool:
-        """Whether all of it holds."""
+        """Whether all three hold."""
         return self.is_steady and self.is_unmoved and self.is_as_stamped
 
     def _near(self, least_us: float) -> float:
@@ -155,7 +153,7 @@ class AccuracyRow(Record):
 
 
 def run(config: AccuracyConfig) -> None:
-    """Choose the points, measure them, and say how true the times are."""
+    """Choose the points, measure them, and print how accurate the times are."""
     chosen = device.resolve(config.device)
     entries = [catalog.find(name) for name in config.kernel or loading.names()]
     folder = results.folder_for(config.input, chosen.kind)
@@ -181,8 +179,7 @@ def run(config: AccuracyConfig) -> None:
 
 
 def candidates(entries: Sequence[Entry], folder: Path, chosen: Device) -> Iterator[SampledRow]:
-    """The timed rows of points that there are today; what a row is of does not matter, for it names a point
-    alone."""
+    """The timed rows of points that exist today, old rows included: a row only names a point."""
     target = Target(chosen.kind, device.capabilities(chosen))
     for entry in entries:
         ledger = results.ledger_path(folder, entry.name, chosen.slug)
@@ -200,7 +197,7 @@ def candidates(entries: Sequence[Entry], folder: Path, chosen: Device) -> Iterat
 
 
 def _switchers(where: str | None, chosen: Device) -> list[tuple[str, Point]]:
-    """The points of the kernel whose providers switch the mode, with its address."""
+    """The points of the kernel whose providers switch the mode, with the kernel's address."""
     if where is None or chosen.kind == "cpu":
         return []
     entry = catalog.find(where)
@@ -215,8 +212,8 @@ def measured(
     config: AccuracyConfig,
     path: Path,
 ) -> list[AccuracyRow]:
-    """The rows of the points that at least two fresh workers could measure; the others are warned of. Appends
-    the readings that ``path`` does not have yet."""
+    """The rows of points that at least two fresh workers could measure; warns of the others. Appends the
+    readings that ``path`` lacks."""
     broken = built((one.entry.loaded, one.row.point.provider) for one in drawn)
     sound = [one for one in drawn if (one.entry.name, one.row.point.provider) not in broken]
     sound.sort(key=by_provider)
@@ -268,7 +265,7 @@ def measured(
 
 
 def read_readings(path: Path) -> Iterator[AccuracyReading]:
-    """The readings of a file, in their order. Lines that are none, as a kill leaves one, are skipped."""
+    """The readings of a file, in their order. Skips invalid lines, as a kill leaves one."""
     if path.exists():
         for line in content(path).splitlines():
             try:
@@ -280,7 +277,7 @@ def read_readings(path: Path) -> Iterator[AccuracyReading]:
 def _read(
     worker: Supervisor, one: SampledRow, key: str, kind: Kind, number_of: int
 ) -> AccuracyReading | None:
-    """One reading of a point; None, with a warning, where its time is not to be trusted."""
+    """One reading of a point; None, with a warning, for a doubtful time."""
     where, point = one.entry.loaded.where, one.row.point
     if kind == "stamped":
         stamps = worker.readings(where, point, ("auto",), 1, is_stamped=True).stamped
@@ -317,7 +314,7 @@ HEADINGS = ("us", "workers", "spread us", "switched us", "CUPTI us", "with recor
 
 
 def cells(row: AccuracyRow) -> list[str]:
-    """What a table says of a point, behind its name."""
+    """The cells of a point in a table, without its name."""
     missed = [
         name
         for name, is_so in (
@@ -352,7 +349,7 @@ def name_of(point: Point) -> str:
 
 
 def summary(rows: Sequence[AccuracyRow]) -> Iterator[str]:
-    """What holds at how many of the points."""
+    """At how many points each of the three holds."""
     total = len(rows)
     yield (
         f"spread: at {sum(row.is_steady for row in rows)} of {total} points nine of ten workers lie within "

@@ -1,4 +1,4 @@
-"""Benchmarks of the measuring itself: its timers, inputs, sweeps and waits.
+"""Benchmark the measuring itself: its timers, inputs, sweeps and waits.
 
     python -m pipeline.benchmarks timers kernel=square size=[256,4096] repeats=12
     python -m pipeline.benchmarks inputs kernel=matmul size=[4096,8192] dtype=bfloat16
@@ -10,9 +10,9 @@
 measurement, and the distance from the duration that CUPTI reports for the same launches. ``wall_no_sync``
 times the launch and not the kernel; ``wall`` adds the round trip.
 
-``inputs`` times the same call on normal values, on small integers and on zeros, in a burst and, on a GPU,
-after seconds of the same work: a GPU takes the more power the more bits change, and where the power limit
-holds it, it is faster on zeros. Inputs that are no floating-point numbers stay as the kernel makes them.
+``inputs`` times a call on normal values, small integers and zeros, in a burst and, on a GPU, after seconds of
+the same work: a GPU takes more power the more bits change, so under its power limit it is faster on zeros.
+Inputs other than floating-point numbers stay as the kernel makes them.
 
 ``sweep`` measures the points of one provider in the textbook way (compile, verify, ``do_bench``, next) and by
 a sweep, each in a process of its own with empty compiler caches. ``devices`` compares a sweep on one GPU of
@@ -60,8 +60,8 @@ KINDS: tuple[InputValues, ...] = ("normal", "integers", "zeros")
 
 
 class TimerRow(Record):
-    """One timer at one point: microseconds, spread (max - min over the median of the repeats' medians),
-    milliseconds a measurement, and CUPTI's duration (None where CUPTI can't be read)."""
+    """One timer at one point: microseconds, spread (max - min of the repeats over their median), milliseconds
+    a measurement, and CUPTI's duration (None without CUPTI)."""
 
     kernel: str
     provider: str
@@ -83,7 +83,7 @@ class TimerRow(Record):
 
 class InputsRow(Record):
     """A point on one kind of inputs: the medians of the repeats in microseconds, in a burst and after seconds
-    of the same work (None on a CPU), and the clock and the power then."""
+    of the same work (None on a CPU), with clock and power."""
 
     point: Point
     inputs: str
@@ -115,7 +115,7 @@ def run(config: BenchmarksConfig) -> None:
 
 
 def beside_textbook(config: BenchmarksConfig, chosen: Device) -> Table:
-    """A sweep's seconds beside the textbook's. Raises UserError where there is nothing to measure."""
+    """Compare a sweep's seconds with the textbook's. Raises UserError without points."""
     if config.provider is None:
         raise UserError("provider is missing: write provider=NAME, whose points both ways measure.")
     if chosen.kind != "cuda":
@@ -166,8 +166,8 @@ def time_points(config: BenchmarksConfig, chosen: Device) -> None:
 
 
 def by_timers(config: BenchmarksConfig, point: Point, worker: Supervisor) -> list[TimerRow]:
-    """One point by every timer, the timers in turn so that a drift of the device reaches all alike. A point
-    that can't be timed is warned of, and has no rows."""
+    """Time one point by every timer in turn, so that a drift of the device reaches all alike. Warns of a
+    point that can't be timed, which has no rows."""
     is_gpu = worker.device.kind == "cuda"
     timers: tuple[TimerName, ...] = TIMERS if is_gpu else ("auto",)
     found = worker.readings(config.entry.loaded.where, point, timers, config.repeats, is_stamped=is_gpu)
@@ -190,8 +190,8 @@ def by_timers(config: BenchmarksConfig, point: Point, worker: Supervisor) -> lis
 def on_inputs(
     config: BenchmarksConfig, point: Point, workers: Mapping[InputValues, Supervisor]
 ) -> list[InputsRow]:
-    """One point on every kind of inputs, these in turn so that a drift of the device reaches all alike.
-    Raises UserError for a point that can't be timed."""
+    """Time one point on every kind of inputs in turn, so that a drift of the device reaches all alike. Raises
+    UserError for a point that can't be timed."""
     where = config.entry.loaded.where
     burst: dict[str, list[float]] = {kind: [] for kind in workers}
     lasting: dict[str, list[Sustained]] = {kind: [] for kind in workers}
@@ -235,7 +235,7 @@ def timers_table(rows: Sequence[TimerRow], title: str) -> Table:
 
 
 def inputs_table(rows: Sequence[InputsRow], title: str) -> Table:
-    """A line a point and kind, each time beside that on normal values."""
+    """A line a point and kind, each time with its ratio to normal values."""
     headings = ("problem", "inputs", "burst us", "x normal", "sustained us", "x normal", "MHz", "W")
     shown = _table(title, headings)
     normal = {row.point: row for row in rows if row.inputs == "normal"}

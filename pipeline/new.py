@@ -1,11 +1,11 @@
-"""Command ``new``: write a kernel's folder and YAML, which run at once, as a start for its author.
+"""Command ``new``: write the folder and YAML of a kernel that runs at once, as a start for its author.
 
     python -m pipeline.new kernel=my_kernel
     python -m pipeline.new kernel=path/to/my_kernel
     python -m pipeline.new kernel=my_add from=add.py:add_kernel reference="x + y"
 
-A name alone is a folder of kernels/; one in another folder is a kernel outside of the repository. ``from``
-wraps a Triton function that exists. Its source does not tell what is right: ``reference`` does, by torch.
+A name alone becomes a folder of kernels/; a path becomes a kernel outside of the repository. ``from`` wraps
+an existing Triton function, and ``reference`` gives the right answer by torch.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ FLOATS = ("float32", "bfloat16", "float16")
 """The dtypes of a kernel that computes in float32."""
 
 KERNEL_ARGUMENTS = ("out: tl.tensor", "x: tl.tensor", "elements: tl.int64", "BLOCK_SIZE: tl.constexpr")
-"""Of the Triton kernel that an author starts from."""
+"""The arguments of the Triton kernel that an author starts from."""
 
 LINE = 110
-"""Columns of a line."""
+"""The length of a line."""
 
 MODULES = {*sys.stdlib_module_names, "kernel_pipeline", "kernels", "numpy", "pipeline", "torch", "triton"}
-"""What a kernel's files may import, and so no name of a kernel."""
+"""Modules that a kernel's files may import; no kernel has such a name."""
 
 TAKEN = {"check_dtype", "dtype", "elements", "grid", "launch_grid", "num_warps", "tl", "torch", "triton"}
-"""What the files call something else: no argument of a wrapped function is called so in them."""
+"""Names with another meaning in the files; no argument of a wrapped function may have one."""
 
 PURPOSE = {
     "__init__.py": "the problem, its work and tolerance, the providers and their parameters; without torch",
@@ -60,8 +60,8 @@ PURPOSE = {
 
 @dataclass(frozen=True)
 class KernelPaths:
-    """Where a new kernel's files go. ``where`` is what commands are given as ``kernel=``, ``package`` where
-    its files import each other from: empty outside of the repository."""
+    """The paths of a new kernel's files. ``where`` is the value of ``kernel=`` for commands, ``package`` the
+    package of its files, empty outside of the repository."""
 
     name: str
     where: str
@@ -70,8 +70,8 @@ class KernelPaths:
     package: str
 
     @classmethod
-    def of(cls, where: str) -> KernelPaths:
-        """The place that ``kernel=`` names. Raises UserError for one that can't be, or that is taken."""
+    def named(cls, where: str) -> KernelPaths:
+        """The paths for ``kernel=``. Raises UserError for an impossible or a taken name."""
         folder = Path(where).expanduser() if "/" in where else loading.ROOT / where
         name = folder.name
         if folder.resolve().parent == loading.ROOT:
@@ -94,7 +94,7 @@ class KernelPaths:
         return place
 
     def _in_the_way(self) -> list[Path]:
-        """What is where the files would go, or would be hidden by them; what Python cached does not count."""
+        """Existing files that the new ones would replace or hide, without Python's caches."""
         beside = [self.yaml, *([self.folder.with_suffix(".py")] if self.package else [])]
         found = [path for path in beside if path.exists()]
         if self.folder.is_dir():
@@ -104,9 +104,9 @@ class KernelPaths:
 
 @dataclass(frozen=True)
 class Operation:
-    """What is computed, over vectors of one length. ``parameters`` are the lines that declare the provider's,
-    ``block`` the one among them that is the elements of a program, ``launch`` what the launch is given;
-    ``arguments`` are numbers beside the vectors; ``expression`` is None where what is right is not known."""
+    """An operation over vectors of one length. ``parameters`` are lines that declare the provider's
+    parameters, ``block`` is the one for the elements of a program, ``launch`` are the launch's arguments;
+    ``arguments`` are numbers beside the vectors; ``expression`` is None for an unknown reference."""
 
     summary: str
     inputs: Sequence[str]
@@ -120,12 +120,12 @@ class Operation:
     arguments: Sequence[str] = ()
     function: str | None = None
     module: str | None = None
-    """Of a wrapped function: its name, and that of the file that it is copied into."""
+    """The name of a wrapped function, and of the file that it is copied into."""
 
 
 def run(config: NewConfig) -> None:
-    """Write the files, and say what they are and what to do next."""
-    place = KernelPaths.of(config.kernel)
+    """Write the files, and print their purpose and the next command."""
+    place = KernelPaths.named(config.kernel)
     copied = {}
     if config.source is None:
         if config.reference is not None:
@@ -144,12 +144,14 @@ def run(config: NewConfig) -> None:
     write(files)
     say("Written:")
     for path in files:
-        purpose = PURPOSE.get(path.name, "what is measured" if path == place.yaml else "the wrapped function")
+        purpose = PURPOSE.get(
+            path.name, "problems, workloads and presets" if path == place.yaml else "the wrapped function"
+        )
         say(f"  {_shown(path)}: {purpose}")
     if operation.expression is None:
-        say(f"Every point fails until {_shown(place.folder / 'torch.py')} says what is right.")
+        say(f"Every point fails until {_shown(place.folder / 'torch.py')} has the right answer.")
     elif config.source is None:
-        say("It computes max(x, 0). Write what yours does into torch.py, triton.py and __init__.py.")
+        say("It computes max(x, 0). Write your operation into torch.py, triton.py and __init__.py.")
     if place.package:
         say(f"For `dvc repro`, add {place.name} to the kernels of params.yaml.")
     say(f"Run next: {as_typed('sweep', f'kernel={place.where}', 'preset=smoke')}")
@@ -171,12 +173,13 @@ def maximum(name: str) -> Operation:
 
 
 def around(wrapped: TritonFunction, origin: str, expression: str | None) -> Operation:
-    """The operation of a Triton function that is in the file ``origin``.
-
-    Raises UserError for an expression that is none of its inputs, and for arguments that can't be told apart.
+    """The operation of a Triton function of the file ``origin``. Raises UserError for an expression with
+    unknown names, and for an argument with a name of ``TAKEN``.
     """
-    short = {one.name: re.sub("_(ptr|pointer)$", "", one.name) for one in wrapped.of("input", "output")}
-    short |= {one.name: one.name.lower() for one in wrapped.of("block", "choice", "number")}
+    short = {
+        one.name: re.sub("_(ptr|pointer)$", "", one.name) for one in wrapped.with_role("input", "output")
+    }
+    short |= {one.name: one.name.lower() for one in wrapped.with_role("block", "choice", "number")}
     if len({*short.values()}) < len(short) or any(keyword.iskeyword(one) for one in {*short.values()}):
         short = {name: name for name in short}
     for name in short.values():
@@ -185,7 +188,7 @@ def around(wrapped: TritonFunction, origin: str, expression: str | None) -> Oper
                 f"from={origin}:{wrapped.name}: call {name} something else; it means another thing here."
             )
     inputs, outputs, numbers = (
-        [short[one.name] for one in wrapped.of(role)] for role in ("input", "output", "number")
+        [short[one.name] for one in wrapped.with_role(role)] for role in ("input", "output", "number")
     )
     operations = 1
     if expression is not None:
@@ -202,11 +205,11 @@ def around(wrapped: TritonFunction, origin: str, expression: str | None) -> Oper
         outputs=outputs,
         expression=expression,
         operations=operations,
-        parameters=_parameters(wrapped.of("block", "choice")),
-        block=short[wrapped.of("block")[0].name],
-        # By their places: where Triton only compiles, tensors are looked for among these.
+        parameters=_parameters(wrapped.with_role("block", "choice")),
+        block=short[wrapped.with_role("block")[0].name],
+        # Positional: where Triton only compiles, it looks for tensors among these.
         launch=[*given[: last + 1], *named[last + 1 :]],
-        # Many of Triton's functions take no bfloat16, which is right where values are made float32 first.
+        # Many of Triton's functions take no bfloat16 unless values are made float32 first.
         dtypes=FLOATS if "float32" in wrapped.text else ("float32", "float16"),
         arguments=numbers,
         function=wrapped.name,
@@ -215,7 +218,7 @@ def around(wrapped: TritonFunction, origin: str, expression: str | None) -> Oper
 
 
 def _operations(expression: str, known: set[str], outputs: int) -> int:
-    """How many operations an expression has. Raises UserError for one that is none of the known names."""
+    """The number of an expression's operations. Raises UserError for an unknown name."""
     try:
         tree = ast.parse(expression, mode="eval")
     except SyntaxError as error:
@@ -247,7 +250,7 @@ def _parameters(arguments: Sequence[Argument]) -> dict[str, str]:
 
 
 def _values(default: Value, most: int) -> list[Value]:
-    """A default and what may be tried instead: powers of two around one, both of a bool."""
+    """A default and alternatives: powers of two around it, both values of a bool."""
     if isinstance(default, bool):
         return [False, True]
     if isinstance(default, int) and default > 0 and default.bit_count() == 1:
@@ -260,7 +263,7 @@ def _values(default: Value, most: int) -> list[Value]:
 
 
 def rendered(place: KernelPaths, operation: Operation) -> dict[str, str]:
-    """The text of each Python file. Raises UserError for a name that they use for something else."""
+    """The text of each Python file. Raises UserError for a kernel's name with another meaning in them."""
     used = set()
     for text in _files("placeholder", place.package and "kernels.placeholder", operation).values():
         for node in ast.walk(ast.parse(text)):
@@ -305,12 +308,12 @@ def _files(name: str, package: str, operation: Operation) -> dict[str, str]:
 
 
 def _times(some: Sequence[str]) -> str:
-    """What makes a list of one a list of as many."""
+    """`` * n`` for a list of n, empty for one."""
     return f" * {len(some)}" if len(some) > 1 else ""
 
 
 def _imports(package: str, *own: str, tensors: str) -> str:
-    """Import statements in their order: of the kernel's own package, and of kernel_pipeline/tensors.py."""
+    """Sorted import statements: from the kernel's own package, and from kernel_pipeline/tensors.py."""
     shared = f"from kernel_pipeline.tensors import {tensors}"
     parts = [one.rpartition(".")[::2] for one in own]
     lines = [
@@ -330,7 +333,7 @@ def _wrapped(head: str, items: Sequence[str], tail: str) -> str:
 
 
 def _copy(wrapped: TritonFunction, origin: str) -> str:
-    """The file that holds a wrapped function, as its author wrote it."""
+    """The file with a wrapped function, as its author wrote it."""
     return (
         f"# {wrapped.name} of {origin}, as its author wrote it. Copied by `python -m pipeline.new`:\n"
         "# what decides a measurement has to lie in the kernel's folder.\n"
@@ -350,7 +353,7 @@ def _template(file: str, **given: object) -> str:
 
 
 def write(files: Mapping[Path, str]) -> None:
-    """Write all of the files or, with a UserError, none."""
+    """Write all files or, with a UserError, none."""
     written: list[Path] = []
     try:
         for path, text in files.items():
@@ -365,7 +368,7 @@ def write(files: Mapping[Path, str]) -> None:
 
 
 def _shown(path: Path) -> Path:
-    """A path as it is written from here."""
+    """A path relative to the working folder, where it is below."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 

@@ -4,9 +4,9 @@
     python -m pipeline.publish kernel=softmax device=auto
     python -m pipeline.publish tracking=server
 
-The store shows what the ledgers hold now, and what each ad-hoc sweep measured. All of it can be made again
-from the files: publishing twice changes nothing, and a store that was lost comes back. Runs that something
-else wrote stay. A second command that publishes to the same SQLite store waits for the first.
+Writes the rows of ledgers and of each ad-hoc sweep. Publishing twice changes nothing, and a lost store can be
+written again from the files. Runs of other tools stay. A second command that publishes to the same SQLite
+store waits for the first; publish to a server one at a time.
 """
 
 from __future__ import annotations
@@ -19,13 +19,10 @@ from pipeline.command.run import run_stage, say
 from pipeline.tracking import publisher
 from pipeline.tracking.publisher import Selection, Tracker
 
-# Lines are never broken, so that a link or a command in them can be copied.
-
 
 def publish(config: PublishConfig) -> None:
-    """Log all results to the configured store and say how to look at them.
-
-    Raises UserError when the input is not there or the store can't be used.
+    """Publish to the configured store and print a link. Raises UserError when the input is missing or the
+    store can't be used.
     """
     sources = sources_of(config)
     if sources is None:
@@ -41,7 +38,7 @@ def tracker_of(config: PublishConfig) -> Tracker:
 
 
 def sources_of(config: PublishConfig) -> Selection | None:
-    """The content to log; None, after a sentence, for nothing. Raises UserError where nothing is left."""
+    """The files to publish; None, after a sentence, with tracking=none. Raises UserError for no file."""
     if config.tracking.name == "none":
         say("tracking=none: nothing is published; tracking=local or tracking=server would do it.")
         return None

@@ -1,11 +1,10 @@
-"""Run DVC's stages and show this machine's table at the end, as `make repro` does.
+"""Run DVC's stages and print this machine's table, as `make repro` does.
 
     python -m pipeline.repro
     python -m pipeline.repro sweep
     python -m pipeline.repro --dry
 
-Its words are options and targets of ``dvc repro``, whose output is shown as it comes and kept in
-local/repro.log. Where nothing has changed since, this takes as long as DVC does to find that out.
+Takes options and targets of ``dvc repro``, whose output is shown as it comes and kept in local/repro.log.
 """
 
 from __future__ import annotations
@@ -69,11 +68,10 @@ def main(words: Sequence[str]) -> int:
 
 
 def run(command: Sequence[str], log: IO[str]) -> tuple[int, int]:
-    """Run DVC to its end; its exit status, and the signal that stopped it or 0.
+    """Run DVC to its end; returns its exit status, and the signal that stopped it or 0.
 
-    DVC has a session of its own, so that a signal from a terminal comes to this process alone. It is handed
-    on to DVC and its stage, once, and the stage ends as it does by itself: what it measured is kept. Nor does
-    DVC outlive this function in any other way.
+    DVC has a session of its own, so that a terminal's signal reaches this process alone. The signal is handed
+    on once to DVC and its stage, which ends as usual and keeps its rows. DVC never outlives this function.
     """
     signals: list[int] = []
     dvc: subprocess.Popen[str] | None = None
@@ -115,7 +113,7 @@ def run(command: Sequence[str], log: IO[str]) -> tuple[int, int]:
 
 
 def pass_through(lines: Iterable[str], log: IO[str]) -> None:
-    """Show the lines and log them, without passwords."""
+    """Print and log the lines, without passwords."""
     for line in map(masked, lines):
         log.write(line)
         log.flush()
@@ -143,7 +141,7 @@ def _stand_ins() -> Iterator[None]:
 
 
 def show_table(began: datetime) -> None:
-    """Print this machine's table, and how many of its rows were measured since the beginning."""
+    """Print this machine's table, and the number of rows measured since ``began``."""
     if CURRENT.is_file():
         machine = json.loads(CURRENT.read_bytes())
         if not summary.show(console, folder_for(Path("reports"), machine["kind"]), machine["gpu"]):

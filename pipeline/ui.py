@@ -1,11 +1,11 @@
-"""Serve MLflow's own pages over the published results, until Ctrl-C, as ``make ui`` does.
+"""Serve MLflow's pages of the published results until Ctrl-C, as ``make ui`` does.
 
     python -m pipeline.ui
     python -m pipeline.ui kernel=softmax
     python -m pipeline.ui input=null
 
-Takes publish's options, and publishes while the pages are served already. Only who knows the printed link
-sees them. A store that a server keeps is shown by that server already; its link is printed.
+Takes publish's options, and publishes while it serves the pages. Only the printed link opens them. For a
+server's store it publishes and prints the server's link.
 """
 
 from __future__ import annotations
@@ -39,16 +39,15 @@ from pipeline.tracking.publisher import Published
 
 HOST = "127.0.0.1"
 PORTS = range(5000, 5010)
-"""The first of these that is free; only this machine can reach it."""
+"""Ports of this machine; the first free one is taken."""
 
 START_S = 120
 """Seconds that a server may take to answer, on a slow disk with cold caches."""
 
 
 def show(config: PublishConfig) -> None:
-    """Serve the store, say where it is, and publish meanwhile.
-
-    Raises UserError when the store can't be used or no server comes up.
+    """Serve the store, print its link, and publish meanwhile. Raises UserError when the store can't be used
+    or no server starts.
     """
     sources, tracker = sources_of(config), tracker_of(config)
     found = None if sources is None else publisher.find(sources, say)
@@ -87,8 +86,7 @@ def show(config: PublishConfig) -> None:
 
 @contextmanager
 def claimed_port() -> Iterator[int]:
-    """The first port that nothing listens on, and that no other command of this user, started at the same
-    moment, has chosen for its server."""
+    """The first free port that no other command of this user has chosen at the same moment."""
     folder = runtime_folder()
     for port in PORTS:
         with own_file(folder / f"ui-{port}.lock") as lock:
@@ -113,7 +111,7 @@ def _is_free(port: int) -> bool:
 
 
 class _Server:
-    """MLflow's server over a store, which need not be there yet. A context manager."""
+    """MLflow's server of a store, which need not exist yet. A context manager."""
 
     def __init__(self, uri: str, port: int) -> None:
         self._uri = uri
@@ -121,12 +119,11 @@ class _Server:
         self.token = secrets.token_urlsafe(24)
 
     def __enter__(self) -> Self:
-        """Begin to start it, so that Ctrl-C does not come to it and it does not outlive this process."""
+        """Begin to start it, out of reach of Ctrl-C; it ends with this process."""
         command = [sys.executable, "-W", "ignore", "-m", "uvicorn", "--app-dir", str(ROOT), "--factory"]
         command += ["--host", HOST, "--port", str(self._port), "--no-proxy-headers", "--no-access-log"]
         command.append(f"{guard.__name__}:{guard.application.__name__}")
-        # Not on its command line, which every user of this machine can read: a database's address may hold a
-        # password.
+        # Not on its command line, which all users can read: a database's address may hold a password.
         env = {guard.STORE: taken_apart(self._uri).whole, guard.TOKEN: self.token}
         env |= {**OFFLINE, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # jobs are for language models
         self._output: IO[bytes] = tempfile.TemporaryFile()
@@ -136,7 +133,7 @@ class _Server:
         return self
 
     def wait_for_answer(self) -> None:
-        """Wait until it serves a store that is there. Raises UserError when it does not."""
+        """Wait until it serves an existing store. Raises UserError when it does not."""
         store = sqlite_path(self._uri)
         deadline = time.monotonic() + START_S
         while not (self._answers() and (store is None or store.exists())):

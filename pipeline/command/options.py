@@ -1,4 +1,4 @@
-"""What each command line takes: a schema a file of conf/, checked before anything runs."""
+"""The options of each command: a schema a file of conf/, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from pipeline.store.retry import Retry
 from pipeline.timing.settings import TimingSettings
 
 Engine = Literal["ray", "ray-local"]
-"""What starts workers on other hosts."""
+"""How a cluster is joined or started."""
 
 MOST_AHEAD = 1000
-"""More configurations than this a search that learns from times would ask for blindly."""
+"""Most configurations that a search chooses before it learns from their times."""
 
 FEWEST_ROUNDS = 2
-"""One round's ratio says nothing of how much ratios differ."""
+"""One round's ratio has no spread."""
 
 
 class PresetConfig(Record):
     """conf/preset/NAME.yaml: how much to measure. ``auto`` names the preset for each kind of device.
 
-    Finals have ``rounds``, and ``most_rounds`` where they are still undecided. Sweeps measure every problem;
-    finals, profiles, counters and codegen look ``closer``: at all that they would choose, or at the largest.
-    Finals and profiles are of the baseline and of those that take at most ``near`` times as long as the
-    fastest of their kind in the sweeps, ours or others'; None: of all. ``lasting`` rounds of finals time long
-    kernels after seconds of work, too. ``sets`` are ncu's.
+    Finals have ``rounds``, and up to ``most_rounds`` while undecided. Sweeps measure every problem; finals,
+    profiles, counters and codegen take the problems of ``closer``: all chosen ones, or the largest. Finals
+    and profiles take the baseline and providers within ``near`` times the fastest of their kind, ours or
+    others'; None: all. ``lasting`` rounds of finals also time long kernels after seconds of work. ``sets``
+    are ncu's.
     """
 
     name: str
@@ -50,14 +50,14 @@ class PresetConfig(Record):
 
     @property
     def few(self) -> slice:
-        """Which of the smallest, the middle and the largest problem is looked at more closely."""
+        """Which of the smallest, the middle and the largest problem ``closer`` takes."""
         return LARGEST if self.closer == "largest" else EVERY
 
 
 class TrackingConfig(Record):
-    """conf/tracking/NAME.yaml: the MLflow store. ``uri`` null is what MLFLOW_TRACKING_URI names, else the
-    repository's own SQLite file, or with ``server`` the one on this machine. It may hold a password, so that
-    nothing that is kept or shown of a configuration has it."""
+    """conf/tracking/NAME.yaml: the MLflow store. ``uri`` null is MLFLOW_TRACKING_URI, else the
+    repository's SQLite file, or with ``server`` this machine's server. It may hold a password, so it is in no
+    kept or printed configuration."""
 
     name: Literal["local", "server", "none"]
     uri: str | None = Field(repr=False, exclude=True)
@@ -83,8 +83,8 @@ class KernelOptions(Record):
 
 
 class PointsConfig(KernelOptions):
-    """Which points of a kernel, and all else that their keys depend on. ``pin`` holds values of the kernel's
-    own dimensions and its providers' parameters, in place of the YAML's."""
+    """Points of a kernel, and the settings in their keys. ``pin`` holds values of the kernel's dimensions and
+    its providers' parameters, in place of the YAML's."""
 
     preset: PresetConfig
     timing: TimingSettings
@@ -95,7 +95,7 @@ class PointsConfig(KernelOptions):
 
 
 def _ends(search: str, of: ValidationInfo) -> str:
-    """A search that has an end, or none that is told one."""
+    """Check that a search has an end, and that an exhaustive sweep has none."""
     if not {"trials", "seconds"} <= of.data.keys():
         return search  # one of them is wrong, and that is said
     ends = [name for name in ("trials", "seconds") if of.data[name] is not None]
@@ -115,8 +115,8 @@ def _ends(search: str, of: ValidationInfo) -> str:
 
 
 class SweepConfig(PointsConfig):
-    """conf/sweep.yaml. ``allow`` None lets no failure of an own provider pass for success; ``cluster`` None
-    measures on this host."""
+    """conf/sweep.yaml. ``allow`` None counts every failure of an own provider; ``cluster`` None measures on
+    this host."""
 
     tracking: TrackingConfig = Field(exclude=True)
     workload: Place | None
@@ -301,8 +301,7 @@ class AccuracyConfig(Record):
 
 
 class CompareConfig(PointsConfig):
-    """conf/compare.yaml. ``a`` and ``b`` are read by the command. Two machines are compared without a kernel,
-    too."""
+    """conf/compare.yaml. The command reads ``a`` and ``b``. Two machines can be compared without a kernel."""
 
     kernel: str | None  # type: ignore[assignment]  # all else that is compared is of one kernel
     device: str
@@ -323,7 +322,7 @@ class CompareConfig(PointsConfig):
 
 
 class ResultsConfig(Record):
-    """conf/results.yaml. ``parts`` are those of a key, by which a row may be old."""
+    """conf/results.yaml. ``parts`` are the parts of a key that make a row old."""
 
     action: Literal["merge", "prune"] | None
     source: Place | None

@@ -1,7 +1,7 @@
-"""How a Triton function is launched, as far as its source tells; nothing is imported.
+"""Read from a Triton function's source how it is launched, without importing it.
 
-Told apart is the common form: each program does the block of elements that follows the one before, reads some
-pointers there and writes others.
+Only the common form is understood: each program processes the next block of elements, reads some pointers and
+writes others.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from pipeline import ROOT, UserError, unknown
 from pipeline.points.syntax import bound, scope
 
 Role = Literal["input", "output", "elements", "block", "choice", "number"]
-"""What an argument is: a pointer that is read or written, the number of elements, the elements of a program,
+"""An argument's role: a pointer that is read or written, the number of elements, the elements of a program,
 another ``tl.constexpr``, or another number."""
 
 BLOCK = 1024
-"""Elements of a program, where the function has no default."""
+"""Elements of a program for a function without a default."""
 
 
 class _UnclearError(Exception):
-    """What the source does not tell, as a clause."""
+    """A property that the source does not show, as a clause."""
 
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument of a Triton function; a ``choice`` always has a default, and a block."""
+    """An argument of a Triton function; a ``choice`` and a ``block`` have a default."""
 
     name: str
     role: Role
@@ -39,20 +39,20 @@ class Argument:
 
 @dataclass(frozen=True)
 class TritonFunction:
-    """A Triton function in the common form. ``text`` is its source, with the definitions and imports of its
-    file that it needs."""
+    """A Triton function in the common form. ``text`` is its source with the definitions and imports that it
+    needs."""
 
     name: str
     arguments: tuple[Argument, ...]
     text: str
 
-    def of(self, *roles: Role) -> list[Argument]:
-        """The arguments that are one of these, in their order."""
+    def with_role(self, *roles: Role) -> list[Argument]:
+        """The arguments with one of these roles, in their order."""
         return [argument for argument in self.arguments if argument.role in roles]
 
 
 def read(file: Path, function: str) -> TritonFunction:
-    """The function in the file. Raises UserError with what can't be read or told of it."""
+    """Read a function of a file. Raises UserError for an unreadable file or function."""
     try:
         text = file.read_text()
         tree = ast.parse(text)
@@ -75,7 +75,7 @@ def read(file: Path, function: str) -> TritonFunction:
 
 
 class _Launch:
-    """One function, read for its launch."""
+    """The reader of one function's launch."""
 
     def __init__(self, function: ast.FunctionDef) -> None:
         self.nodes = [node for statement in function.body for node in ast.walk(statement)]
@@ -145,7 +145,7 @@ class _Launch:
         raise _UnclearError(f"no program begins at program_id(0) * {block}")
 
     def _pointers(self, call: str) -> set[str]:
-        """The arguments to which the addresses of all such calls belong."""
+        """The arguments at which the addresses of all such calls begin."""
         if atomic := [name for name in map(_called, self.nodes) if name.startswith("atomic_")]:
             raise _UnclearError(f"it writes by tl.{atomic[0]}, into memory that has to hold something before")
         found = set()
@@ -159,7 +159,7 @@ class _Launch:
         return found
 
     def _bases(self, address: ast.expr, seen: frozenset[str]) -> Iterator[str]:
-        """The arguments that an address may begin at, the likeliest first."""
+        """The arguments at which an address may begin, the likeliest first."""
         match address:
             case ast.Name(id=name) if name in self.annotations:
                 yield name
@@ -193,8 +193,8 @@ class _Launch:
         return value
 
     def _number(self, name: str) -> Argument:
-        """An argument that is neither pointer nor constant. Raises _UnclearError where it is no whole number
-        that a problem could have."""
+        """An argument that is neither pointer nor constant. Raises _UnclearError unless it can be a whole
+        number of a problem."""
         if "stride" in name or name.endswith("ptr") or "tensor" in self.annotations[name]:
             raise _UnclearError(f"can't tell what to give for {name}")
         if "float" in self.annotations[name]:
@@ -208,7 +208,7 @@ class _Launch:
                 yield node
 
     def _reaches(self, expression: ast.expr, call: str, seen: frozenset[str] = frozenset()) -> bool:
-        """Whether the value comes from such a call, through variables too."""
+        """Whether a value comes from such a call, also through variables."""
         for node in ast.walk(expression):
             if _called(node) == call:
                 return True
@@ -234,7 +234,7 @@ def _name(node: ast.expr) -> str | None:
 
 
 def _called(node: ast.AST) -> str:
-    """What a node calls, if that is an attribute of a name: ``load`` of ``tl.load(...)``."""
+    """The attribute that a node calls: ``load`` of ``tl.load(...)``; empty for another node."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return node.func.attr
     return ""
@@ -247,8 +247,8 @@ def _first(call: ast.Call) -> object:
 
 
 def _needed(tree: ast.Module, function: ast.FunctionDef, file: Path) -> list[ast.stmt]:
-    """The top-level statements that the function needs, in their order. Raises _UnclearError for one that
-    imports what lies beside the file."""
+    """The top-level statements that the function needs, in their order. Raises _UnclearError for an import of
+    a neighbouring file."""
     binding: dict[str, list[ast.stmt]] = {}
     needed: list[ast.stmt] = [function]
     for statement in tree.body:

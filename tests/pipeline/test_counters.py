@@ -537,6 +537,10 @@ def test_where_no_kernel_was_launched_the_rows_say_what_failed(
 @pytest.mark.parametrize(
     ("sets", "said"),
     [
+        (
+            "foo",
+            "sets: unknown set 'foo'. Known: basic, detailed, full; a section is written as SpeedOfLight, ",
+        ),
         ("fulll", "sets: unknown set 'fulll'. Did you mean 'full'? Known: basic, detailed, full."),
         ("[basic,WarpStateStats]", "sets: 'basic' is a whole set; write it alone, or a list of sections"),
     ],

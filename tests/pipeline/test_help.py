@@ -79,16 +79,6 @@ def test_every_command_shows_three_examples_of_options_that_it_has(name: str) ->
         assert set(given) <= known, name
 
 
-@pytest.mark.parametrize("name", ["benchmarks", "ui"])
-def test_help_is_there_before_what_a_command_imports(name: str) -> None:
-    done = python("-X", "importtime", "-m", f"pipeline.{name}", "--help")
-    assert done.returncode == 0
-    assert done.stdout.startswith(explanation.docstring(name).splitlines()[0])
-    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "pydantic" in imported
-    assert imported & {"torch", "pandas", "matplotlib", "scipy", "mlflow"} == set()
-
-
 ABOUT_KERNELS = [
     *(
         "accuracy",
@@ -135,13 +125,6 @@ def test_help_of_every_command_about_kernels_lists_what_a_kernel_takes(
     both = shown("kernel=[matmul,softmax]")
     assert both == shown("kernel=matmul,softmax")
     assert "\nmatmul: " in both and "\nsoftmax: " in both
-
-
-def test_help_of_a_kernel_is_there_before_what_a_command_imports() -> None:
-    done = python("-X", "importtime", "-m", "pipeline.verify", "--help", "kernel=matmul")
-    assert "  layout= nn nt tn tt (default nn)\n" in done.stdout
-    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert imported & {"torch", "pandas", "matplotlib", "scipy", "mlflow", "hydra", "rich"} == set()
 
 
 @pytest.mark.parametrize("command", [("pipeline.build",), ("pipeline", "new")])

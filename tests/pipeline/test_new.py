@@ -385,14 +385,6 @@ def test_what_is_written_is_clean(tree: Tree, command: Command, tmp_path: Path) 
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_kernel_is_asked_for(command: Command) -> None:
-    done = command()
-    assert done.returncode == 2
-    assert done.stderr == (
-        "error: kernel: is missing; write kernel=NAME, or kernel=FOLDER/NAME outside of the repository.\n"
-    )
-
-
 def test_the_tolerance_tells_gelus_two_forms_apart_and_takes_torchs_own(tmp_path: Path) -> None:
     loaded = made(tmp_path / "start")
     for dtype in loaded.kernel.dimensions()["dtype"].values or ():
