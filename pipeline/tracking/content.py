@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -41,9 +41,9 @@ class Run:
         """Sixteen hex digits that change with the content."""
         return digest({one.name: getattr(self, one.name) for one in fields(self)})
 
-    def extended(self, tags: Mapping[str, str], values: Iterable[Value] = ()) -> Run:
-        """The same run with more tags and metrics."""
-        return replace(self, tags={**self.tags, **tags}, values=(*self.values, *values))
+    def extended(self, tags: Mapping[str, str]) -> Run:
+        """The same run with more tags."""
+        return replace(self, tags={**self.tags, **tags})
 
 
 @dataclass(frozen=True)

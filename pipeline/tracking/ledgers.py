@@ -92,14 +92,7 @@ def read(
             ceilings=known.ceilings.get(slug),
             reasons=metrics.with_finals(metrics.explained(found, name, slug), held),
         )
-        others = {
-            other: theirs
-            for (of, other), theirs in with_finals.items()
-            if of == name and other != slug and not {slug[:4], other[:4]} & {"cpu-"}
-        }
-        parent = parent.extended(
-            {NOTE: notes.of_results(placed, files)}, metrics.beside_gpus(held, others, parent.ended_ms)
-        )
+        parent = parent.extended({NOTE: notes.of_results(placed, files)})
         yield RunFamily(len(rows), parent, children, f"tags.gpu = '{slug}'", files)
 
 

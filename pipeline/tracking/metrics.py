@@ -11,10 +11,9 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import geometric_mean
 
 from pipeline.points import notation
-from pipeline.reporting import final_pairs, headlines, lines
+from pipeline.reporting import headlines, lines
 from pipeline.reporting.lines import HOT, PlacedMeasurement
 from pipeline.reporting.why import longest, native
 from pipeline.store.evidence import Evidence
@@ -116,25 +115,6 @@ def with_finals(
             over = {} if row.against is None else {"final_over_ours": row.against.ratio}
             found[row.key] = {**found.get(row.key, {}), "final_us": row.median_us, **over}
     return found
-
-
-def beside_gpus(held: Sequence[Final], others: Mapping[str, Sequence[Final]], at_ms: int) -> list[Value]:
-    """Ratios of a GPU's finals to other GPUs', by their slugs: for problems of both with equal words the
-    geometric mean of our fastest time over the time there, the same by ceilings (if known for all problems),
-    and the number of problems."""
-    found: dict[str, float] = {}
-    for gpu, theirs in others.items():
-        groups: dict[str, list[final_pairs.FinalPair]] = {}
-        for one in final_pairs.best_own(theirs, held):
-            groups.setdefault(notation.words(one.a.point), []).append(one)
-        for words, some in groups.items():
-            name = re.sub(r"\W+", "_", f"final_us_over_{gpu} {words}".strip())
-            found[name] = geometric_mean([one.ratio for one in some])
-            found[f"{name}_problems"] = len(some)
-            ceilings = [one.by_ceilings for one in some if one.by_ceilings is not None]
-            if len(ceilings) == len(some):
-                found[f"{name}_by_ceilings"] = geometric_mean(ceilings)
-    return [Value(name, float(number), 0, at_ms) for name, number in sorted(found.items())]
 
 
 def summary(placed: Sequence[PlacedMeasurement]) -> tuple[Value, ...]:

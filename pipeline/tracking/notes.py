@@ -1,4 +1,4 @@
-"""Descriptions, in Markdown, of the experiments and of the runs that stand for many points."""
+"""Descriptions in Markdown of experiments, ledgers and ad-hoc sweeps."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pipeline.reporting.numbers import RATES, microseconds, number, percent, spe
 from pipeline.store.record import Measurement
 
 MOST_CHARACTERS = 6000
-"""Of a run's description; a tag takes some more. The ledger is among the run's artifacts."""
+"""Most characters of a run's description, which is a tag; the ledger is among its artifacts."""
 
 MOST_ROWS = 60
-"""Past this, a table shows only the fastest provider at each problem."""
+"""In a longer table only the fastest provider at each problem is shown."""
 
 ABSENT = (
     "Traces, listings and `.ncu-rep` files were not there when this was published: git does not hold them. "
@@ -35,8 +35,8 @@ COMPARISONS = (
 
 
 def of_kernel(kernel: str, usual: Sequence[int]) -> str:
-    """What the experiment of a kernel is, how to read it, and three searches worth trying. ``usual`` are the
-    values of x at which its views show a rate."""
+    """The description of a kernel's experiment: how to read it, and three searches. ``usual`` are the x of
+    its views' columns."""
     entry = headlines.entry_of(kernel)
     rate = headlines.headline(kernel, "")
     x = entry.loaded.kernel.size[0] if entry else "x"
@@ -60,29 +60,28 @@ share of what this machine was measured to do at best.
 - `tags.kind = 'config' and metrics.ceiling_fraction > 0.9`: near the ceiling at their largest problem
 - `tags.kind = 'config' and tags.status != 'ok'`: what has no time; the tag `notes` says why
 
-**GPU against GPU.** A run of kind `sweep` has `final_us_over_...` for each other GPU: its time over that
-one's, by the finals that both had. Below 1 it is the faster.
-
 **What MLflow can't show.** The report has each problem of two GPUs, rooflines, and finals with their
 verdicts: `reports/` in the repository, and among the artifacts of a run of kind `sweep`.
 """
 
 
 def of_results(placed: Sequence[PlacedMeasurement], artifacts: Mapping[str, Path]) -> str:
-    """A ledger: how its points ended, the best of each provider, and how to add large files."""
+    """The description of a ledger: points by status, the best of each provider, and how to add large
+    files."""
     kernel = placed[0].point.kernel
     large = (
         "" if any(name.startswith("artifacts/") for name in artifacts) else f"{ABSENT}kernel={kernel}`.\n\n"
     )
     commits = len({one.row.origin.commit for one in placed})
-    of = f"{commits} commits; the tag `commit` names the newest" if commits > 1 else "one commit"
+    named = f"{commits} commits; the tag `commit` names the newest" if commits > 1 else "one commit"
     return _cut(
-        f"All results of {kernel} on this machine: {_ended(placed)}, of {of}.\n\n{large}{_table(placed)}"
+        f"All results of {kernel} on this machine: {_ended(placed)}, of {named}.\n\n{large}{_table(placed)}"
     )
 
 
 def of_sweep(placed: Sequence[PlacedMeasurement], changed: str) -> str:
-    """What an ad-hoc sweep measured: its command, its commit, why it measured, and the table it printed."""
+    """The description of an ad-hoc sweep: its command, its commit, the changes that it measured, and its
+    table."""
     newest: Measurement = max(placed, key=lambda one: one.at_ms).row
     commit = f"`{newest.origin.commit[:12]}`{' with edits' if newest.origin.dirty else ''}"
     why = f"Measured since the last time: {changed}. " if changed else ""

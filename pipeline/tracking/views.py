@@ -30,7 +30,7 @@ USUAL_X = (4096, 1024, 16384)
 """The x of a view's columns: the workloads' values nearest to these. Runs are sorted by the first."""
 
 BEST, MACHINES, SWEEPS = "best", "gpus", "sweeps"
-"""The keys of every kernel's views; those of a provider are ``provider-NAME`` and ``configurations-NAME``."""
+"""The keys of every kernel's views; a provider's is ``configurations-NAME``."""
 
 
 @dataclass(frozen=True)
@@ -135,30 +135,30 @@ def views(kernel: str) -> list[View]:
     shown = (*at[:1], *shares, *at[1:])
     params = ("gpu", "provider", "dtype")
 
-    def best(key: str, name: str, of: str = "") -> View:
-        seen = _columns(params=params, tags=("configurations",), metrics=shown)
-        return View(key, name, f"tags.kind = 'best'{of}", order, seen, lines, bars)
-
     entry = headlines.entry_of(kernel)
-    found = [best(BEST, "Best by provider"), _sweeps(), _machines(kernel, rate)]
-    for dtype in _dtypes(kernel):
-        found += [best(f"best-{dtype}", f"Best by provider, {dtype}", f" and params.dtype = '{dtype}'")]
+    best = View(
+        BEST,
+        "Best by provider",
+        "tags.kind = 'best'",
+        order,
+        _columns(params=params, tags=("configurations",), metrics=shown),
+        lines,
+        bars,
+    )
+    found = [best, _sweeps(), _machines(kernel, rate)]
     for provider in entry.loaded.kernel.providers if entry else ():
-        of = f" and params.provider = '{provider.name}'"
-        own_line = f" and tags.line = '{usual_line(kernel)}'"
-        tuned = provider.variables()
-        found += [
-            best(f"provider-{provider.name}", f"{provider.name} on all GPUs", of),
+        own_line = f"tags.line = '{usual_line(kernel)}' and params.provider = '{provider.name}'"
+        found.append(
             View(
                 f"configurations-{provider.name}",
                 f"{provider.name}: configurations",
-                f"tags.kind = 'config'{own_line}{of}",
+                f"tags.kind = 'config' and {own_line}",
                 order,
-                _columns(params=(*params, *tuned), metrics=shown),
+                _columns(params=(*params, *provider.variables()), metrics=shown),
                 lines,
                 bars,
-            ),
-        ]
+            )
+        )
     return found
 
 

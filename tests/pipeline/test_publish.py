@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 import resource
 import shutil
 import socket
 import sqlite3
-import subprocess
-import sys
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -249,17 +246,6 @@ def test_what_the_ledger_no_longer_holds_goes_and_other_ledgers_stay(results: Pa
     assert set(shown(database)) == NAMES - gone
     log(write_results(results, ROWS), uri(database))
     assert set(shown(database)) == NAMES
-
-
-@pytest.mark.slow
-def test_a_deleted_store_is_made_again_from_the_files(results: Path, database: Path) -> None:
-    log(results, uri(database))
-    before = shown(database)
-    database.unlink()
-    # A process of its own: MLflow keeps the deleted file open in this one.
-    out, err = (process := start(f"input={results}", f"tracking.uri={uri(database)}")).communicate(timeout=60)
-    assert process.returncode == 0, out + err
-    assert shown(database) == before
 
 
 def test_an_experiment_that_was_deleted_comes_back(results: Path, database: Path) -> None:
@@ -626,42 +612,6 @@ def test_a_point_that_had_finals_shows_them_beside_its_sweep(tmp_path: Path, dat
     assert found == {"torch": {"final_us": 32.0, "final_over_ours": 2.0}, "cuda": {"final_us": 16.0}}
 
 
-def test_each_gpus_run_says_how_it_stands_beside_the_others_by_finals(tmp_path: Path, database: Path) -> None:
-    """A CPU is no model of a machine, and a problem of one GPU alone is not compared."""
-    folder, ratios = tmp_path / "results", {}
-    for gpu, times in ((H200, (10.0, 40.0, 7.0)), (H100, (20.0, 60.0, None)), (CPU, (100.0, 400.0, 700.0))):
-        rows, held = [], []
-        for size, us in zip((1024, 4096, 8192), times, strict=True):
-            own, other = (measurement("softmax", name, size, gpu=gpu) for name in ("cuda", "triton_online"))
-            rows += [own, other]
-            if us is not None:
-                # The fastest of ours is another provider on each machine.
-                best, worse = (own, other) if gpu == H200 else (other, own)
-                held += [final(best, us), final(worse, us * 2, (best, us, "slower"))]
-        write_results(folder, rows)
-        write_finals(folder, held)
-        ratios[gpu] = {row.point.problem["columns"]: row.rate.ceiling_fraction for row in held[::2]}
-    log(folder, uri(database))
-    found = {}
-    for gpu in (H200, H100, CPU):
-        metrics = shown(database)[f"softmax @ {gpu}"]["metrics"]
-        found[gpu] = {name: value for name, _, value, *_ in metrics if "_over_" in name}
-    of_ceilings = math.prod(ratios[H200][size] / ratios[H100][size] for size in (1024, 4096)) ** 0.5
-    assert found == {
-        H200: {
-            "final_us_over_nvidia_h100_80gb_hbm3_float32": pytest.approx(3**-0.5),
-            "final_us_over_nvidia_h100_80gb_hbm3_float32_by_ceilings": pytest.approx(3**-0.5 * of_ceilings),
-            "final_us_over_nvidia_h100_80gb_hbm3_float32_problems": 2.0,
-        },
-        H100: {
-            "final_us_over_nvidia_h200_float32": pytest.approx(3**0.5),
-            "final_us_over_nvidia_h200_float32_by_ceilings": pytest.approx(3**0.5 / of_ceilings),
-            "final_us_over_nvidia_h200_float32_problems": 2.0,
-        },
-        CPU: {},
-    }
-
-
 def test_what_a_cpu_gave_lies_with_this_hosts_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "repository"
     monkeypatch.setattr(results_module, "ROOT", root)
@@ -689,18 +639,6 @@ def test_a_password_of_the_command_line_is_left_out_of_what_to_run(results: Path
     assert "set MLFLOW_TRACKING_URI to it and run: python -m pipeline.publish" in str(told.value)
 
 
-@pytest.mark.parametrize(
-    ("modules", "heavy"),
-    [
-        (["pipeline.sweep"], {"mlflow"}),
-        (["pipeline.publish"], {"mlflow", "scipy", "matplotlib", "pandas", "torch"}),
-    ],
-)
-def test_nothing_imports_what_takes_long_before_it_publishes(modules: list[str], heavy: set[str]) -> None:
-    look = f"import sys, {', '.join(modules)}; print(*sorted({heavy!r} & set(sys.modules)))"
-    assert subprocess.check_output([sys.executable, "-c", look], text=True).split() == []
-
-
 def test_a_ledger_of_several_commits_names_the_newest(tmp_path: Path) -> None:
     later = MEASURED_AT + timedelta(hours=1)
     rows = [
@@ -709,19 +647,6 @@ def test_a_ledger_of_several_commits_names_the_newest(tmp_path: Path) -> None:
     ]
     (sweep,) = ledgers.read(write_results(tmp_path, rows))
     assert sweep.parent.tags["commit"] == "b" * 40 and sweep.parent.tags["dirty"] == "true"
-
-
-@pytest.mark.slow
-def test_three_at_once_on_a_store_that_is_not_there_yet(results: Path, no_database: Path) -> None:
-    database = no_database
-    alone = database.with_name("alone.db")
-    log(results, uri(alone))
-    processes = [start(f"input={results}", f"tracking.uri={uri(database)}") for _ in range(3)]
-    outputs = [process.communicate(timeout=120) for process in processes]
-    assert [process.returncode for process in processes] == [0] * 3, outputs
-    assert [err for _, err in outputs] == [""] * 3
-    assert shown(database) == shown(alone)
-    assert len(content(database)["runs"]) == len(NAMES | BESTS)
 
 
 @pytest.mark.slow
@@ -809,11 +734,9 @@ def test_a_server_that_is_down_costs_a_sentence(results: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"http://user:secret@127.0.0.1:{probe.getsockname()[1]}"
-    started = time.monotonic()
     process = start(f"input={results}", "tracking=server", MLFLOW_TRACKING_URI=address)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert time.monotonic() - started < 20
     assert out == "" and len(err.splitlines()) == 1
     assert "connection refused. Nothing measured is lost" in err and "secret" not in err
     options = f"input={results} runs=null reports=null artifacts=null tracking=server"
@@ -826,10 +749,8 @@ def test_a_server_that_never_answers_is_given_up(results: Path) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        started = time.monotonic()
         with pytest.raises(UserError, match=r"it does not answer\. Nothing measured is lost"):
             log(results, f"http://127.0.0.1:{silent.getsockname()[1]}")
-        assert time.monotonic() - started < 9
 
 
 @pytest.mark.parametrize(
