@@ -127,7 +127,7 @@ test-gpu: $(READY) ## Run tests/gpu, several processes on one GPU; ARGS="-m smok
 	python -m pytest tests/gpu -rs --durations=25 $(if $(GPU_JOBS),-n $(GPU_JOBS) $(IN_GROUPS)) $(ARGS); \
 	code=$$?; wait; exit $$code
 
-campaign: $(READY) ## Kill, fill disks, spoil ledgers at random, for minutes: what was lost, what was wrong
+campaign: $(READY) ## Kill commands and fill disks at random, for minutes: what was lost, what was wrong
 	@python -m tests.campaign $(ARGS)
 
 lint: $(READY) ## Check style: ruff, hadolint, shellcheck

@@ -3,9 +3,12 @@ chosen before a kernel's import."""
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
+import shutil
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -64,6 +67,29 @@ def pytest_collection_finish() -> None:
     """What was imported and collected stays to the end: Python's collector need not look through it again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an MLflow store without runs, shared by pytest-xdist's processes: MLflow takes seconds to
+    make its tables."""
+    from pipeline.tracking.store import opened
+
+    shared = tmp_path_factory.getbasetemp()
+    shared = shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared
+    with (shared / "empty-store.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (shared / "empty-store").is_dir():
+            made = tmp_path_factory.mktemp("store")
+            with opened(f"sqlite:///{made / 'mlflow.db'}"):
+                made.rename(shared / "empty-store")
+    return shared / "empty-store"
+
+
+@pytest.fixture
+def database(tmp_path: Path, empty_store: Path) -> Path:
+    """An MLflow store of the test's own, without runs."""
+    return shutil.copytree(empty_store, tmp_path / "store") / "mlflow.db"
 
 
 @pytest.fixture(scope="session")

@@ -246,11 +246,11 @@ def is_measured(point: Point) -> bool:
     return point.provider != "torch_compile"
 
 
-def python(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A command line of this Python in the repository itself, where no GPU is to be seen."""
+def python(*command: str | Path, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command line of this Python in the repository itself or a copy, where no GPU is to be seen."""
     return subprocess.run(
         [sys.executable, *command],
-        cwd=ROOT,
+        cwd=cwd,
         env=os.environ | {"CUDA_VISIBLE_DEVICES": ""} | environment,
         capture_output=True,
         text=True,

@@ -197,17 +197,23 @@ def test_an_edit_that_is_taken_back_is_measured_again(project: Project, before: 
     assert project.repro() == ["environment"]
 
 
-def test_an_experiment_in_a_folder_of_its_own_leaves_the_checkout_as_it_was(project: Project) -> None:
-    """In a shell where nothing was activated, too."""
-    other, own = project.root.parent / "other", project.root / ".venv/bin"
+def nothing_activated(project: Project) -> str:
+    """A PATH whose ``python`` has nothing of this project, which .venv has."""
+    other, own = project.root.parent / "bin", project.root / ".venv/bin"
     for folder, script in ((other, "exit 1"), (own, f'exec {sys.executable} "$@"')):
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / "python").write_text(f"#!/bin/sh\n{script}\n")
         (folder / "python").chmod(0o755)
+    return f"{other}:/usr/bin:/bin"
+
+
+def test_an_experiment_in_a_folder_of_its_own_leaves_the_checkout_as_it_was(project: Project) -> None:
+    """In a shell where nothing was activated, too."""
+    path = nothing_activated(project)
     tree = project.tree()
     try:
         words = ("dvc", "exp", "run", "--temp", "-n", "tried", "-S", "kernels=square", "environment")
-        project.run(sys.executable, "-m", *words, env={"PATH": f"{other}:/usr/bin:/bin"})
+        project.run(sys.executable, "-m", *words, env={"PATH": path})
     finally:
         shutil.rmtree(project.root / ".venv")
     assert project.tree() == tree
@@ -219,18 +225,14 @@ def test_an_experiment_in_a_folder_of_its_own_leaves_the_checkout_as_it_was(proj
 
 def test_dvc_finds_its_python_where_nothing_was_activated(project: Project) -> None:
     """`python` on PATH is another one, which has nothing of this project."""
-    other, own = project.root.parent / "bin", project.root / ".venv/bin"
-    for folder, script in ((other, "exit 1"), (own, f'exec {sys.executable} "$@"')):
-        folder.mkdir(parents=True)
-        (folder / "python").write_text(f"#!/bin/sh\n{script}\n")
-        (folder / "python").chmod(0o755)
+    path = nothing_activated(project)
     dvc = [sys.executable, "-m", "dvc", "repro"]
     try:
-        done = project.run(*dvc, "environment", env={"PATH": f"{other}:/usr/bin:/bin"})
+        done = project.run(*dvc, "environment", env={"PATH": path})
         assert ran(done.stdout) == ["environment"]
     finally:
         shutil.rmtree(project.root / ".venv")
-    failed = project.run(*dvc, "environment", ok=False, env={"PATH": f"{other}:/usr/bin:/bin"})
+    failed = project.run(*dvc, "environment", ok=False, env={"PATH": path})
     assert "run make setup, or activate their environment" in failed.stderr
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from tests.project import python
 
 ROOT = Path(__file__).parents[1]
 BLOCK = ROOT / "examples" / "transformer_block.py"
@@ -71,27 +72,19 @@ def test_the_exact_block_never_has_the_scores_of_all_heads(example: dict[str, An
 @pytest.mark.slow
 @pytest.mark.xdist_group("inductor")
 def test_the_block_is_timed_eager_and_compiled() -> None:
-    done = subprocess.run(
-        [sys.executable, BLOCK, "--tokens", "8", "--hidden", "128", "--heads", "2", "--seconds", "0.01"],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": PATH},
-        capture_output=True,
-        text=True,
-        check=False,
+    done = python(
+        BLOCK, "--tokens", "8", "--hidden", "128", "--heads", "2", "--seconds", "0.01", PYTHONPATH=PATH
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     rows = re.findall(r"^(\w[\w, ]*\w) +[\d.]+ +[\d.]+ +[\d.]+", done.stdout, re.MULTILINE)
     assert rows == ["block, eager", "block, compiled", "rmsnorm", "layernorm", "attention", "gelu"]
 
 
-def test_heads_that_do_not_divide_are_one_sentence() -> None:
-    done = subprocess.run(
-        [sys.executable, BLOCK, "--heads", "3"],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": PATH},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].endswith("--heads 3 do not divide --hidden 256: name a divisor.")
+def test_heads_that_do_not_divide_are_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [str(BLOCK), "--heads", "3"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(BLOCK), run_name="__main__")
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.rstrip().endswith("--heads 3 do not divide --hidden 256: name a divisor.")

@@ -76,13 +76,11 @@ def test_what_is_alone_overlaps_with_nothing_and_one_process_at_a_time_has_much_
     tmp_path: Path,
 ) -> None:
     _, notes = run(tmp_path, "-n", "3", "--dist", "loadgroup", "--no-loadscope-reorder")
-    running, together = dict.fromkeys(("alone", "shared", "much"), 0), 0
+    running = dict.fromkeys(("alone", "shared", "much"), 0)
     for note in notes:
         running[note[1:]] += 1 if note[0] == "+" else -1
-        together = max(together, running["shared"])
         assert running["much"] <= 1
         assert not (running["alone"] and running["shared"]), notes
-    assert together > 1, "the others run side by side"
     assert (notes.count("+shared"), notes.count("+alone")) == (24, 1)
     assert not [path for path in tmp_path.iterdir() if path.name.startswith("gpu-tests-")]
 

@@ -16,6 +16,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
+pytestmark = pytest.mark.slow
+
 
 def wheel(folder: Path, name: str, version: str, **files: str) -> Path:
     """A wheel with these modules."""
@@ -101,7 +103,6 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-@pytest.mark.slow
 def test_what_the_lock_names_is_installed_and_a_file_with_another_hash_is_refused(place: Place) -> None:
     good = wheel(place.files, "first", "1.0", first="")
     other = wheel(place.files, "second", "2.0", second="")

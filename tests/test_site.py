@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +18,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from pipeline import ROOT
 from tests.pipeline.test_ui import browser, needs_a_browser
+from tests.project import python
 
 pytestmark = [
     pytest.mark.slow,
@@ -34,13 +33,8 @@ __all__ = ["browser"]
 
 def build(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
     """Build the site of a tree, as ``make docs`` does."""
-    return subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)],
-        cwd=root,
-        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
+    return python(
+        "-m", "mkdocs", "build", "--strict", "--site-dir", str(site), cwd=root, NO_MKDOCS_2_WARNING="1"
     )
 
 

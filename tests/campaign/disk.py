@@ -1,4 +1,4 @@
-"""A disk that is full, and one that goes away or turns read-only while a command writes."""
+"""A disk that is full, and one that turns read-only while a command writes."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def small(place: Path, kib: int) -> Iterator[Disk]:
 
 
 def campaign(ground: Ground, dice: random.Random) -> list[Score]:
-    """Both kinds."""
+    """Both."""
     ground.know_ceilings(device.cpu())
-    full, gone = Score("full disk"), Score("interrupted disk")
+    full, gone = Score("full disk"), Score("read-only disk")
     full.blame(ground.do("sweep", "kernel=quick", *SMOKE, *LARGE).fault())
     for command, kib in (
         *(("sweep", kib) for kib in (40, dice.randrange(48, 100))),
@@ -69,13 +69,11 @@ def campaign(ground: Ground, dice: random.Random) -> list[Score]:
     ):
         fill(ground, command, kib, full)
         print(f"{command} on a disk of {kib} KiB", flush=True)
-    interruptions = (removed, removed, a_file_instead, a_file_instead, read_only, report_removed)
-    for turn, interrupt in enumerate(interruptions):
-        if not interrupt(ground, f"gone{turn}", gone):
-            print(f"{interrupt.__name__} is skipped: nothing may be mounted here.")
-            continue
+    if read_only(ground, "aside", gone):
         gone.tried += 1
-        print(interrupt.__name__, flush=True)
+        print("read-only disk", flush=True)
+    else:
+        print("The read-only disk is skipped: nothing may be mounted here.")
     return [full, gone]
 
 
@@ -113,38 +111,6 @@ def midway(ground: Ground, output: Path, running: Running) -> bool:
     )
 
 
-def removed(ground: Ground, name: str, score: Score) -> bool:
-    """The folder of a sweep is removed while it measures."""
-    output = ground.root / name
-    running = ground.begin("sweep", *SWEEP, f"output={output}")
-    if midway(ground, output, running):
-        shutil.rmtree(output, ignore_errors=True)
-    done = running.end()
-    if done.code:
-        score.blame(done.silence())
-    elif fault := whole(output):
-        score.blame(f"exit code 0, and {fault}")
-    _complete(ground, output, score)
-    return True
-
-
-def a_file_instead(ground: Ground, name: str, score: Score) -> bool:
-    """Where the folder of a sweep was there is a file, and later the folder again."""
-    output, aside = ground.root / name, ground.root / f"{name}-aside"
-    running = ground.begin("sweep", *SWEEP, f"output={output}")
-    if midway(ground, output, running):
-        output.rename(aside)
-        output.write_text("not a folder\n")
-    score.blame(running.end().silence())
-    if output.is_file():
-        output.unlink()
-        aside.rename(output)
-    kept = ground.keys(output)
-    _complete(ground, output, score)
-    score.lose(missing(kept, ground.keys(output)), "after its folder came back")
-    return True
-
-
 def read_only(ground: Ground, name: str, score: Score) -> bool:
     """The disk turns read-only between two lines of a ledger, and later writable again."""
     output = ground.root / "local" / "results"
@@ -172,27 +138,6 @@ def read_only(ground: Ground, name: str, score: Score) -> bool:
     output.rmdir()
     shutil.move(ground.root / name, output)
     return True
-
-
-def report_removed(ground: Ground, name: str, score: Score) -> bool:
-    """The folder of a report is removed while it is written."""
-    output = ground.root / name
-    words = ("device=cpu", "input=local/results", f"output={output}")
-    running = ground.begin("report", *words)
-    if running.until(lambda: output.is_dir() and list(output.iterdir())):
-        shutil.rmtree(output, ignore_errors=True)
-    done = running.end()
-    if done.code:
-        score.blame(done.silence())
-    again = ground.do("report", *words)
-    written = (output / "report.html").is_file()
-    score.blame(again.fault() or (None if written else "there is no report"))
-    return True
-
-
-def _complete(ground: Ground, output: Path, score: Score) -> None:
-    done = ground.do("sweep", *SWEEP, f"output={output}")
-    score.blame(done.fault() or whole(output))
 
 
 def whole(output: Path) -> str | None:

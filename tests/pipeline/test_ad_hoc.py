@@ -15,7 +15,6 @@ from pipeline.command.options import PublishConfig, TrackingConfig
 from pipeline.publish import publish
 from pipeline.store import runs
 from pipeline.store.rows import encode
-from pipeline.tracking.store import opened
 from tests.factory import H100, H200, environment, grid, measurement, write_record, write_results
 from tests.mlflow_store import content, log, run_ids, server, shown, start
 
@@ -34,26 +33,6 @@ def of_sweep(run: str, *names: str) -> set[str]:
 @pytest.fixture(autouse=True)
 def no_tracker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The module's SQLite store: MLflow makes its tables for seconds."""
-    return tmp_path_factory.mktemp("store") / "mlflow.db"
-
-
-@pytest.fixture
-def database(store: Path) -> Path:
-    """The store without runs of an earlier test."""
-    from mlflow import MlflowClient
-
-    with opened(f"sqlite:///{store}"):
-        client = MlflowClient(f"sqlite:///{store}")
-    for experiment in client.search_experiments():
-        if experiment.name == "softmax":
-            client.rename_experiment(experiment.experiment_id, f"before {experiment.experiment_id}")
-            client.delete_experiment(experiment.experiment_id)
-    return store
 
 
 def client_of(database: Path) -> Any:

@@ -17,6 +17,7 @@ from pipeline.store import turns
 from pipeline.store.turns import Turn
 from tests.factory import H100, H200, final, measurement, write_finals, write_results
 from tests.planted.tree import Tree, cpu_tree
+from tests.repository import commit, git
 
 # What they look at is compared once.
 pytestmark = [
@@ -25,25 +26,9 @@ pytestmark = [
     pytest.mark.xdist_group("compare"),
 ]
 
-WHO = {
-    f"GIT_{role}_{what}": "test@localhost" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
-}
 POINT = ("kernel=quick", "size=64", "provider=mul")
 SHORT = ("rounds=2", "most_rounds=2", "margin=0.9")
 """Wide: a CPU that others use times such short calls differently from one moment to the next."""
-
-
-def git(tree: Tree, *words: str) -> str:
-    done = subprocess.run(
-        ["git", *words], cwd=tree.root, env=os.environ | WHO, check=True, capture_output=True, text=True
-    )
-    return done.stdout.strip()
-
-
-def commit(tree: Tree, words: str) -> str:
-    git(tree, "add", "--all", ".")
-    git(tree, "commit", "--quiet", "--allow-empty", "-m", words)
-    return git(tree, "rev-parse", "HEAD")
 
 
 def edit(tree: Tree, old: str, new: str, file: str = "kernels/quick/torch.py") -> None:
@@ -65,20 +50,20 @@ def repository(folder: Path) -> Tree:
     """A repository whose second commit makes a provider a hundred times slower."""
     made = cpu_tree(folder, "quick")
     (made.root / ".gitignore").write_text("outputs/\nlocal/\nbuild/\n__pycache__/\n")
-    git(made, "init", "--quiet", "--initial-branch=main")
-    commit(made, "A kernel")
-    git(made, "tag", "fast")
+    git(made.root, "init", "--quiet", "--initial-branch=main")
+    commit(made.root, message="A kernel")
+    git(made.root, "tag", "fast")
     edit(made, "return x * 2", "return [x * 2 for _ in range(100)][-1]")
-    commit(made, "The same, slower")
+    commit(made.root, message="The same, slower")
     return made
 
 
 def has_no_worktree(tree: Tree) -> bool:
     """Nor has it one a while after a command has ended, however it ended."""
     deadline = monotonic() + 120
-    while len(git(tree, "worktree", "list").splitlines()) > 1 and monotonic() < deadline:
+    while len(git(tree.root, "worktree", "list").splitlines()) > 1 and monotonic() < deadline:
         sleep(0.05)
-    return len(git(tree, "worktree", "list").splitlines()) == 1
+    return len(git(tree.root, "worktree", "list").splitlines()) == 1
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +72,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
     made = repository(tmp_path_factory.mktemp("compare"))
     shutil.copytree(made.root / "kernels/quick", made.root / "kernels/newer")
     shutil.copy(made.root / "conf/kernel/quick.yaml", made.root / "conf/kernel/newer.yaml")
-    commit(made, "A kernel more")
+    commit(made.root, message="A kernel more")
     return made
 
 
@@ -136,7 +121,10 @@ def test_a_slower_commit_is_slower_and_fails_where_that_is_asked(tree: Tree, com
     assert done.returncode == 1, done.stdout + done.stderr
     assert "1 point: b is 0 same, 0 faster, 1 slower, 0 undecided." in done.stdout
     assert "| 64 float32 | mul | mul |" in done.stdout
-    a, b = git(tree, "rev-parse", "--short=12", "fast"), git(tree, "rev-parse", "--short=12", "HEAD")
+    a, b = (
+        git(tree.root, "rev-parse", "--short=12", "fast"),
+        git(tree.root, "rev-parse", "--short=12", "HEAD"),
+    )
     rounds = [(turn.round, turn.side) for turn in compared.found]
     assert rounds[:2] + rounds[-2:] == [(0, a), (0, b), (1, b), (1, a)], "ABBA"
     assert len({turn.key for turn in compared.found}) == 2
@@ -167,7 +155,7 @@ def test_mlflow_shows_a_comparison_linked_to_the_runs_of_its_sides(tree: Tree, c
     runs = {name: client.get_experiment_by_name(name) for name in ("quick", "comparisons")}
     (run,) = client.search_runs([runs["comparisons"].experiment_id])
     (parent,) = client.search_runs([runs["quick"].experiment_id], "tags.kind = 'ad_hoc'")
-    head, fast = git(tree, "rev-parse", "HEAD"), git(tree, "rev-parse", "fast")
+    head, fast = git(tree.root, "rev-parse", "HEAD"), git(tree.root, "rev-parse", "fast")
     assert run.data.params["commit_a"] == fast and run.data.params["commit_b"] == head
     assert run.data.tags["run_b"] == parent.info.run_id, "b was swept at this commit"
     assert "run_a" not in run.data.tags, "a was not"
@@ -183,8 +171,8 @@ def test_an_edit_is_compared_with_its_commit_and_what_it_does_not_touch_is_not(t
     done = compare(tree, "kernel=quick", "size=64", "a=HEAD", *SHORT)
     assert (done.returncode, done.stdout) == (2, "")
     assert "a=HEAD is the commit below a working tree that was edited; write a=tree" in done.stderr
-    git(tree, "tag", "slow")
-    commit(tree, "As fast again")
+    git(tree.root, "tag", "slow")
+    commit(tree.root, message="As fast again")
     edit(tree, "return [", "return  [")  # a key knows nothing of blanks
     more = 'Provider("times", "torch.py:mul"), Provider("mul"'
     edit(tree, 'Provider("mul"', more, "kernels/quick/__init__.py")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import shutil
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernel_pipeline import loading
-from pipeline import ROOT, sweep
+from pipeline import sweep
 from pipeline.command import explanation
 from pipeline.command.options import SweepConfig
 from pipeline.command.run import run_each, run_stage
@@ -25,6 +23,7 @@ from pipeline.machine import device
 from pipeline.points import catalog
 from pipeline.points.plan import Plan, Target, plan
 from tests.planted.tree import PLANTED, Tree
+from tests.project import python
 
 KNOWN = ", ".join(loading.names())
 
@@ -110,43 +109,47 @@ def no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def sentence(options: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
-    """What the command says on stderr before it ends with 2."""
-    monkeypatch.setattr(sys, "argv", ["sweep", *options])
-    with pytest.raises(SystemExit) as ended:
-        run_each("sweep", SweepConfig, sweep.run)
-    error = capsys.readouterr().err
-    assert ended.value.code == 2, error
-    assert error.startswith("error: ")
-    assert error.count("\n") == 1, error
-    return error.removeprefix("error: ").rstrip("\n")
+@pytest.fixture
+def sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Gives what the command says on stderr before it ends with 2."""
+
+    def said(*options: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["sweep", *options])
+        with pytest.raises(SystemExit) as ended:
+            run_each("sweep", SweepConfig, sweep.run)
+        error = capsys.readouterr().err
+        assert ended.value.code == 2, error
+        assert error.startswith("error: ")
+        assert error.count("\n") == 1, error
+        return error.removeprefix("error: ").rstrip("\n")
+
+    return said
+
+
+Sentence = Callable[..., str]
 
 
 def test_a_mistake_is_said_before_the_device_is_waited_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    sentence: Sentence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweep, "DeviceLock", lambda *arguments: pytest.fail("it waits for the device"))
     options = ["kernel=gelu,softmax", "device=cpu", "tracking=none", "block_size=1000"]
-    assert sentence(options, monkeypatch, capsys).startswith("block_size: must be one of 256, 512, ")
+    assert sentence(*options).startswith("block_size: must be one of 256, 512, ")
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_one_sentence(
-    mistake: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_is_one_sentence(sentence: Sentence, mistake: str) -> None:
     options = [] if mistake.startswith("kernel=") else ["kernel=softmax"]
     options += [] if mistake.startswith("device=") else ["device=cpu"]
     options += [] if mistake.startswith("tracking=") else ["tracking=none"]
-    assert sentence([*options, mistake], monkeypatch, capsys).startswith(MISTAKES[mistake])
+    assert sentence(*options, mistake).startswith(MISTAKES[mistake])
     assert list(Path().glob("outputs")) == [], "nothing is written for a mistake"
 
 
 @pytest.mark.parametrize("mistake", ["kernel=../softmax", "kernel=./nowhere/"])
-def test_a_folder_without_a_kernel_is_said(
-    mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_without_a_kernel_is_said(sentence: Sentence, mistake: str, tmp_path: Path) -> None:
     place = (tmp_path / mistake.removeprefix("kernel=")).resolve() / "__init__.py"
-    said = sentence([mistake, "device=cpu", "tracking=none"], monkeypatch, capsys)
+    said = sentence(mistake, "device=cpu", "tracking=none")
     assert said.startswith(f"{mistake}: {place} is not there; a kernel's folder has one.")
     assert said.endswith(" The kernel softmax of this repository is kernel=softmax.") == (
         "softmax" in mistake
@@ -156,10 +159,8 @@ def test_a_folder_without_a_kernel_is_said(
 @pytest.mark.parametrize(
     "twice", [("seed=1", "seed=2"), ("size=37", "+size=37"), ("~timing", "timing=default")]
 )
-def test_an_option_that_is_given_twice_is_a_mistake(
-    twice: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said = sentence(["kernel=softmax", "device=cpu", *twice], monkeypatch, capsys)
+def test_an_option_that_is_given_twice_is_a_mistake(sentence: Sentence, twice: tuple[str, str]) -> None:
+    said = sentence("kernel=softmax", "device=cpu", *twice)
     name = twice[0].lstrip("~").partition("=")[0]
     assert said == f"{name} is given twice, as {twice[0]} and as {twice[1]}; write it once."
 
@@ -213,29 +214,23 @@ def test_whatever_is_written_ends_well_or_in_a_sentence(written: list[tuple[str,
     assert said.count("\n") == said.count("error: ") == (ended.value.code == 2), (words, said)
 
 
-def test_a_missing_kernel_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert sentence([], monkeypatch, capsys) == f"kernel is missing: write kernel=NAME with one of {KNOWN}."
+def test_a_missing_kernel_is_asked_for(sentence: Sentence) -> None:
+    assert sentence() == f"kernel is missing: write kernel=NAME with one of {KNOWN}."
 
 
-def test_several_mistakes_are_all_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pins = sentence(["kernel=softmax", "device=cpu", "size=0", "num_warps=3"], monkeypatch, capsys)
+def test_several_mistakes_are_all_named(sentence: Sentence) -> None:
+    pins = sentence("kernel=softmax", "device=cpu", "size=0", "num_warps=3")
     assert pins == "size: must be at least 1, not 0. num_warps: must be one of 1, 2, 4, 8, 16, 32, not 3."
     options = ["kernel=softmax", "device=cpu", "seed=a", "size=[[1]]", "wait_s=-1"]
-    said = sentence(options, monkeypatch, capsys)
+    said = sentence(*options)
     assert said.count("size: write a value or a list of values, not [1].") == 1
     assert "seed: input should be a valid integer" in said
     assert "wait_s: input should be greater than or equal to 0" in said
 
 
-def test_a_parameter_that_no_chosen_provider_has_is_said_with_who_has_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_parameter_that_no_chosen_provider_has_is_said_with_who_has_it(sentence: Sentence) -> None:
     options = ["kernel=softmax", "device=cpu", "provider=[torch,triton_row]", "block_size=1024"]
-    assert sentence(options, monkeypatch, capsys) == (
+    assert sentence(*options) == (
         "block_size is no parameter of torch, triton_row; "
         "triton_tile, triton_online, cuda of softmax have it."
     )
@@ -260,16 +255,10 @@ def outside(tmp_path: Path) -> Path:
         ("preset=cpu", "unknown preset of prefix 'cpu'. Known: smoke, standard."),
     ],
 )
-def test_a_wrong_word_or_flag_is_said(
-    outside: Path,
-    mistake: str,
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_wrong_word_or_flag_is_said(sentence: Sentence, outside: Path, mistake: str, said: str) -> None:
     options = [f"kernel={outside}", "device=cpu", mistake]
     options += [] if mistake.startswith("preset=") else ["preset=smoke"]
-    assert sentence(options, monkeypatch, capsys).startswith(said)
+    assert sentence(*options).startswith(said)
 
 
 def parsed(options: list[str], monkeypatch: pytest.MonkeyPatch) -> SweepConfig:
@@ -368,14 +357,7 @@ def test_a_command_without_kernels_says_so_of_several() -> None:
 
 def said_by(command: str, *options: str) -> str:
     """What the command says before it ends with 2, in one sentence and with nothing before it."""
-    done = subprocess.run(
-        [sys.executable, "-m", f"pipeline.{command}", *options],
-        cwd=ROOT,
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "TMPDIR": str(Path.cwd())},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-m", f"pipeline.{command}", *options, CUDA_VISIBLE_DEVICES="", TMPDIR=str(Path.cwd()))
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
     return done.stderr.removeprefix("error: ")
 

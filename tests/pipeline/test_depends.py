@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from pipeline import ROOT
 from tests.planted import outside
+from tests.project import python
 
 RUN = {
     "a file that is executed": """from pathlib import Path
@@ -34,13 +31,13 @@ RULE = "def rule(x):\n    # {comment}\n    return {result}\n"
 
 def sweep(made: Path, output: Path) -> str:
     words = [f"kernel={made}", "preset=smoke", "device=cpu", "provider=whole", "n=64", "dtype=float32"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pipeline.sweep", *words, "tracking=none", f"output={output}"],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(made.parent / "lib")},
-        capture_output=True,
-        text=True,
-        check=False,
+    done = python(
+        "-m",
+        "pipeline.sweep",
+        *words,
+        "tracking=none",
+        f"output={output}",
+        PYTHONPATH=str(made.parent / "lib"),
     )
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr

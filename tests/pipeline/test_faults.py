@@ -246,8 +246,8 @@ def test_a_worker_that_hangs_ends_with_its_sweep(tmp_path: Path, stop: signal.Si
     ("stop", "moment"),
     [
         (signal.SIGINT, "while it imports"),
-        (signal.SIGINT, "while the worker starts"),
-        (signal.SIGINT, "while it measures"),
+        pytest.param(signal.SIGINT, "while the worker starts", marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, "while it measures", marks=pytest.mark.slow),
         pytest.param(signal.SIGTERM, "while it measures", marks=pytest.mark.slow),
         pytest.param(signal.SIGHUP, "while it measures", marks=pytest.mark.slow),
     ],

@@ -104,9 +104,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def store(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
     """A real store, made once."""
-    made = tmp_path_factory.mktemp("store")
+    made = shutil.copytree(empty_store, tmp_path_factory.mktemp("store"), dirs_exist_ok=True)
     log(factory.write_results(made / "results", factory.grid(sizes=(256,))), f"sqlite:///{made}/mlflow.db")
     return made
 
@@ -122,6 +122,7 @@ def uploaded(store: Path) -> list[Path]:
     return [path for path in (store / "mlartifacts").rglob("*") if path.is_file()]
 
 
+@pytest.mark.slow
 def test_what_no_measurement_can_hold_is_skipped_and_what_it_can_is_only_shown(
     folder: Path, store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -147,6 +148,7 @@ def test_what_no_measurement_can_hold_is_skipped_and_what_it_can_is_only_shown(
     assert "softmax on nvidia-h200" in said(capsys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["a link to a file", "a link to a folder", "a name", "a folder's name"])
 def test_a_file_that_leads_elsewhere_is_neither_read_nor_uploaded(
     folder: Path, store: Path, capsys: pytest.CaptureFixture[str], kind: str
@@ -231,6 +233,7 @@ def test_evidence_names_no_path_and_belongs_to_its_kernel(folder: Path) -> None:
     reported(folder)
 
 
+@pytest.mark.slow
 def test_every_committed_row_reads_as_it_is() -> None:
     """And would be written again as it is, but for colours in compilers' messages."""
     paths = sorted((ROOT / "results/timings").glob("*/*.jsonl"))

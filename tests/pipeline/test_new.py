@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from pipeline.execution import verification
 from pipeline.points import catalog
 from pipeline.points.plan import Target, plan
 from tests.planted.tree import ROOT, Tree, cpu_tree
+from tests.project import python
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -314,14 +313,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
 @pytest.fixture
 def command(tree: Tree) -> Callable[..., subprocess.CompletedProcess[str]]:
     def run(*options: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "pipeline.new", *options],
-            cwd=tree.root,
-            env=os.environ,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return python("-m", "pipeline.new", *options, cwd=tree.root)
 
     return run
 
@@ -379,9 +371,7 @@ def test_what_is_written_is_clean(tree: Tree, command: Command, tmp_path: Path) 
         ["ruff", "format", "--no-cache", "--check", "--config", settings, *folders],
         ["mypy", "--cache-dir", str(tmp_path), "--config-file", settings, *packages],
     ):
-        done = subprocess.run(
-            [sys.executable, "-m", *check], cwd=tree.root, capture_output=True, text=True, check=False
-        )
+        done = python("-m", *check, cwd=tree.root)
         assert done.returncode == 0, done.stdout + done.stderr
 
 

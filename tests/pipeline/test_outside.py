@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 from pipeline import UserError
 from pipeline.points import catalog
 from tests.planted.tree import PLANTED, Tree, cpu_tree
+from tests.project import python
 from tests.repository import commit
 
 HOT = "timing.cache=hot"
@@ -78,14 +77,7 @@ def test_a_kernel_outside_is_swept_under_its_own_name_and_commit(tree: Tree) -> 
 @pytest.mark.slow
 def test_a_kernel_outside_is_looked_into_reported_and_published(tree: Tree) -> None:
     def run(*words: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", *words],
-            cwd=tree.root,
-            env=os.environ | {"TMPDIR": str(tree.temporary), "COLUMNS": "200"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = python("-m", *words, cwd=tree.root, TMPDIR=str(tree.temporary), COLUMNS="200")
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +11,7 @@ import pytest
 from pipeline import ROOT
 from tests.lectures import is_shown
 from tests.planted.tree import Tree, cpu_tree, forget
+from tests.project import python
 
 BLOCK = re.compile(r"```(sh|python|diff|)\n(.*?)```", re.DOTALL)
 
@@ -39,14 +37,7 @@ def run(tree: Tree, line: str) -> str:
     """What a command prints; it must succeed. Nothing is measured on a GPU, or tracked."""
     options = ["device=cpu", "tracking=none"] if "pipeline.sweep" in line else []
     options += ["device=cpu"] if "pipeline.report" in line else []
-    done = subprocess.run(
-        [sys.executable, *line.split()[1:], *options],
-        cwd=tree.root,
-        env=os.environ | {"TMPDIR": str(tree.temporary)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python(*line.split()[1:], *options, cwd=tree.root, TMPDIR=str(tree.temporary))
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import resource
-import shutil
 import socket
 import sqlite3
 import time
@@ -75,21 +74,6 @@ def uri(database: Path) -> str:
 def no_database(tmp_path: Path) -> Path:
     """The place of a store that nobody made yet."""
     return tmp_path / "store" / "mlflow.db"
-
-
-@pytest.fixture(scope="module")
-def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a store without runs. Made once: MLflow builds its tables for seconds."""
-    folder = tmp_path_factory.mktemp("empty")
-    with opened(uri(folder / "mlflow.db")):
-        return folder
-
-
-@pytest.fixture
-def database(no_database: Path, empty: Path) -> Path:
-    """An empty store of the test's own."""
-    shutil.copytree(empty, no_database.parent)
-    return no_database
 
 
 def changed(rows: list[Measurement], index: int) -> list[Measurement]:

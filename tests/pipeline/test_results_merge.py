@@ -17,6 +17,7 @@ import pytest
 from pipeline import UserError
 from pipeline import results as command
 from pipeline.command.options import ResultsConfig
+from pipeline.command.run import run_stage
 from pipeline.command.words import positional
 from pipeline.store import clone, ledger, merging, results, runs
 from pipeline.store.evidence import ProfileRow, write_lines
@@ -225,9 +226,12 @@ def test_no_link_is_followed_and_odd_names_are_left_out(
     assert list(outside.iterdir()) == []
 
 
-def test_a_cpus_results_stay_on_its_host(there: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cpus_results_stay_on_its_host(
+    there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(results, "ROOT", tmp_path)
     factory.write_results(there, factory.grid(gpus=(factory.CPU,)))
-    merged(there, ROOT / "results", write=False)
+    merged(there, factory.write_results(tmp_path / "results", factory.grid()), write=False)
     out = capsys.readouterr().out
     path = results.ledger_path(there, "softmax", factory.CPU)
     assert f"{path} is of a CPU, whose results stay on its host; skipped." in out
@@ -296,10 +300,17 @@ def test_an_action_and_a_folder_are_written_without_the_names_of_their_options()
         ),
     ],
 )
-def test_a_mistake_is_one_sentence(words: list[str], sentence: str) -> None:
-    command = [sys.executable, "-m", "pipeline.results", *words]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (2, f"error: {sentence}\n")
+def test_a_mistake_is_one_sentence(
+    words: list[str],
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", ["results", *positional(words, "action", "source")])
+    with pytest.raises(SystemExit) as ended:
+        run_stage("results", ResultsConfig, command.run)
+    assert (ended.value.code, capsys.readouterr().err) == (2, f"error: {sentence}\n")
 
 
 def test_records_that_differ_are_not_replaced(here: Path, there: Path, capsys: Any) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from pipeline.store.record import Measurement
 from pipeline.store.rows import encode
 from pipeline.timing.settings import TimingSettings
 from tests import factory
+from tests.project import python
 
 ROOT = Path(__file__).parents[2]
 LOADED = loading.load("softmax")
@@ -75,13 +74,7 @@ def folder(tmp_path: Path) -> Path:
 
 def prune(folder: Path, *options: str) -> list[str]:
     """The lines that the command prints."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pipeline.results", "prune", f"output={folder}", *options],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-m", "pipeline.results", "prune", f"output={folder}", *options)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
 

@@ -52,6 +52,7 @@ def test_a_sweep_measures_the_rows_that_were_asked_for_and_resumes(tmp_path: Pat
     assert small == [8, 8], "of 4096 rows an interpreter is given a few"
 
 
+@pytest.mark.slow
 def test_profiles_are_filed_by_their_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ PLANTED = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine at hand has an H200, as far as a table is concerned."""
     here = Device(kind="cuda", name="NVIDIA H200", index=0, uuid="GPU-0")
@@ -88,16 +88,24 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     tuned._read.cache_clear()
 
 
-def written(folder: Path, rows: Sequence[Measurement], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The table that the command makes of a ledger; it is the one that is chosen by."""
-    factory.write_results(folder, rows)
-    monkeypatch.setattr(sys, "argv", ["tune", f"output={folder}"])
-    with pytest.raises(SystemExit) as ended:
-        run_stage("tune", TuneConfig, tune.run)
-    assert ended.value.code == 0
-    path = results.tuned_path(folder, H200)
-    monkeypatch.setenv(tuned.VARIABLE, str(path))
-    return path
+Written = Callable[..., Path]
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Written:
+    """Writes the table that the command makes of a ledger; it is the one that is chosen by."""
+
+    def made(rows: Sequence[Measurement], name: str = "") -> Path:
+        factory.write_results(tmp_path / name, rows)
+        monkeypatch.setattr(sys, "argv", ["tune", f"output={tmp_path / name}"])
+        with pytest.raises(SystemExit) as ended:
+            run_stage("tune", TuneConfig, tune.run)
+        assert ended.value.code == 0
+        path = results.tuned_path(tmp_path / name, H200)
+        monkeypatch.setenv(tuned.VARIABLE, str(path))
+        return path
+
+    return made
 
 
 def test_the_table_of_a_gpu_that_is_elsewhere_is_made_of_its_results(
@@ -129,11 +137,8 @@ def chosen(columns: int, dtype: str = "float32", rows: int = 4096) -> tuned.Choi
     return tuned.choose(LOADED, problem, GPU, H200)
 
 
-@pytest.mark.usefixtures("gpu")
-def test_the_table_says_what_was_measured_at_each_problem(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = written(tmp_path, some(PLANTED, COLUMNS), monkeypatch)
+def test_the_table_says_what_was_measured_at_each_problem(written: Written) -> None:
+    path = written(some(PLANTED, COLUMNS))
     content = json.loads(path.read_text())
     assert (content["format"], content["gpu"], content["l2_bytes"]) == (3, H200, 50 << 20)
     assert content["environment"]["torch"] == "2.11.0"
@@ -152,59 +157,52 @@ def test_the_table_says_what_was_measured_at_each_problem(
     lines = path.read_text().splitlines()
     assert sum('"problem": {' in line for line in lines) == len(COLUMNS)
     before = path.read_bytes()
-    assert written(tmp_path, some(PLANTED, COLUMNS), monkeypatch).read_bytes() == before
+    assert written(some(PLANTED, COLUMNS)).read_bytes() == before
 
 
-@pytest.mark.usefixtures("gpu")
 def test_old_rows_and_those_not_to_be_trusted_are_not_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    written: Written, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = some({"torch": (20.0,), "cuda 1024x4w": (10.0,)}, (1024,))
     old = factory.measurement(KERNEL, "cuda", 1024, median_us=1.0, run="old", block_size=2048, num_warps=8)
     hot = row("cuda", 1024, 1.0, block_size=4096, num_warps=8, cache="hot")
     doubted = row("cuda", 1024, 1.0, block_size=512, num_warps=8, valid=False)
-    path = written(tmp_path, [*good, old, hot, doubted], monkeypatch)
+    path = written([*good, old, hot, doubted])
     (problem,) = json.loads(path.read_text())["kernels"][KERNEL]["problems"]
     assert problem["near"] == {"cuda 1024x4w": 1.0}
     assert "1 timed row is old: the source of softmax/cuda changed" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("gpu")
 def test_without_a_row_that_counts_no_table_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    written: Written, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = written(tmp_path, [factory.measurement(KERNEL, "torch")], monkeypatch)
+    path = written([factory.measurement(KERNEL, "torch")])
     assert not path.exists()
     assert "no table was written" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("gpu")
-def test_finals_decide_where_they_were_held_of_these_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_finals_decide_where_they_were_held_of_these_rows(written: Written, tmp_path: Path) -> None:
     rows = some({"torch": (20.0,), "cuda 1024x4w": (10.0,), "triton_online 1024x4w": (9.9,)}, (1024,))
     torch, cuda, online = rows
     factory.write_finals(
         tmp_path, [factory.final(cuda, 9.8), factory.final(online, 10.1), factory.final(torch, 21.0)]
     )
-    path = written(tmp_path, rows, monkeypatch)
+    path = written(rows)
     (problem,) = json.loads(path.read_text())["kernels"][KERNEL]["problems"]
     assert (problem["best"], problem["us"], problem["source"]) == ("cuda 1024x4w", 9.8, "finals")
     assert (problem["runner_up"], problem["runner_up_us"]) == ("triton_online 1024x4w", 10.1)
     assert problem["baseline_us"] == 21.0
 
 
-@pytest.mark.usefixtures("gpu")
-def test_a_tuned_problem_is_an_exact_hit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written(tmp_path, some(PLANTED, COLUMNS), monkeypatch)
+def test_a_tuned_problem_is_an_exact_hit(written: Written) -> None:
+    written(some(PLANTED, COLUMNS))
     found = chosen(512)
     assert (found.provider, found.how, found.reason) == ("cuda", "exact", "")
     assert (found.parameters["block_size"], found.parameters["num_warps"]) == (2048, 8)
     assert found.parameters["strategy"] == "auto", "every parameter has its value"
 
 
-@pytest.mark.usefixtures("gpu")
-def test_the_regret_is_what_one_finds_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_regret_is_what_one_finds_by_hand(written: Written) -> None:
     """Of the first five problems, within the cache, whichever is left out the others say 2048x8w. Beyond it
     the two others say 1024x4w."""
     columns = (256, 300, 512, 600, 1024, 2048, 8192, 16384)
@@ -213,7 +211,7 @@ def test_the_regret_is_what_one_finds_by_hand(tmp_path: Path, monkeypatch: pytes
         "cuda 1024x4w": (11.0, 11.0, 11.0, 11.0, 10.0, 10.0, 10.0, 10.0),
         "cuda 2048x8w": (10.0, 10.0, 10.0, 10.0, 10.4, 12.0, 12.0, 12.0),
     }
-    path = written(tmp_path, some(times, columns), monkeypatch)
+    path = written(some(times, columns))
     within, beyond = json.loads(path.read_text())["kernels"][KERNEL]["regions"]
     assert (within["within_l2"], within["problems"], beyond["problems"]) == (True, 5, 3)
     # The choice is right at the first four and 4 % slower at 1024 columns: in order 0, 0, 0, 0, 0.04.
@@ -222,17 +220,14 @@ def test_the_regret_is_what_one_finds_by_hand(tmp_path: Path, monkeypatch: pytes
     assert (beyond["regret_p90"], beyond["distance"]) == (0.0, None), "three problems are too few"
 
 
-@pytest.mark.usefixtures("gpu")
-def test_between_problems_the_rule_is_followed_where_it_is_trusted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_between_problems_the_rule_is_followed_where_it_is_trusted(written: Written) -> None:
     columns = (256, 300, 512, 600, 1024, 2048, 8192, 16384)
     times = {
         "torch": (20.0,) * 8,
         "cuda 1024x4w": (11.0,) * 5 + (10.0,) * 3,
         "cuda 2048x8w": (10.0,) * 5 + (12.0,) * 3,
     }
-    written(tmp_path, some(times, columns), monkeypatch)
+    written(some(times, columns))
     found = chosen(400)
     assert (found.provider, found.parameters["block_size"], found.how) == ("cuda", 2048, "generalised")
     assert found.reason == "softmax was not tuned at this problem."
@@ -240,10 +235,7 @@ def test_between_problems_the_rule_is_followed_where_it_is_trusted(
     assert (beyond.provider, beyond.parameters["block_size"], beyond.how) == ("cuda", 1024, "default")
 
 
-@pytest.mark.usefixtures("gpu")
-def test_a_rule_with_too_much_regret_gives_way_to_the_safer_of_default_and_torch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rule_with_too_much_regret_gives_way_to_the_safer_of_default_and_torch(written: Written) -> None:
     columns = (256, 300, 512, 600, 800, 1024)
     # Which of two is the best changes from problem to problem, and the other takes twice as long.
     times = {
@@ -252,18 +244,15 @@ def test_a_rule_with_too_much_regret_gives_way_to_the_safer_of_default_and_torch
         "torch": (15.0,) * 6,
         "cuda 1024x4w": (13.0,) * 6,
     }
-    written(tmp_path / "a", some(times, columns), monkeypatch)
+    written(some(times, columns), "a")
     assert (chosen(400).provider, chosen(400).how) == ("cuda", "default")
     tuned._read.cache_clear()
     times |= {"torch": (12.0,) * 6}
-    written(tmp_path / "b", some(times, columns), monkeypatch)
+    written(some(times, columns), "b")
     assert (chosen(400).provider, chosen(400).how) == ("torch", "torch")
 
 
-@pytest.mark.usefixtures("gpu")
-def test_where_the_safest_default_does_not_fit_the_next_one_is_called(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_the_safest_default_does_not_fit_the_next_one_is_called(written: Written) -> None:
     """A block of 1024 columns holds whole rows, and none of 1100."""
     columns = (256, 300, 512, 600, 800, 1024, 1100, 1200)
     times = {
@@ -274,7 +263,7 @@ def test_where_the_safest_default_does_not_fit_the_next_one_is_called(
     }
     rows = some(times, columns)
     rows += [row("triton_tile", size, 11.0, block_size=1024, num_warps=4) for size in columns[:6]]
-    content = json.loads(written(tmp_path, rows, monkeypatch).read_text())
+    content = json.loads(written(rows).read_text())
     (region,) = content["kernels"][KERNEL]["regions"]
     assert region["fallback"] == {
         "dtype=float32": {"triton_tile 1024x4w": 0.1, "cuda 1024x4w": 0.3, "torch": 1.0}
@@ -283,10 +272,7 @@ def test_where_the_safest_default_does_not_fit_the_next_one_is_called(
     assert (chosen(1150).provider, chosen(1150).how) == ("cuda", "default")
 
 
-@pytest.mark.usefixtures("gpu")
-def test_further_from_tuned_problems_than_is_trusted_the_rule_is_not_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_further_from_tuned_problems_than_is_trusted_the_rule_is_not_followed(written: Written) -> None:
     """Rows of nearly the same width have one best configuration, of the others each second has another."""
     columns = (100, 150, 230, 340, 510, 770, *range(1000, 1080, 10))
     times = {
@@ -294,7 +280,7 @@ def test_further_from_tuned_problems_than_is_trusted_the_rule_is_not_followed(
         "triton_online 1024x8w": (13.0, 10.0) * 3 + (13.0,) * 8,
         "torch": (11.0,) * 14,
     }
-    path = written(tmp_path, some(times, columns), monkeypatch)
+    path = written(some(times, columns))
     (region,) = json.loads(path.read_text())["kernels"][KERNEL]["regions"]
     assert (region["problems"], region["generalised"], region["generalised_p90"]) == (14, 8, 0.0)
     assert region["regret_p90"] == 0.3 and region["distance"] == pytest.approx(math.log2(1010 / 1000))
@@ -302,10 +288,7 @@ def test_further_from_tuned_problems_than_is_trusted_the_rule_is_not_followed(
     assert (chosen(280).provider, chosen(280).how) == ("torch", "torch")
 
 
-@pytest.mark.usefixtures("gpu")
-def test_a_rule_that_is_not_trusted_is_followed_where_nothing_else_is_safer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rule_that_is_not_trusted_is_followed_where_nothing_else_is_safer(written: Written) -> None:
     """Its choices take up to 1.2 times as long as the best, the default 1.5 times and torch twice."""
     columns = (100, 200, 300, 400, 500, 600, 700, 800)
     times = {
@@ -314,7 +297,7 @@ def test_a_rule_that_is_not_trusted_is_followed_where_nothing_else_is_safer(
         "cuda 1024x4w": (15.0,) * 8,
         "torch": (20.0,) * 8,
     }
-    path = written(tmp_path / "a", some(times, columns), monkeypatch)
+    path = written(some(times, columns), "a")
     (region,) = json.loads(path.read_text())["kernels"][KERNEL]["regions"]
     assert (region["distance"], region["regret_p90"]) == (None, 0.2)
     assert (chosen(250).how, chosen(250).parameters["num_warps"]) == ("guessed", 8)
@@ -322,13 +305,12 @@ def test_a_rule_that_is_not_trusted_is_followed_where_nothing_else_is_safer(
     path.write_text(json.dumps(content | {"rule": "another"}))
     tuned._read.cache_clear()
     assert (chosen(250).provider, chosen(250).how) == ("cuda", "default"), "its regrets are another rule's"
-    written(tmp_path / "b", some({name: us[:4] for name, us in times.items()}, columns[:4]), monkeypatch)
+    written(some({name: us[:4] for name, us in times.items()}, columns[:4]), "b")
     tuned._read.cache_clear()
     assert (chosen(250).provider, chosen(250).how) == ("cuda", "default"), "four problems say too little"
 
 
-@pytest.mark.usefixtures("gpu")
-def test_nothing_is_chosen_that_was_not_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_chosen_that_was_not_verified(written: Written) -> None:
     rows = some(PLANTED, COLUMNS)
     # The fastest of all was wrong at one problem, so that it is taken at none.
     rows = [
@@ -337,7 +319,7 @@ def test_nothing_is_chosen_that_was_not_verified(tmp_path: Path, monkeypatch: py
         else one
         for one in rows
     ]
-    written(tmp_path, rows, monkeypatch)
+    written(rows)
     for columns in (*COLUMNS, 300, 4096):
         found = chosen(columns)
         assert found.parameters.get("block_size") != 2048
@@ -345,11 +327,10 @@ def test_nothing_is_chosen_that_was_not_verified(tmp_path: Path, monkeypatch: py
     assert (chosen(512, "bfloat16").provider, chosen(512, "bfloat16").how) == ("torch", "torch")
 
 
-@pytest.mark.usefixtures("gpu")
 def test_a_provider_that_was_edited_is_not_called_without_a_word(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written(tmp_path, some(PLANTED, COLUMNS), monkeypatch)
+    written(some(PLANTED, COLUMNS))
     of_today = source.digest
     monkeypatch.setattr(
         source, "digest", lambda loaded, name: "edited" if name == "cuda" else of_today(loaded, name)
@@ -362,7 +343,6 @@ def test_a_provider_that_was_edited_is_not_called_without_a_word(
         assert chosen(300).provider != "cuda" and chosen(1024).provider != "cuda"
 
 
-@pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize(
     ("spoil", "sentence"),
     [
@@ -382,9 +362,9 @@ def test_a_provider_that_was_edited_is_not_called_without_a_word(
     ],
 )
 def test_a_table_that_cannot_be_used_is_one_sentence_once_and_torch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Any, sentence: str
+    written: Written, spoil: Any, sentence: str
 ) -> None:
-    path = written(tmp_path, some(PLANTED, COLUMNS), monkeypatch)
+    path = written(some(PLANTED, COLUMNS))
     path.write_text(spoil(path.read_text()))
     with pytest.warns(RuntimeWarning, match=sentence) as said:
         found = [chosen(512), chosen(300)]
@@ -392,11 +372,8 @@ def test_a_table_that_cannot_be_used_is_one_sentence_once_and_torch(
     assert {(one.provider, one.how) for one in found} == {("torch", "torch")}
 
 
-@pytest.mark.usefixtures("gpu")
-def test_a_provider_that_is_not_installed_is_one_sentence_and_another_is_called(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = written(tmp_path, some(PLANTED, COLUMNS), monkeypatch)
+def test_a_provider_that_is_not_installed_is_one_sentence_and_another_is_called(written: Written) -> None:
+    path = written(some(PLANTED, COLUMNS))
     content = path.read_text().replace('"provider": "cuda"', '"provider": "quack"')
     path.write_text(content)
     with pytest.warns(RuntimeWarning, match="needs quack-kernels, which is not installed"):

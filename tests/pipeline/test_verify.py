@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from pipeline.verify import SampledRow, sample
 from tests import factory
 from tests.factory import H200
 from tests.planted.tree import Tree, cpu_tree
+from tests.project import python
 
 GPU = device.Device(kind="cuda", name="NVIDIA H200", index=0, uuid="GPU-planted")
 
@@ -114,42 +114,37 @@ class Planted:
         return outcome.model_copy(update={"timing": timing})
 
 
-def run(
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    *factors: float | Outcome,
-    writes: bool = False,
-    **options: object,
-) -> int:
-    """Run the command in this process; its exit status."""
-    planted = type("PlantedHere", (Planted,), {"factors": factors, "folder": folder})
-    monkeypatch.setattr(session, "Supervisor", planted)
-    given = {
-        **{"kernel": ["softmax"], "device": "cuda", "provider": None, "points": 60, "sample_seed": 0},
-        **{
-            "margin": 0.02,
-            "share": 0.9,
-            "note": False,
-            "input": folder,
-            "point_timeout_s": 1.0,
-            "wait_s": None,
-        },
-    }
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    try:
-        verify.run(VerifyConfig.model_validate(given | options))
-    except SystemExit as ended:
-        return int(str(ended.code))
-    finally:
-        left = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-        assert (left == before) is not writes, "nothing is written to results that is not asked for"
-    return 0
+Run = Callable[..., int]
+
+
+@pytest.fixture
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs the command in this process, for a worker that takes so many times as long; its exit status."""
+
+    def run(*factors: float | Outcome, writes: bool = False, **options: object) -> int:
+        planted = type("PlantedHere", (Planted,), {"factors": factors, "folder": folder})
+        monkeypatch.setattr(session, "Supervisor", planted)
+        given = {
+            **{"kernel": ["softmax"], "device": "cuda", "provider": None, "points": 60, "sample_seed": 0},
+            **{"margin": 0.02, "share": 0.9, "note": False, "input": folder, "point_timeout_s": 1.0},
+        }
+        before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        try:
+            verify.run(VerifyConfig.model_validate(given | {"wait_s": None} | options))
+        except SystemExit as ended:
+            return int(str(ended.code))
+        finally:
+            left = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+            assert (left == before) is not writes, "nothing is written to results that is not asked for"
+        return 0
+
+    return run
 
 
 def test_times_that_come_out_the_same_are_counted_and_old_rows_are_said(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(folder, monkeypatch, 1.019, 0.981, 1.0) == 0
+    assert run(1.019, 0.981, 1.0) == 0
     out = capsys.readouterr().out
     assert "reproduced: 3 of 3 within 2 %, 1 in the 90 % interval of their row; " in out
     assert "which GPU of the model measured them is not known." in out
@@ -160,35 +155,33 @@ def test_times_that_come_out_the_same_are_counted_and_old_rows_are_said(
 
 
 def test_what_was_not_reproduced_is_listed_and_too_much_of_it_is_exit_code_1(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failed = Outcome(status="timeout", error="no answer in 1 s")
-    assert run(folder, monkeypatch, 1.5, failed, 1.0) == 1
+    assert run(1.5, failed, 1.0) == 1
     out = capsys.readouterr().out
     assert "reproduced: 1 of 3 within 2 %, " in out
     assert "That is less than share=0.9 of the sample." in out
     (line,) = [line for line in out.splitlines() if " 1.50 " in line]
     assert line.split()[0] == "softmax" and "timeout" not in line
     assert "timeout: no answer in 1 s" in out
-    assert run(folder, monkeypatch, 1.5, failed, 1.0, share=0.3) == 0
-    assert run(folder, monkeypatch, 1.5, 1.4, 1.3, margin=0.6) == 0
+    assert run(1.5, failed, 1.0, share=0.3) == 0
+    assert run(1.5, 1.4, 1.3, margin=0.6) == 0
 
 
-def test_stopped_it_says_what_it_found_until_then(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_stopped_it_says_what_it_found_until_then(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(KeyboardInterrupt):
-        run(folder, monkeypatch, 1.5, 1.0, STOPPED, note=True)
+        run(1.5, 1.0, STOPPED, note=True)
     out = capsys.readouterr().out
     assert "2 of 3 fresh rows of nvidia-h200 were measured again" in out
     assert "reproduced: 1 of 2 within 2 %, " in out
     with pytest.raises(KeyboardInterrupt):
-        run(folder, monkeypatch, STOPPED)
+        run(STOPPED)
     assert "reproduced" not in capsys.readouterr().out
 
 
 def test_a_time_now_that_is_not_to_be_trusted_reproduces_nothing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     busy = Outcome(
         status="ok",
@@ -196,31 +189,32 @@ def test_a_time_now_that_is_not_to_be_trusted_reproduces_nothing(
         timing=factory.timing(5.0),
         state=State(valid=False, invalid_reason="it was busy"),
     )
-    assert run(folder, monkeypatch, busy, 1.0, 1.0) == 1
+    assert run(busy, 1.0, 1.0) == 1
     out = capsys.readouterr().out
     assert "reproduced: 2 of 3 within 2 %, " in out
     assert "it was busy" in out
     assert "1 new time is not to be trusted: run it again when the machine is quiet." in out
 
 
-def test_rows_are_measured_by_the_settings_that_they_were_measured_by(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert run(folder, monkeypatch, 1.0, points=1) == 0
+def test_rows_are_measured_by_the_settings_that_they_were_measured_by(run: Run, folder: Path) -> None:
+    assert run(1.0, points=1) == 0
     assert Planted.settings == (TimingSettings(min_samples=7), 3)
     results.config_path(folder, "softmax", H200).unlink()
     with pytest.raises(UserError, match=r"nvidia-h200\.yaml does not tell by which settings .* was measured"):
-        run(folder, monkeypatch)
+        run()
 
 
 def command(tree: Tree, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pipeline.verify", "kernel=quick", "device=cpu", "input=outputs", *words],
+    return python(
+        "-m",
+        "pipeline.verify",
+        "kernel=quick",
+        "device=cpu",
+        "input=outputs",
+        *words,
         cwd=tree.root,
-        env=os.environ | {"TMPDIR": str(tree.temporary), "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-        check=False,
+        TMPDIR=str(tree.temporary),
+        COLUMNS="200",
     )
 
 
@@ -247,17 +241,17 @@ def test_a_cpus_rows_are_measured_again_and_old_ones_are_not(tmp_path: Path) -> 
 
 
 def test_what_another_gpu_adds_is_noted_with_the_ceilings_and_is_in_every_interval_then(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = results.ceilings_path(folder, H200)
     path.unlink(missing_ok=True)
     again = {"input": folder, "share": 0.0}
     with pytest.raises(UserError, match=r"pipeline\.ceilings first, then note=true"):
-        run(folder, monkeypatch, 1.0, 1.0, 1.0, note=True, **again)
+        run(1.0, 1.0, 1.0, note=True, **again)
     path.parent.mkdir(exist_ok=True)
     path.write_text(factory.ceilings(H200).model_dump_json())
     monkeypatch.setattr(verify.spread, "FEWEST", 3)
-    run(folder, monkeypatch, 1.04, 1.05, 0.97, note=True, writes=True, **again)
+    run(1.04, 1.05, 0.97, note=True, writes=True, **again)
     assert "3 in the 90 % interval" not in capsys.readouterr().out
-    run(folder, monkeypatch, 1.04, 1.045, 0.97, **again)
+    run(1.04, 1.045, 0.97, **again)
     assert "0 of 3 within 2 %, 3 in the 90 % interval of their row" in capsys.readouterr().out

@@ -198,7 +198,9 @@ def test_a_call_of_several_kernels_moves_the_bytes_of_all() -> None:
     assert dram_bytes(rows[::-1]) == {one.key: 8e8}
 
 
-def test_counters_and_resources_are_metrics_of_the_configuration(folder: Path, tmp_path: Path) -> None:
+def test_counters_and_resources_are_metrics_of_the_configuration(
+    folder: Path, tmp_path: Path, database: Path
+) -> None:
     artifacts = tmp_path / "artifacts"
     for name in (
         "profile/softmax/nvidia-h200/torch.txt",
@@ -210,7 +212,6 @@ def test_counters_and_resources_are_metrics_of_the_configuration(folder: Path, t
     ):
         (artifacts / name).parent.mkdir(parents=True, exist_ok=True)
         (artifacts / name).write_text(name)
-    database = tmp_path / "store" / "mlflow.db"
     log(folder, f"sqlite:///{database}", artifacts=artifacts)
     runs = shown(database)
 

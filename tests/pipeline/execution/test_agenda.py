@@ -63,14 +63,6 @@ def test_a_search_is_told_what_is_known_and_failures_that_may_pass_are_tried_aga
     assert again.due == GRID[1:4], "retry=failed"
 
 
-def test_a_search_that_has_all_its_trials_is_empty_and_one_by_time_once_the_grid_is() -> None:
-    rows = known(*map(row, GRID[:6]))
-    assert Agenda(GRID, rows, "passing", budget(6), AHEAD).is_empty
-    by_time = Agenda(GRID, rows, "passing", budget(None), AHEAD)
-    assert not by_time.is_empty and by_time.total == 0 and by_time.expected > 0
-    assert Agenda(GRID, known(*map(row, GRID)), "passing", budget(None), AHEAD).is_empty
-
-
 def test_the_fastest_of_a_search_is_what_was_told_and_none_of_another_point() -> None:
     agenda = Agenda([ALONE, *GRID], known(row(GRID[0])), "passing", budget(6), AHEAD)
     assert agenda.tell(row(ALONE)) is None

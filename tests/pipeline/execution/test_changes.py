@@ -6,7 +6,7 @@ import pytest
 
 from kernel_pipeline import loading
 from pipeline.execution.identity import Identity
-from pipeline.execution.old_rows import OldRows, of_environment, of_measurement, reasons
+from pipeline.execution.old_rows import OldRows, of_environment, reasons
 from pipeline.store.provenance import run_of
 from pipeline.timing.settings import TimingSettings
 from tests import factory
@@ -29,12 +29,6 @@ TORCH = loading.load("softmax").kernel.provider("torch")
 )
 def test_an_environments_change_names_the_field(change: dict[str, object], said: list[str]) -> None:
     assert of_environment(HERE.model_copy(update=change), HERE, TORCH) == said
-
-
-def test_what_is_not_known_is_said_so() -> None:
-    assert of_environment(None, HERE, TORCH) == ["the environment is another than theirs, which is not known"]
-    said = of_measurement("0", "1")
-    assert said == "measured by version 0 of the measuring code, this is version 1"
 
 
 def test_a_row_is_old_by_its_settings_and_source_and_that_is_counted() -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import pytest
 import torch
 
-from pipeline import UserError
 from pipeline.execution import instance
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
@@ -41,12 +38,6 @@ def test_inputs_are_of_the_seed_and_without_data_on_meta() -> None:
     assert (nothing.device, nothing.shape) == (META, one.shape)
 
 
-def test_dimensions_that_no_shape_tells_are_arguments() -> None:
-    problem = Values({"m": 4, "n": 5, "k": 6, "dtype": "float32", "arithmetic": "tf32"})
-    made = instance.load_instance("matmul", Point(kernel="matmul", provider="torch", problem=problem))
-    assert made.call.keywords == {"arithmetic": "tf32"}  # type: ignore[attr-defined]
-
-
 def test_inputs_are_in_the_form_that_a_provider_takes() -> None:
     problem = Values({"rows": 2, "columns": 64, "group": 32, "dtype": "float32"})
     packed, bytewise = (
@@ -58,17 +49,3 @@ def test_inputs_are_in_the_form_that_a_provider_takes() -> None:
     assert torch.equal(formed[:, 1::2] * 16 + formed[:, ::2], given)
     assert bytewise.loaded.outputs(bytewise.problem) == packed.loaded.outputs(packed.problem)
     assert [x.shape for x in bytewise.inputs(META, 3)] == [x.shape for x in bytewise.inputs(CPU, 3)]
-
-
-@pytest.mark.parametrize(
-    ("change", "error"),
-    [
-        ({"provider": "nobody"}, KeyError),
-        ({"problem": Values({"rows": 1})}, UserError),
-        ({"problem": Values({"rows": 1, "columns": 0})}, UserError),
-    ],
-    ids=str,
-)
-def test_what_is_not_there_is_raised(change: dict[str, Any], error: type[Exception]) -> None:
-    with pytest.raises(error):
-        instance.load_instance("softmax", softmax("torch").model_copy(update=change))

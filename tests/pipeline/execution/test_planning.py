@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from pipeline import ROOT
+from tests.project import python
 
 HEAVY = ("torch", "triton", "mlflow", "matplotlib")
 
@@ -70,14 +67,7 @@ runpy.run_module("pipeline.sweep", run_name="__main__")
 
 @pytest.mark.slow
 def test_a_sweep_that_knows_every_point_says_so_without_torch(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", KNOWN, str(tmp_path / "results")],
-        cwd=ROOT,
-        env=os.environ | {"TMPDIR": str(tmp_path)},  # the device's lock too
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-c", KNOWN, str(tmp_path / "results"), TMPDIR=str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
     assert "Nothing to measure: " in done.stdout
     assert done.stdout.count("light\n") == 2

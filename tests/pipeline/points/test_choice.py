@@ -115,37 +115,6 @@ def test_points_are_chosen_by_the_ledger() -> None:
     ]
 
 
-def test_those_lead_that_are_near_the_fastest_of_their_kind() -> None:
-    made = [
-        factory.measurement("softmax", name, columns, median_us=us, valid=valid, **named)
-        for name, columns, us, valid, named in (
-            ("torch", 1024, 30.0, True, {}),
-            ("manual", 1024, 12.0, True, {}),
-            ("torch_compile", 1024, 11.0, True, {}),
-            ("triton_row", 1024, 5.0, True, {"num_warps": 4}),
-            ("triton_online", 1024, 5.6, True, {"block_size": 1024, "num_warps": 4}),
-            ("cuda", 1024, 1.0, False, {"block_size": 512, "num_warps": 8}),
-            ("triton_online", 16384, 5.6, True, {"block_size": 1024, "num_warps": 4}),
-        )
-    ]
-    rows = {row.point: row for row in made}
-    unknown = made[0].point.model_copy(update={"provider": "quack"})
-    every = [choice.Chosen(point, "provider") for point in (*rows, unknown)]
-
-    def leading(near: float) -> list[tuple[str, Value]]:
-        found = choice.leading(KERNEL, every, rows, near)
-        return [(one.point.provider, one.point.problem["columns"]) for one in found]
-
-    # The baseline, whatever it takes; what is not to be trusted, and what was not timed, may be fast.
-    always = [("cuda", 1024), ("triton_online", 16384), ("quack", 1024)]
-    assert leading(1.05) == [("torch", 1024), ("torch_compile", 1024), ("triton_row", 1024), *always]
-    assert leading(1.1) == [
-        *(("torch", 1024), ("manual", 1024), ("torch_compile", 1024), ("triton_row", 1024)),
-        *always,
-    ]
-    assert len(leading(1.12)) == len(every)
-
-
 def test_best_and_default_are_told_apart_or_are_one() -> None:
     """Of the roles that the report shows, each point has its own."""
     rows = timed(
