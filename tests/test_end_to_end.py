@@ -30,7 +30,7 @@ from pipeline.store.record import Measurement
 from pipeline.store.rows import Reader
 from pipeline.toolchain.resources import BuildReport
 from tests.factory import H200
-from tests.mlflow_store import run_ids, shown
+from tests.mlflow_store import shown
 from tests.project import KERNELS, MEASURING, PRESET, STAGES, Project, is_measured, ran, skipped, wait_until
 
 pytestmark = [
@@ -236,19 +236,6 @@ def test_dvc_finds_its_python_where_nothing_was_activated(project: Project) -> N
     assert "run make setup, or activate their environment" in failed.stderr
 
 
-def test_a_stage_that_fails_is_said_with_what_it_said(project: Project, before: dict[str, bytes]) -> None:
-    project.set_param("kernels", "nope")
-    try:
-        failed = project.python("pipeline.repro", ok=False)
-    finally:
-        project.put_back(before)
-    assert "error: unknown kernel 'nope'. Known: " in failed.stdout
-    assert failed.stderr == (
-        "error: dvc repro failed, as its last lines say. Its whole output is in local/repro.log.\n"
-    )
-    assert project.repro() == ["environment"]
-
-
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_a_make_repro_that_is_stopped_keeps_what_was_measured(
     project: Project, before: dict[str, bytes], stop: signal.Signals
@@ -391,44 +378,6 @@ def test_an_edited_grid_builds_nothing(project: Project, before: dict[str, bytes
     project.put_back(before)
     assert set(MEASURING) <= stages
     assert "build" not in stages
-
-
-def test_a_lost_store_is_made_again_from_the_files(project: Project) -> None:
-    root = project.root
-    before = stored(project)
-    ids = [run_ids(root / "mlflow.db", kernel) for kernel in KERNELS]
-    project.python("pipeline.publish", "device=auto")
-    assert [run_ids(root / "mlflow.db", kernel) for kernel in KERNELS] == ids, "nothing to do"
-
-    for path in root.glob("mlflow.db*"):
-        path.unlink()
-    shutil.rmtree(root / "mlartifacts")
-    done = project.python("pipeline.publish", "device=auto")
-    assert stored(project) == before
-    uploads = {path.name for path in (root / "mlartifacts/softmax").rglob("*") if path.is_file()}
-    assert {f"{project.gpu()}.jsonl", "report.html"} <= uploads
-    assert "make ui" in done.stdout.splitlines()[-1]
-
-
-def test_dvc_compares_metrics_params_and_plots(project: Project) -> None:
-    """The comparisons that the README promises."""
-    project.set_param("preset", "cpu")
-    try:
-        difference = json.loads(project.python("dvc", "params", "diff", "--json").stdout)
-    finally:
-        project.set_param("preset", PRESET)
-    assert difference == {"params.yaml": {"preset": {"old": PRESET, "new": "cpu"}}}
-
-    # Since the commit that had no results.
-    start = project.run("git", "rev-list", "--max-parents=0", "HEAD").stdout.strip()
-    found = json.loads(project.python("dvc", "metrics", "diff", "--json", start).stdout)
-    assert "square" in found[f"reports/metrics/{H200}.json"]
-
-    shown_at = project.python("dvc", "plots", "show").stdout
-    page = (project.root / "dvc_plots/index.html").read_text()
-    assert "dvc_plots/index.html" in shown_at
-    assert "square.svg" in page and "http" not in page, "it needs no network"
-    assert "dvc_plots" not in project.run("git", "status", "--porcelain").stdout
 
 
 PINNED = ("torch", "triton_online", "cpp")

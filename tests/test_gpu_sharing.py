@@ -83,11 +83,3 @@ def test_what_is_alone_overlaps_with_nothing_and_one_process_at_a_time_has_much_
         assert not (running["alone"] and running["shared"]), notes
     assert (notes.count("+shared"), notes.count("+alone")) == (24, 1)
     assert not [path for path in tmp_path.iterdir() if path.name.startswith("gpu-tests-")]
-
-
-@pytest.mark.slow
-def test_the_first_of_each_test_and_kernel_is_smoke_unless_it_is_alone(tmp_path: Path) -> None:
-    printed, notes = run(tmp_path, "-m", "smoke", "-v")
-    passed = [line.split("::")[1].split()[0] for line in printed.splitlines() if "PASSED" in line]
-    assert passed == ["test_beside_others[softmax-0]", "test_beside_others[gelu-0]"]
-    assert notes.count("+much") == 2

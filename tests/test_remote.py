@@ -13,7 +13,6 @@ import boto3
 import pytest
 import requests
 
-from tests.factory import H200
 from tests.project import Project, ran
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("end-to-end")]
@@ -117,19 +116,3 @@ def test_what_one_clone_pushed_another_pulls_and_then_has_nothing_to_build(
         assert second.repro() == ["environment", "publish"], "its own MLflow has nothing yet"
     # Where the store is and how to get in stays with each machine.
     assert ".dvc" not in second.run("git", "status", "--porcelain").stdout
-
-
-def test_without_the_pull_other_machines_results_stay(project: Project, tmp_path: Path) -> None:
-    second = clone(project, tmp_path / "second")
-    second.set_param("kernels", "square")
-
-    def of_h200() -> dict[str, str]:
-        return {n: d for n, d in second.tree().items() if n.startswith("results/") and H200 in n}
-
-    before = of_h200()
-    rows = second.root / f"results/timings/square/{next(Path(n).name for n in before if 'timings' in n)}"
-    assert rows.is_file()
-    assert "sweep" in ran(second.python("dvc", "repro", "sweep").stdout)
-    assert of_h200() == before
-    second.python("pipeline.report")
-    assert H200 in (second.place("reports") / "metrics.json").read_text()

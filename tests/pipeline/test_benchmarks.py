@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline import ROOT, UserError, benchmarks
+from pipeline import ROOT, benchmarks
 from pipeline.benchmarks import KINDS
 from pipeline.command.options import BenchmarksConfig
 from pipeline.command.run import run_stage
@@ -21,7 +21,7 @@ from pipeline.execution import benchmark, textbook
 from pipeline.execution.benchmark import Seconds
 from pipeline.execution.instance import fill
 from pipeline.execution.protocol import InputValues
-from pipeline.execution.waits import CUDA_EDIT, TRITON_EDIT, WAITS, Clone
+from pipeline.execution.waits import CUDA_EDIT, TRITON_EDIT
 from pipeline.machine import device
 from pipeline.points import catalog
 from pipeline.points.choice import of_provider
@@ -125,12 +125,6 @@ def test_only_floating_point_values_are_replaced_and_layouts_stay() -> None:
         assert inputs[0].stride() == x.stride() and torch.equal(inputs[1], index)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float8_e4m3fn])
-def test_every_dtype_holds_them(dtype: torch.dtype) -> None:
-    (x,) = filled((torch.ones(32).to(dtype),), "integers")
-    assert x.dtype == dtype and set(x.float().tolist()) <= set(range(-4, 5))
-
-
 @pytest.mark.slow
 def test_each_kind_of_inputs_has_a_row_and_stands_beside_normal_values(
     tmp_path: Path, command: Callable[..., int], capsys: pytest.CaptureFixture[str]
@@ -179,17 +173,6 @@ def test_the_textbook_and_the_sweep_get_the_same_points(
     assert {"provider=pieces", "size=[8,16]", "dtype=[float32]", "device=cuda:0"} <= set(sweep)
 
 
-def test_the_textbook_verifies(tmp_path: Path) -> None:
-    made = outside.write(tmp_path)
-    (made / "pieces.py").write_text("def double(x, parts):\n    return x * 3\n")
-    point = {"problem": {"n": 8, "dtype": "float32"}, "parameters": {"parts": 1}}
-    never: Callable[..., float] = pytest.fail
-    with pytest.raises(AssertionError, match="Mismatched elements: 8 / 8"):
-        textbook.sweep(
-            {"where": str(made), "provider": "pieces", "points": [point]}, torch.device("cpu"), never
-        )
-
-
 def test_waits_are_timed_and_shown_beside_their_limits(
     command: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -198,12 +181,6 @@ def test_waits_are_timed_and_shown_beside_their_limits(
     assert re.search(r"^help +python -m pipeline\.sweep --help kernel=softmax +\d+\.\d +1 *$", out, re.M)
     assert re.search(r"^misspelt +a misspelt option +\d+\.\d +1\.5 *$", out, re.M)
     assert "cuda_edit" not in out, "a CPU has no limit there"
-
-
-def test_a_wait_that_needs_another_before_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(Clone, "run", lambda *words, **options: None)
-    with pytest.raises(UserError, match="nothing was measured here yet; name first, too"):
-        WAITS["cloned"].before(Clone(tmp_path, device.cpu()))
 
 
 def test_the_edits_fit_the_sources() -> None:

@@ -278,15 +278,6 @@ def test_a_mistake_is_one_sentence(name: str, tmp_path: Path, monkeypatch: pytes
     assert not Path(name).exists()
 
 
-def test_nothing_is_overwritten(tmp_path: Path) -> None:
-    folder = tmp_path / "once"
-    new.run(config(folder))
-    before = {path: path.read_text() for path in folder.iterdir()}
-    with pytest.raises(UserError, match="is there already, and nothing is overwritten"):
-        new.run(config(folder))
-    assert {path: path.read_text() for path in folder.iterdir()} == before
-
-
 def test_a_folder_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="can't write"):

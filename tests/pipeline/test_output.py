@@ -34,10 +34,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "words",
     [
-        ("pipeline",),
         ("pipeline.sweep", "--help"),
-        ("pipeline.repro", "--help"),
-        ("pipeline.sweep", "--cfg", "job", "kernel=square"),
         ("pipeline.publish", "tracking=none"),
     ],
     ids=" ".join,

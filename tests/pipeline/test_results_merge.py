@@ -19,7 +19,7 @@ from pipeline import results as command
 from pipeline.command.options import ResultsConfig
 from pipeline.command.run import run_stage
 from pipeline.command.words import positional
-from pipeline.store import clone, ledger, merging, results, runs
+from pipeline.store import ledger, results, runs
 from pipeline.store.evidence import ProfileRow, write_lines
 from pipeline.store.record import Measurement
 from pipeline.store.rows import encode
@@ -275,15 +275,6 @@ def test_a_merge_that_was_killed_is_completed_by_the_same_command(
         assert files(killed) == files(whole), f"killed before file {left}"
 
 
-def test_an_action_and_a_folder_are_written_without_the_names_of_their_options() -> None:
-    for words, read in (
-        (["merge", "there/", "write=true"], ["action=merge", "source=there/", "write=true"]),
-        (["write=true", "--help"], ["write=true", "--help"]),
-        (["merge", "a", "b"], ["action=merge", "source=a", "b"]),
-    ):
-        assert positional(words, "action", "source") == read
-
-
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -320,15 +311,3 @@ def test_records_that_differ_are_not_replaced(here: Path, there: Path, capsys: A
     merged(there, here)
     assert record.read_bytes() == before
     assert f"{record}: differs; ours stays" in capsys.readouterr().out
-
-
-def test_new_rows_of_a_file_are_added_at_its_end(tmp_path: Path) -> None:
-    made = factory.grid(sizes=(256, 1024))
-    ours, theirs = tmp_path / "ours.jsonl", tmp_path / "theirs.jsonl"
-    write_lines(ours, [profile(made[1], "b")])
-    write_lines(theirs, [profile(made[0], "a"), profile(made[1], "b")])
-    kind = clone.of_code("profile", ProfileRow)
-    kind = merging.Kind(kind.pattern, kind.model, kind.slot, lambda row, path: True, kind.encode)
-    found = merging.merge_rows(kind, theirs, ours, True, pytest.fail)
-    assert (found.new, found.same) == (1, 1)
-    assert [json.loads(line)["sentence"] for line in ours.read_text().splitlines()] == ["b", "a"]

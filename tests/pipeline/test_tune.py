@@ -194,14 +194,6 @@ def test_finals_decide_where_they_were_held_of_these_rows(written: Written, tmp_
     assert problem["baseline_us"] == 21.0
 
 
-def test_a_tuned_problem_is_an_exact_hit(written: Written) -> None:
-    written(some(PLANTED, COLUMNS))
-    found = chosen(512)
-    assert (found.provider, found.how, found.reason) == ("cuda", "exact", "")
-    assert (found.parameters["block_size"], found.parameters["num_warps"]) == (2048, 8)
-    assert found.parameters["strategy"] == "auto", "every parameter has its value"
-
-
 def test_the_regret_is_what_one_finds_by_hand(written: Written) -> None:
     """Of the first five problems, within the cache, whichever is left out the others say 2048x8w. Beyond it
     the two others say 1024x4w."""

@@ -9,11 +9,8 @@ import pytest
 
 from pipeline import report
 from pipeline.command.options import ReportConfig
-from pipeline.reporting.frames import frame
-from pipeline.reporting.ranking import best_configurations
-from pipeline.reporting.roofline import dram_bytes, roofline_marks
 from pipeline.store import results
-from pipeline.store.evidence import CodeRow, CounterRow, Mix, NcuRule, ProfileRow, joined, load, write_lines
+from pipeline.store.evidence import CodeRow, CounterRow, Mix, NcuRule, ProfileRow, joined, write_lines
 from pipeline.store.record import Measurement
 from tests.factory import CPU, H200, grid, write_results
 from tests.mlflow_store import log, run_ids, shown
@@ -170,32 +167,6 @@ def test_the_report_says_why(folder: Path, tmp_path: Path) -> None:
     first = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
     report.run(ReportConfig(input=folder, output=output, device="cpu"))
     assert first == {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
-
-
-def test_a_mark_stands_at_the_bytes_that_the_device_counted(folder: Path) -> None:
-    best = best_configurations(frame(row for row in ROWS if row.origin.gpu == H200))
-    largest = best[best["rank"] == best["rank"].max()]
-    counters = load(folder, print).counters["softmax", H200]
-    found = dict(roofline_marks(largest, dram_bytes(counters)))
-    row = row_of("triton_online", 4096, 8)
-    assert row.rate is not None
-    assert found["triton_online"].hollow
-    assert found["triton_online"].x == pytest.approx(row.rate.flops / 2e8)
-    assert not found["torch"].hollow
-    assert found["torch"].x == pytest.approx(5 / 8), "five flops an element, 4 bytes read and 4 written"
-
-
-def test_a_call_of_several_kernels_moves_the_bytes_of_all() -> None:
-    one, other = row_of("torch", 4096), row_of("torch", 256)
-    moved = {"dram_read_bytes": 3e8, "dram_write_bytes": 1e8}
-    rows = [
-        counted(one, "baseline", duration_us=9.0, sentence="", **moved),
-        counted(one, "baseline", duration_us=1.0, sentence="", **moved),
-        counted(other, "baseline", duration_us=9.0, sentence="", **moved),
-        counted(other, "baseline", duration_us=1.0, sentence="", dram_read_bytes=1.0),
-    ]
-    assert dram_bytes(rows) == {one.key: 8e8}, "half of a call's bytes are not its bytes"
-    assert dram_bytes(rows[::-1]) == {one.key: 8e8}
 
 
 def test_counters_and_resources_are_metrics_of_the_configuration(

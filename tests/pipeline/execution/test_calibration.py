@@ -42,14 +42,10 @@ def write(path: Path, **changed: object) -> None:
     path.write_text(known.model_copy(update=changed).model_dump_json())
 
 
-def test_what_is_known_is_read(tmp_path: Path) -> None:
+def test_what_is_known_is_read_and_what_was_measured_elsewhere_is_measured_again(tmp_path: Path) -> None:
     path, worker = tmp_path / "ceilings.json", Worker(is_disturbed=False)
     write(path)
     assert found(worker, path).copy_gbps == 3.0 and worker.asked == 0
-
-
-def test_what_was_measured_elsewhere_is_measured_again(tmp_path: Path) -> None:
-    path, worker = tmp_path / "ceilings.json", Worker(is_disturbed=False)
     write(path, environment="another")
     again = found(worker, path)
     assert (again.copy_gbps, again.noise, worker.asked) == (8.0, {}, 1)

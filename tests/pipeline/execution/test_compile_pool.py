@@ -9,7 +9,6 @@ import sys
 import time
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Self
 
@@ -17,10 +16,9 @@ import psutil
 import pytest
 
 from kernel_pipeline import loading
-from pipeline.execution import compile_pool, compile_server
+from pipeline.execution import compile_pool
 from pipeline.execution.compile_pool import Ahead, CompilePool, Compilers
 from pipeline.execution.compile_server import alike
-from pipeline.execution.protocol import Wanted
 from pipeline.points import problems
 from pipeline.points.frozen import Values
 from pipeline.points.point import Point
@@ -192,39 +190,6 @@ def test_no_compiler_outlives_the_process_that_holds_the_pool(
     holder.wait()
     psutil.wait_procs(processes, timeout=120)
     assert marked(cache) == []
-
-
-def test_no_point_waits_for_a_later_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[tuple[str, list[Point], Future[None]]] = []
-
-    class Pool:
-        def __init__(self, *_: object) -> None:
-            pass
-
-        def submit(self, compiler: object, where: str, points: list[Point]) -> Future[None]:
-            begun.append((where, points, Future()))
-            return begun[-1][-1]
-
-    monkeypatch.setattr(compile_server, "ProcessPoolExecutor", Pool)
-    of_square = [
-        Point(kernel="square", provider="triton_flat", problem=Values({"n": n}), parameters=Values({}))
-        for n in (1, 2)
-    ]
-    rows = [point("triton_row", 1024, num_warps=warps) for warps in (4, 8)]
-    with Connection(os.open(os.devnull, os.O_WRONLY)) as nobody:
-        compilers = compile_server.CompileForks(nobody, 1)
-        compilers.compile(Wanted(where="softmax", points=tuple(POINTS)))
-        compilers.compile(Wanted(where="square", points=tuple(of_square)))
-        # What a search asks for later is of the kernel that is measured.
-        compilers.compile(Wanted(where="softmax", points=tuple(rows)))
-        done = 0
-        while done < len(begun):
-            begun[done][-1].set_result(None)
-            done += 1
-    larger = [POINTS[1], POINTS[3]]  # the blocks that take longer to compile
-    smaller = [POINTS[0], POINTS[2]]
-    expected = [*((one,) for one in (*larger, *smaller, *rows)), *((one,) for one in of_square)]
-    assert [tuple(points) for _, points, _ in begun] == expected
 
 
 def test_compilers_that_are_killed_leave_the_points_to_their_launch() -> None:

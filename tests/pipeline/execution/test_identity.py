@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -453,95 +451,3 @@ def test_the_timer_of_the_settings_and_the_device_decide_which_code_it_is() -> N
     assert versions.measurement("cuda", "auto") == versions.measurement("cuda", "graph")
     assert versions.measurement("cpu", "auto") == versions.measurement("cpu", "event"), "a CPU has no other"
     assert len(set(digests().values())) == len(versions.TIMERS)
-
-
-KEYS = """
-import json, sys
-from kernel_pipeline import loading
-from pipeline.execution.identity import Identity
-from pipeline.points import problems
-from pipeline.points.point import Point
-from pipeline.store.environment import Environment
-from pipeline.timing.settings import TimingSettings
-found = {}
-for name in ("softmax", "square"):
-    loaded = loading.load(name)
-    made = Identity(loaded, Environment.model_validate_json(sys.argv[1]), TimingSettings(), 0)
-    problem = problems.values_of(problems.make(loaded.kernel.problem, dict.fromkeys(loaded.kernel.size, 64)))
-    for provider in loaded.kernel.providers:
-        parameters = problems.make(provider.parameters, {}) if provider.parameters else None
-        point = Point(
-            kernel=name, provider=provider.name, problem=problem, parameters=problems.values_of(parameters)
-        )
-        found[f"{name}/{provider.name}"] = made.key(point)
-assert loading.ROOT.parent == loading.Path.cwd() and "torch" not in sys.modules
-print(json.dumps(found))
-"""
-
-
-def keys_in(tree: Path) -> dict[str, str]:
-    """The keys of this repository's kernels as a copy of it gives them."""
-    words = [sys.executable, "-c", KEYS, H200.model_dump_json()]
-    done = subprocess.run(words, cwd=tree, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, str] = json.loads(done.stdout)
-    return found
-
-
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    """A copy of the repository's library, kernels and pipeline, and its keys."""
-    root = tmp_path_factory.mktemp("tree")
-    for part in ("kernel_pipeline", "kernels", "pipeline"):
-        shutil.copytree(ROOT / part, root / part, ignore=shutil.ignore_patterns("__pycache__"))
-    return root, keys_in(root)
-
-
-SOFTMAX, SQUARE = ("softmax/",), ("square/",)
-
-
-def changed_in(tree: tuple[Path, dict[str, str]], *edits: tuple[str, str, str]) -> set[str]:
-    """The providers whose keys change with these edits of files below kernels/, or of the library's."""
-    root, before = tree
-    with ExitStack() as stack:
-        for file, old, new in edits:
-            folder = root / "kernels"
-            if not (folder / file).is_file():
-                folder = root / "kernel_pipeline"
-            stack.enter_context(edited(folder / file, old, new))
-        after = keys_in(root)
-    return {name for name, key in before.items() if after.get(name, key) != key}
-
-
-@pytest.mark.parametrize(
-    ("edit", "whose"),
-    [
-        # Which an earlier key did not see: it covered the provider's file alone.
-        (("rows.py", "MAX_UNROLLED_COLUMNS = 32768", "MAX_UNROLLED_COLUMNS = 1"), ("softmax/triton_online",)),
-        (("tensors.py", "manual_seed(seed)", "manual_seed(seed + 1)"), (*SOFTMAX, *SQUARE)),
-        (
-            ("compiled.py", "dynamic=False", "dynamic=None"),
-            ("softmax/torch_compile", "square/torch_compile"),
-        ),
-        (("contract.py", "2.0**-23", "2.0**-22"), SQUARE),
-        (("softmax/torch.py", "torch.softmax(x, dim=-1)", "x.softmax(-1)"), ("softmax/torch ",)),
-        (("include/rows_launch.cuh", "#pragma once", "#pragma once\nstatic int planted;"), ("softmax/cuda",)),
-    ],
-    ids=lambda value: value[0] if len(value) == 3 else "",
-)
-def test_a_kernel_of_the_repository_is_followed_through_what_it_shares(
-    tree: tuple[Path, dict[str, str]], edit: tuple[str, str, str], whose: tuple[str, ...]
-) -> None:
-    assert changed_in(tree, edit) == {name for name in tree[1] if f"{name} ".startswith(whose)}
-
-
-def test_what_decides_no_number_of_the_repositorys_kernels(tree: tuple[Path, dict[str, str]]) -> None:
-    fewer = 'Provider("manual", "torch.py:manual"),'
-    assert not changed_in(
-        tree,
-        ("rows.py", "MAX_ELEMENTS = 64", "MAX_ELEMENTS = 32"),
-        ("rows.py", "one_of(1, 2, 4,", "one_of(2, 4, 1,"),
-        ("include/rows_launch.cuh", "#pragma once", "// planted\n#pragma once"),
-        ("softmax/__init__.py", fewer, ""),
-        ("softmax/triton.py", '    """Softmax of', '    """The softmax of'),
-    )

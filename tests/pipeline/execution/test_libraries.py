@@ -17,7 +17,7 @@ from pipeline.execution.compile_pool import NICENESS, Ahead, Compilers, Librarie
 from pipeline.points import plan as plans
 from pipeline.points.catalog import find
 from pipeline.points.point import Point
-from pipeline.toolchain import extension, inductor, ninja_build
+from pipeline.toolchain import extension, ninja_build
 from pipeline.toolchain.extension import Place
 
 MATMUL, SOFTMAX = loading.load("matmul"), loading.load("softmax")
@@ -109,27 +109,3 @@ def test_points_of_a_library_wait_for_it_and_others_of_nothing(built: list[objec
         assert not any(map(ahead.is_of, cuda)), "a point has no compilation of its own"
         assert all(future.done() for future in ahead.futures.values())
     assert built == [("softmax", ("cuda.cu",))]
-
-
-def test_inductor_s_trial_is_over_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-
-    class ProviderRunner:
-        def __enter__(self) -> None:
-            said.append("begins")
-
-        def __exit__(self, *error: object) -> None:
-            said.append("is over")
-
-    monkeypatch.setattr(inductor, "is_tried", lambda: False)
-    monkeypatch.setattr(inductor, "trying", ProviderRunner)
-    provider = SOFTMAX.kernel.provider("torch_compile")
-    with Compilers(None) as compilers:
-        compilers.begin(SOFTMAX, [provider])
-        compilers.begin(MATMUL, [provider])
-        assert said == ["begins"]
-        compilers.wait()
-        assert said == ["begins", "is over"]
-    with Compilers("9.0") as compilers:
-        compilers.begin(SOFTMAX, [provider])
-    assert said == ["begins", "is over"], "on a GPU Inductor asks nothing of the CPU"

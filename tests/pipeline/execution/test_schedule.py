@@ -17,16 +17,6 @@ def point(provider: str, size: int, dtype: str = "float32", rows: int | None = N
     return Point(kernel="planted", provider=provider, problem=problem)
 
 
-def test_a_provider_that_is_compiled_as_a_whole_comes_before_one_that_is_not() -> None:
-    """A provider that waits for its compilers has to get its process a second time."""
-    half, whole = [point("half", size) for size in (1, 2)], [point("whole", size) for size in (1, 2)]
-    compiling: Future[None] = Future()
-    schedule = Schedule([*half, *whole], {half[1]: compiling})
-    assert [schedule.next(0) for _ in range(3)] == [*whole, half[0]]
-    compiling.set_result(None)
-    assert [schedule.next(0) for _ in range(2)] == [half[1], None]
-
-
 def test_a_point_waits_for_its_compiler_while_others_go_ahead() -> None:
     first, slow, quick = point("first", 1), point("slow", 1), point("quick", 2)
     compiling: Future[None] = Future()
@@ -51,37 +41,6 @@ def test_a_point_whose_compiler_failed_is_handed_out_with_the_reason() -> None:
     compiling.set_exception(UserError("cuda.cu does not compile"))
     assert schedule.next(0) == broken
     assert schedule.failure(broken) == "cuda.cu does not compile"
-
-
-def test_one_of_several_workers_takes_what_is_compiled_by_the_worker_and_begins_with_it() -> None:
-    plain, compiled = ([point(provider, size) for size in (1, 2)] for provider in ("plain", "compiled"))
-    others = [point("other", size) for size in range(3, 200)]
-    schedule = Schedule([*plain, *compiled, *others], {}, lambda p: p.provider == "compiled", workers=2)
-    assert [schedule.next(worker) for worker in (0, 1, 0)] == [compiled[0], plain[0], compiled[1]]
-    rest = [schedule.next(1) for _ in range(len(others) + 2)]
-    assert set(rest) == {plain[1], *others, None}
-
-
-def test_more_workers_compile_where_one_would_be_the_last_to_end() -> None:
-    compiled, plain = (
-        [point("compiled", size) for size in range(16)],
-        [point("a", size) for size in range(600)],
-    )
-
-    def compilers(points: list[Point], workers: int) -> int:
-        schedule = Schedule(points, {}, lambda p: p.provider == "compiled", workers)
-        first = [schedule.next(worker) for worker in range(workers)]
-        return sum(p is not None and p.provider == "compiled" for p in first)
-
-    assert [compilers(compiled + plain, workers) for workers in (2, 4, 8)] == [1, 2, 4]
-    assert compilers(compiled[:1] + plain, 4) == 1
-    assert compilers(compiled, 4) == 4, "with nothing else to do"
-
-
-def test_a_single_worker_compiles_in_its_turn() -> None:
-    points = [point(provider, size) for size in (1, 2) for provider in ("plain", "compiled")]
-    schedule = Schedule(points, {}, lambda p: p.provider == "compiled")
-    assert [schedule.next(0) for _ in points] == [points[0], points[2], points[1], points[3]]
 
 
 def test_a_compiler_that_failed_or_was_cancelled_holds_up_no_point() -> None:

@@ -159,21 +159,6 @@ def test_processes_that_were_launched_wait_for_the_first_point_and_their_server_
         assert [measured(made, name).status for name in ("right", "talkative", "right")] == ["ok"] * 3
 
 
-def test_a_kernel_that_is_not_there_is_an_outcome(worker: Supervisor) -> None:
-    _, point = faulty("right")
-    outcome = worker.measure("/no/such/folder", point)
-    assert outcome.status == "runtime_error"
-    assert str(outcome.error).startswith("FileNotFoundError: ")
-
-
-def test_in_place_every_call_is_verified_from_inputs_as_they_were(worker: Supervisor) -> None:
-    for provider, status in (("returns_it", "ok"), ("returns_nothing", "ok"), ("writes_half", "incorrect")):
-        problem = Values({"elements": 100, "dtype": "int32"})
-        point = Point(kernel="accumulate", provider=provider, problem=problem)
-        outcome = worker.measure(str(PLANTED / "accumulate"), point)
-        assert outcome.status == status, outcome.error
-
-
 def test_a_worker_that_ends_is_said_and_replaced(worker: Supervisor) -> None:
     measured(worker, "talkative")
     (pid,) = workers(worker)

@@ -194,16 +194,3 @@ def test_a_fingerprint_is_the_same_each_time_and_names_no_machine(plant_gpus: Ca
     one, other = (fingerprint(device.resolve(name)) for name in ("cuda:0", "cuda:1"))
     assert one == other, "two GPUs of a model are one environment"
     assert (one.compute_capability, one.driver, one.memory_mib) == ("9.0", "580.82.07", 80 << 10)
-
-
-def test_the_driver_is_started_once_a_process(
-    plant_gpus: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant_gpus(H100, H200)
-    starts: list[str] = []
-    monkeypatch.setattr(pynvml, "nvmlInit", lambda: starts.append("start"))
-    fingerprint(device.resolve("cuda"))
-    assert [one.index for one in device.resolve_all(["cuda:1"])] == [1]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert [one.name for one in device.gpus()] == [H200], "what is visible is looked up each time"
-    assert starts == ["start"]

@@ -115,19 +115,6 @@ def test_points_are_chosen_by_the_ledger() -> None:
     ]
 
 
-def test_best_and_default_are_told_apart_or_are_one() -> None:
-    """Of the roles that the report shows, each point has its own."""
-    rows = timed(
-        ("cuda", 5.0, {"block_size": 512, "num_warps": 4}),
-        ("cuda", 7.0, {"block_size": 1024, "num_warps": 4}),
-    )
-    found = choice.best_default_baseline(KERNEL, list(rows), rows)
-    assert {one.role: one.point.parameters["block_size"] for one in found} == {"best": 512, "default": 1024}
-    only = list(rows)[1:]
-    found = choice.best_default_baseline(KERNEL, only, {only[0]: rows[only[0]]})
-    assert [one.role for one in found] == ["best, default"], "one point, looked into once"
-
-
 def test_a_time_not_to_be_trusted_is_the_best_only_where_there_is_no_other() -> None:
     made = [
         factory.measurement("softmax", "cuda", median_us=us, valid=valid, block_size=block)

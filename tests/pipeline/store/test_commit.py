@@ -8,13 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.execution import identity
-from pipeline.execution.identity import Identity
-from pipeline.points import catalog
 from pipeline.store import commit
-from pipeline.timing.settings import TimingSettings
-from tests import factory
-from tests.planted import outside
 from tests.planted.tree import cpu_tree
 from tests.repository import ALONE, git
 from tests.repository import commit as committed
@@ -86,22 +80,6 @@ def test_what_git_says_is_passed_on(root: Path) -> None:
 def test_without_git(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(root))
     assert why(root) == "git is not installed: apt-get install git"
-
-
-def test_a_sweep_says_why_its_rows_name_no_commit(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = outside.write(root)
-    monkeypatch.setattr(identity, "ROOT", root)
-    loaded = catalog.find(str(made)).loaded
-    keys = Identity(loaded, factory.environment(), TimingSettings(), 0)
-    (said,) = identity.unknown_commits([keys])
-    assert said.startswith(f"Rows don't say which commit they are of: {root} is in no git repository: ")
-    assert identity.unknown_commits([]) == [], "no new rows"
-    git(made, "init", "--quiet")
-    _, of_kernel = identity.unknown_commits([keys])
-    assert of_kernel.startswith(f"Rows of double don't say which commit it is of: the repository of {made} ")
-    committed(made)
-    committed(root)
-    assert identity.unknown_commits([keys]) == []
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import pytest
 
@@ -78,29 +78,6 @@ def test_one_process_a_round_serves_all_kernels_of_a_tree(monkeypatch: pytest.Mo
     tree = Path("tree")
     rounds = held([Side("tree", tree, "softmax"), Side("tree", tree, "gelu")], monkeypatch)
     assert [one.asked for one in rounds] == [["softmax", "softmax", "gelu", "gelu"]] * 2
-
-
-def test_on_a_gpu_the_next_rounds_process_is_launched_while_this_ones_turns_last(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    sides = [Side("tree", Path("tree"), "softmax"), Side("tree", Path("tree"), "gelu")]
-    for device, told in ((CPU, ["start after 4", "end"]), (GPU, ["launch after 2", "start after 4", "end"])):
-        rounds = [one for one in held(sides, monkeypatch, device) if one.asked]
-        assert [one.asked for one in rounds] == [["softmax", "softmax", "gelu", "gelu"]] * 2
-        first, second = (list(dict.fromkeys(one.told)) for one in rounds)
-        assert (first, second) == (["start after 0", "end"], told)
-
-
-def test_processes_that_were_launched_before_measure_the_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Counted, "made", [])
-    monkeypatch.setattr(rounds_module, "Supervisor", Counted)
-    first: Any = Counted(GPU, TimingSettings(), 0, 1.0, Path("tree"), in_turns=True)
-    point = Point(kernel="softmax", provider="one", problem=Values({"n": 1}))
-    match = Match((Candidate(Side("tree", Path("tree"), "softmax"), point, "key"),))
-    held = Rounds([match], RoundLimits(2, 2), Rule(), "run", lambda turn: None, lambda turns: None)
-    held.hold(GPU, TimingSettings(), 0, 1.0, None, {"tree": first})
-    assert [one.asked for one in Counted.made if one.asked] == [["softmax"], ["softmax"]]
-    assert first.asked == ["softmax"] and first.told[0] == "start after 0"
 
 
 def test_two_sides_have_processes_of_their_own_even_of_one_tree(monkeypatch: pytest.MonkeyPatch) -> None:
