@@ -235,18 +235,6 @@ STAYS = {
 }
 
 
-@pytest.mark.parametrize(("entry", "file", "old", "new"), CHANGES.values(), ids=CHANGES)
-def test_an_edit_changes_the_digest(tmp_path: Path, entry: str, file: str, old: str, new: str) -> None:
-    before = reached(planted(tmp_path / "before"), entry).digest
-    assert before != reached(planted(tmp_path / "after", (file, old, new)), entry).digest
-
-
-@pytest.mark.parametrize(("file", "old", "new"), STAYS.values(), ids=STAYS)
-def test_an_edit_changes_nothing(tmp_path: Path, file: str, old: str, new: str) -> None:
-    before = reached(planted(tmp_path / "before")).digest
-    assert before == reached(planted(tmp_path / "after", (file, old, new))).digest
-
-
 def test_what_is_reached(tmp_path: Path) -> None:
     expected = {
         "kernels.rows": ["WIDTH", "exported", "fits", "scaled"],
@@ -334,20 +322,25 @@ METHODS_STAY = {
 }
 
 
-@pytest.mark.parametrize(("file", "old", "new"), METHODS_CHANGE.values(), ids=METHODS_CHANGE)
-def test_an_edit_changes_the_digest_of_methods(tmp_path: Path, file: str, old: str, new: str) -> None:
-    before = methods(planted(tmp_path / "before")).digest
-    assert before != methods(planted(tmp_path / "after", (file, old, new))).digest
-
-
-@pytest.mark.parametrize(("file", "old", "new"), METHODS_STAY.values(), ids=METHODS_STAY)
-def test_an_edit_changes_nothing_of_methods(tmp_path: Path, file: str, old: str, new: str) -> None:
-    before = methods(planted(tmp_path / "before")).digest
-    assert before == methods(planted(tmp_path / "after", (file, old, new))).digest
-
-
 def methods(roots: Mapping[str, Path], name: str = "Matrix") -> Closure:
     return closure([(roots["kernels"] / PROBLEM, f"{name}.*")], roots)
+
+
+CHANGED = CHANGES | {f"of methods, {name}": ("Matrix.*", *edit) for name, edit in METHODS_CHANGE.items()}
+UNCHANGED = {name: ("softmax", *edit) for name, edit in STAYS.items()} | {
+    f"of methods, {name}": ("Matrix.*", *edit) for name, edit in METHODS_STAY.items()
+}
+
+
+@pytest.mark.parametrize("what", [*CHANGED, *UNCHANGED])
+def test_an_edit_changes_the_digest_where_it_counts(tmp_path: Path, what: str) -> None:
+    entry, *edit = (CHANGED | UNCHANGED)[what]
+    file = PROBLEM if entry.endswith(".*") else TRITON
+    before, after = (
+        closure([(tmp_path / at / file, entry)], planted(tmp_path / at, *edits)).digest
+        for at, edits in (("before", ()), ("after", (tuple(edit),)))
+    )
+    assert (before != after) == (what in CHANGED)
 
 
 def test_what_methods_reach(tmp_path: Path) -> None:
