@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import ITEM_BYTES, Value, Variable, Work
+from pipeline.execution.identity import Identity
 from pipeline.points import problems
 from pipeline.points.frozen import Values, digest
 from pipeline.points.limits import TIME_DIGITS, rounded
@@ -248,6 +249,12 @@ def measurement(
             measured_at=measured_at,
         ),
     )
+
+
+def fresh(row: Measurement, identity: Identity) -> Measurement:
+    """The row under the key that its point has today: one that is not old."""
+    parts = identity.parts(row.point)
+    return row.model_copy(update={"parts": parts, "key": parts.key})
 
 
 def run_id(*shared: object) -> str:

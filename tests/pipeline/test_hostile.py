@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 from hydra import compose, initialize_config_dir
-from hypothesis import HealthCheck, Phase, example, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from pipeline import ROOT, UserError, report, sweep
@@ -243,28 +243,6 @@ def test_every_committed_row_reads_as_it_is() -> None:
         assert len(after) == len(before)
         assert all(rb"\u001b" in line for line in {*before} - {*after})
     evidence.load(ROOT / "results", pytest.fail, local=False)
-
-
-@pytest.mark.slow
-@settings(CHEAP, max_examples=3)
-@given(some=hostile.lines())
-@example(some=[*hostile.KNOWN.values(), *hostile.SHOWN.values()])
-def test_any_ledger_is_reported_and_published(
-    some: list[bytes],
-    tmp_path_factory: pytest.TempPathFactory,
-    store: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    folder = factory.write_results(tmp_path_factory.mktemp("any") / "results", factory.grid(sizes=(256,)))
-    hostile.write(results.ledger_path(folder, "softmax", H200), some)
-    readable = sum(map(hostile.is_measurement, some))
-    try:
-        reported(folder)
-        published(folder, store)
-    except UserError as error:
-        assert not CONTROL.search(str(error)) and len(str(error)) < 1000
-    text = said(capsys)
-    assert readable == 0 or "Nothing was measured" in text or "points in" in text
 
 
 @settings(CHEAP, max_examples=40)

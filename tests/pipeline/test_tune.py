@@ -36,9 +36,9 @@ IDENTITY = Identity(LOADED, factory.environment(H200), TimingSettings(), 0)
 
 def row(provider: str, columns: int, us: float = 1.0, dtype: str = "float32", **more: Any) -> Measurement:
     """A row that is not old."""
-    made = factory.measurement(KERNEL, provider, columns, dtype, median_us=us, **more)
-    parts = IDENTITY.parts(made.point)
-    return made.model_copy(update={"parts": parts, "key": parts.key})
+    return factory.fresh(
+        factory.measurement(KERNEL, provider, columns, dtype, median_us=us, **more), IDENTITY
+    )
 
 
 def some(

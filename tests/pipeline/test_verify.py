@@ -62,11 +62,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     identity = Identity(
         catalog.find("softmax").loaded, factory.environment(H200), TimingSettings(min_samples=7), 3
     )
-    parts = [identity.parts(row.point) for row in rows]
-    parts[0] = parts[0].model_copy(update={"source": "0" * 16})
-    rows = [
-        row.model_copy(update={"parts": part, "key": part.key}) for row, part in zip(rows, parts, strict=True)
-    ]
+    rows = [factory.fresh(row, identity) for row in rows]
+    old = rows[0].parts.model_copy(update={"source": "0" * 16})
+    rows[0] = rows[0].model_copy(update={"parts": old, "key": old.key})
     assert rows[1].outcome.state is not None
     marked = rows[1].outcome.state.model_copy(update={"valid": False, "invalid_reason": "it was hot"})
     rows[1] = rows[1].model_copy(update={"outcome": rows[1].outcome.model_copy(update={"state": marked})})

@@ -53,7 +53,7 @@ from pipeline.points.frozen import Record, Values
 from pipeline.points.plan import Plan
 from pipeline.points.point import Point
 from pipeline.store.record import Outcome, State, Timing
-from pipeline.sweep import Sweep
+from pipeline.sweeping.kernel_sweep import KernelSweep
 from pipeline.timing.settings import TimingSettings
 
 POINT = Point(kernel="double", provider="cheat", problem=Values({"n": 8}))
@@ -430,6 +430,6 @@ def test_a_sweep_draws_among_the_points_that_it_measures_or_takes_all(wanted: st
     points = tuple(point("a", n) for n in range(10))
     planned = Plan(points=points, workloads=dict.fromkeys(points, "vectors"))
     sweep = SimpleNamespace(config=SimpleNamespace(audit=wanted), plan=planned)
-    found = Sweep.audited(cast(Any, sweep), points[:5])
+    found = KernelSweep.audited(cast(Any, sweep), points[:5])
     assert len(found) == (1 if wanted == "best" else 10)
     assert found <= frozenset(points if wanted == "all" else points[:5])

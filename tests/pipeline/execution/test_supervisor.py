@@ -129,6 +129,7 @@ def test_one_worker_answers_as_long_as_it_lives(worker: Supervisor) -> None:
     assert worker.changes == {}
 
 
+@pytest.mark.slow
 def test_a_provider_that_is_kept_keeps_its_process() -> None:
     def met(made: Supervisor, *providers: str) -> list[int]:
         return [(measured(made, provider).status == "ok" and workers(made)[0]) or 0 for provider in providers]
@@ -397,6 +398,7 @@ def test_a_machine_that_a_providers_own_threads_keep_busy_is_its_fault(tmp_path:
         assert measured(worker, "right").status == "ok"
 
 
+@pytest.mark.slow
 def test_a_process_that_judges_and_dies_is_said_and_replaced(worker: Supervisor) -> None:
     measured(worker, "right")
     (verifier,) = processes("pipeline.execution.verifier_process")

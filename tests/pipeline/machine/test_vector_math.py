@@ -32,6 +32,7 @@ MODULE.main(ARGUMENTS)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "prepared", "arguments"),
     [

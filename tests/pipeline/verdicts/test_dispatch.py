@@ -22,9 +22,7 @@ IDENTITY = Identity(loading.load(KERNEL), factory.environment(H200), TimingSetti
 
 
 def row(provider: str, columns: int, us: float, **parameters: int) -> Measurement:
-    made = factory.measurement(KERNEL, provider, columns, median_us=us, **parameters)
-    parts = IDENTITY.parts(made.point)
-    return made.model_copy(update={"parts": parts, "key": parts.key})
+    return factory.fresh(factory.measurement(KERNEL, provider, columns, median_us=us, **parameters), IDENTITY)
 
 
 def problem(columns: int) -> Values:

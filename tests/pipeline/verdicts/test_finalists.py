@@ -30,8 +30,8 @@ def test_a_first_look_is_at_those_that_were_near_the_fastest(
     points = {point.provider: point for point in wanted.points if point.problem == largest}
     times = {"torch": 300.0, "manual": 400.0, "torch_compile": 182.0, "triton_tile": 178.0, "cuda": 420.0}
     rows = [
-        factory.moved(factory.measurement("softmax", "torch", median_us=us), points[name]).model_copy(
-            update={"key": identity.key(points[name]), "parts": identity.parts(points[name])}
+        factory.fresh(
+            factory.moved(factory.measurement("softmax", "torch", median_us=us), points[name]), identity
         )
         for name, us in times.items()
     ]
