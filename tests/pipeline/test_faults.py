@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import resource
 import shutil
 import signal
@@ -92,15 +91,6 @@ def test_a_fault_gets_its_status_and_no_number_and_the_sweep_goes_on(faulty: tup
         assert outcome.error is not None
         # Said before anything is allocated, also for providers that would not have come to that.
         assert outcome.error.startswith("needs about 5600000 GB for inputs and reference; ")
-
-
-@pytest.mark.slow
-def test_stale_memory_does_not_pass_for_an_output(tmp_path: Path) -> None:
-    """Where the blocks are large enough that an output comes to lie exactly where the last one was."""
-    tree = cpu_tree(tmp_path, "faulty")
-    done = tree.sweep("kernel=faulty", "size=20000", "provider=[writes_once,never_writes,remembers]")
-    assert done.returncode == 0, done.stderr
-    assert [row.outcome.status for row in tree.rows("faulty")] == ["incorrect"] * 3
 
 
 @pytest.mark.slow
@@ -315,29 +305,6 @@ def test_ctrl_c_that_is_swallowed_ends_a_command_all_the_same() -> None:
         process.kill()
     assert (process.returncode, out) == (130, "")
     assert err == "Stopped. What was measured is kept, and the same command goes on from there.\n"
-
-
-@pytest.mark.slow
-@of_killed
-def test_a_stopped_sweep_says_what_it_did_not_come_to(killed: Tree, tmp_path: Path) -> None:
-    tree = killed.copy(tmp_path)
-    reference = tree.root / "kernels" / "quick" / "reference.py"
-    reference.write_text(reference.read_text().replace("x.double() * 2", "2 * x.double()"))
-    process = tree.start(*QUICK)
-    until(lambda: lines(tree) > POINTS, process)
-    process.send_signal(signal.SIGTERM)
-    try:
-        out, _ = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert len(tree.rows("quick")) == POINTS, "the rows of the old source are kept"
-    new = re.search(r"(\d+) points? measured", out)
-    assert new is not None
-    assert 0 < int(new[1]) < POINTS
-    assert f"{new[1]} of {POINTS} are in outputs/timings/quick/" in out
-    old = POINTS - int(new[1])
-    assert f" {old} more rows are old: the source of quick/" in out
-    assert out.rstrip().endswith(" Run the same command to measure them.")
 
 
 @dataclass

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import signal
 from collections.abc import Sequence
 from pathlib import Path
-from time import monotonic, sleep
 
 import pytest
 
-from pipeline.store import finals, turns
+from pipeline.store import finals
 from pipeline.store.finals import Final
 from tests.planted.tree import Tree, cpu_tree
 
@@ -70,19 +67,6 @@ def test_each_provider_has_one_configuration_at_each_problem(tree: Tree) -> None
     # What a caller gets is one of them; blocks is in torch, too, and no baseline: no caller gets it.
     dispatched = [(row.point.provider, row.point.problem["elements"]) for row in rows if row.dispatched]
     assert sorted(dispatched) == [("mul", 64), ("mul", 128)]
-
-
-def test_every_round_is_kept_in_alternating_order(tree: Tree) -> None:
-    (path,) = (tree.root / "outputs/finals/quick/rounds").glob("*.jsonl")
-    kept = turns.read(path, pytest.fail)
-    for elements in (64, 128):
-        of_problem = [turn for turn in kept if turn.point.problem["elements"] == elements]
-        first, second = ([t.point.provider for t in of_problem if t.round == number] for number in (0, 1))
-        assert first == second[::-1] and len(first) == 2
-    rounds_us = {row.point: row.rounds_us for row in read(tree, "quick")}
-    for point, medians in rounds_us.items():
-        timings = [turn.timing for turn in kept if turn.point == point]
-        assert tuple(timing.median_us for timing in timings if timing is not None) == medians
 
 
 def test_a_second_time_nothing_is_measured_and_an_edit_measures_its_matches_alone(
@@ -147,25 +131,6 @@ def test_times_at_other_problems_than_the_largest_are_not_called_none(tree: Tree
     command = "python -m pipeline.sweep kernel=quick preset=cpu output=outputs"
     assert (alone.returncode, alone.stdout) == (2, "")
     assert alone.stderr == f"error: {clause}; run {command} first.\n"
-
-
-def test_ctrl_c_keeps_the_rounds_that_are_whole(tree: Tree, tmp_path: Path) -> None:
-    made = tree.copy(tmp_path)
-    shutil.rmtree(made.root / "outputs/finals")
-    process = made.start("kernel=quick", command="finals")
-    deadline = monotonic() + 120
-    place = made.root / "outputs/finals/quick/rounds"
-    while monotonic() < deadline and sum(len(p.read_bytes().splitlines()) for p in place.glob("*.jsonl")) < 4:
-        sleep(0.02)
-    os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate()
-    assert process.returncode == 130, out + err
-    (path,) = place.glob("*.jsonl")
-    kept = path.read_bytes()
-    code, out, err = hold(made, "kernel=quick")
-    assert (code, err) == (0, ""), out
-    assert path.read_bytes().startswith(kept)
-    assert {len(row.rounds_us) for row in finals.newest(read(made, "quick"))} == {2}
 
 
 def test_the_best_of_every_sweep_is_a_finalist_whatever_its_preset(tree: Tree, tmp_path: Path) -> None:

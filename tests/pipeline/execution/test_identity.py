@@ -392,7 +392,7 @@ NOT_MEASURING = {
     "points/plan.py": ('"needs a GPU"', '"no"'),
     "toolchain/extension.py": ("def is_cuda(", "def is_of_cuda("),
     "timing/rates.py": ("LONG_ENOUGH_US = 200.0", "LONG_ENOUGH_US = 2.0"),
-    "sweep.py": ("middle = order", "middle = list(order)"),
+    "sweeping/kernel_sweep.py": ("middle = order", "middle = list(order)"),
 }
 
 
