@@ -3,21 +3,18 @@ the extension's own tests."""
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Sequence
-from threading import Event
 
 import pytest
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Gpu
 from pipeline import UserError
-from pipeline.execution.compile_pool import NICENESS, Ahead, Compilers, Libraries
+from pipeline.execution.compile_pool import Ahead, Compilers, Libraries
 from pipeline.points import plan as plans
 from pipeline.points.catalog import find
 from pipeline.points.point import Point
-from pipeline.toolchain import extension, ninja_build
+from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Place
 
 MATMUL, SOFTMAX = loading.load("matmul"), loading.load("softmax")
@@ -59,37 +56,6 @@ def test_of_several_that_fail_together_only_the_broken_one_fails(built: list[obj
         "broken.cu does not compile",
         "",
     ]
-
-
-def test_compilers_beside_which_something_is_measured_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = os.getpriority(os.PRIO_PROCESS, 0)
-    seen: list[int] = []
-
-    def build(place: Place, sources: Sequence[str]) -> None:
-        seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
-
-    monkeypatch.setattr(extension, "build", build)
-    for gives_way in (True, False):
-        with Libraries(gives_way) as libraries:
-            libraries.submit(SOFTMAX, ["cuda.cu"])
-            libraries.wait()
-    assert seen == [max(own, NICENESS), own] and os.getpriority(os.PRIO_PROCESS, 0) == own
-
-
-def test_who_leaves_waits_for_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, stopped = Event(), Event()
-
-    def build(place: Place, sources: Sequence[str]) -> None:
-        begun.set()
-        assert stopped.wait(60)
-        raise UserError("it was ended")
-
-    monkeypatch.setattr(extension, "build", build)
-    monkeypatch.setattr(ninja_build, "stop", stopped.set)
-    with Libraries(gives_way=False) as libraries:
-        (future,) = libraries.submit(SOFTMAX, ["cuda.cu"]).values()
-        begun.wait(60)
-    assert str(future.exception()) == "it was ended"
 
 
 def points(kernel: str, *providers: str) -> list[Point]:

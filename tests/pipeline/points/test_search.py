@@ -87,15 +87,6 @@ def test_tpe_finds_the_best_where_random_trials_mostly_do_not() -> None:
     assert found["tpe"] >= 6 and found["random"] <= 4
 
 
-def test_of_points_that_are_asked_for_together_none_is_asked_for_twice() -> None:
-    study = Study(grid(), "tpe", 0)
-    told = [study.ask() for _ in range(10)]
-    for one in told:
-        study.tell(one, us(one))
-    waiting = [study.ask() for _ in range(12)]
-    assert len({*told, *waiting}) == 22
-
-
 def test_a_search_of_which_every_trial_failed_goes_on() -> None:
     points = grid()
     study = Study(points, "tpe", 0)
@@ -104,12 +95,6 @@ def test_a_search_of_which_every_trial_failed_goes_on() -> None:
     assert study.best is None
     study.tell(study.ask(), 5.0)
     assert {study.ask() for _ in range(10)} <= set(points)
-
-
-def test_points_without_parameters_that_differ_are_one_search() -> None:
-    """A parameter that is pinned has no say."""
-    points = [one for one in grid() if one.parameters["block"] == 64]
-    assert best_of(points, "tpe", 0, len(points)) == min(map(us, points))
 
 
 def searches(trials: int | None = None, seconds: float | None = None, **options: object) -> Searches:
@@ -153,41 +138,6 @@ def test_trials_that_are_known_count_and_are_not_asked_for_again() -> None:
     assert not done.is_going_on and measure(done) == []
 
 
-def test_what_is_tried_again_is_a_trial_of_the_search_already() -> None:
-    points = grid()
-    found = searches(trials=5)
-    found.add(points, False, {points[0]: None, points[1]: 3.0}, again=[points[2]])
-    assert found.left == 2
-    measured = measure(found, [points[2]])
-    assert len(measured) == 3 and measured[0] == points[2]
-    assert not {points[0], points[1]} & set(measured)
-
-
-def test_a_provider_that_is_compiled_ahead_has_several_points_waiting_and_another_one() -> None:
-    found = searches(trials=40)
-    found.add(grid("triton"), True, {})
-    found.add(grid("cuda"), False, {})
-    waiting = found.refill([])
-    assert [one.provider for one in waiting] == ["triton"] * 8 + ["cuda"]
-    found.tell(waiting[0], 1.0)
-    assert len(found.refill(waiting[1:])) == 9
-    few = searches(trials=9)
-    few.add(grid("triton"), True, {})
-    assert len(few.refill([])) == 2, "of few trials each is to learn from those before"
-
-
-def test_the_next_search_is_begun_while_the_last_points_of_one_wait() -> None:
-    found = searches(trials=32)
-    found.add(grid(size=1), True, {})
-    found.add(grid(size=2), True, {})
-    waiting, sizes = found.refill([]), []
-    while waiting:
-        sizes.append({one.problem["n"] for one in waiting})
-        found.tell(waiting[0], us(waiting[0]))
-        waiting = found.refill(waiting[1:])
-    assert {1, 2} in sizes
-
-
 class Clock:
     """Tells the time that it is told."""
 
@@ -227,18 +177,6 @@ def test_seconds_are_shared_evenly_and_what_is_left_over_is_given_to_the_others(
     found.add(grid("long"), False, {})
     measured = by_time(found, clock, {"short": 1.0, "long": 2.0})
     assert (measured.count("short"), measured.count("long")) == (4, 13)
-
-
-def test_points_that_wait_when_the_time_is_up_are_not_measured() -> None:
-    clock = Clock()
-    found = searches(seconds=5.0, clock=clock)
-    found.add(grid("triton"), True, {})
-    other = point("other", block=16)
-    found.start()
-    waiting = [*found.refill([]), other]
-    clock.now = 6.0
-    found.tell(waiting[0], 1.0)
-    assert found.refill(waiting[1:]) == [other], "what is no search's stays"
 
 
 def test_trials_and_seconds_end_a_search_whichever_comes_first() -> None:

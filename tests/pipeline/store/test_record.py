@@ -16,7 +16,6 @@ from pipeline.points.frozen import Values
 from pipeline.points.point import Point
 from pipeline.store import provenance
 from pipeline.store.record import (
-    Launch,
     Measurement,
     Outcome,
     Parts,
@@ -138,14 +137,6 @@ def test_a_key_is_the_same_in_every_process_and_version() -> None:
     """A literal: were keys to change without a reason, every ledger would be measured again."""
     parts = Parts(point="1", source="2", measurement="3", environment="4", settings="5")
     assert parts.key == "7034f963cb171d94"
-
-
-def test_what_was_launched_is_kept() -> None:
-    launch = Launch(function="f", grid=(4096, 1, 1), block=(128, 1, 1), shared_bytes=1024, stages=2)
-    row = factory.measurement()
-    outcome = row.outcome.model_copy(update={"launch": (launch,)})
-    row = row.model_copy(update={"outcome": outcome})
-    assert read_back(encode(row), row) == row
 
 
 def test_what_was_seen_of_others_is_in_a_line_only_where_it_was_looked_for() -> None:
