@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -104,11 +103,9 @@ def test_ctrl_c_ends_all_that_was_started_here(tree: Tree) -> None:
     before = set(of_ray())
     process = tree.start("kernel=quick", "cluster=ray-local", SIZES)
     wait_for_rows(tree, process, 2)
-    begin = time.monotonic()
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130 and "Traceback" not in err, out + err
-    assert time.monotonic() - begin < 10
     assert "Stopped." in out + err
     until(lambda: stations() == [] and tree.workers() == [] and set(of_ray()) <= before, 30)
     sound(tree.rows("quick"))
