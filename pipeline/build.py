@@ -78,7 +78,7 @@ def without_cuda(architectures: Sequence[str] | None) -> str:
 
 def table(report: BuildReport) -> Table:
     """The functions of a report, one a row; where they come from several files, each with its file."""
-    columns = Table(title=f"{report.kernel}: what its CUDA functions use", box=box.SIMPLE_HEAD)
+    columns = Table(title=f"{report.kernel}: resources of its CUDA functions", box=box.SIMPLE_HEAD)
     several = len({row.source for row in report.functions}) > 1
     if several:
         columns.add_column("source")

@@ -71,7 +71,7 @@ def of_kernel(config: CodegenConfig, chosen: device.Device) -> None:
     if stage.shows_listing:
         stage.listing(rows)
     elif points:
-        print_wide(console, table(rows, f"{stage.loaded.name}: what its functions use"))
+        print_wide(console, table(rows, f"{stage.loaded.name}: resources of its functions"))
     for line in stage.left_out:
         say(line)
     say(f"{len(rows)} row{'s' * (len(rows) != 1)}: {stage.path}, texts: {stage.target.folder}")
@@ -136,8 +136,8 @@ class Codegen:
             if self.config.provider is not None and not has_code(provider):
                 shows = as_typed("profile", f"kernel={self.loaded.where}", f"provider={provider.name}")
                 raise UserError(
-                    f"{provider.name} of {self.loaded.name} has no code to show here: it calls what torch, a "
-                    f"package or the C++ compiler brings. `{shows}` shows what it launches."
+                    f"{provider.name} of {self.loaded.name} has no code to show here: it calls torch, a "
+                    f"package or C++. `{shows}` shows its launches."
                 )
         names = [provider.name for provider in chosen if has_code(provider)]
         if not names:
@@ -166,7 +166,7 @@ class Codegen:
     def _until_asked_for(self) -> str:
         places = f"output={self.config.output}", f"artifacts={self.config.artifacts}"
         return (
-            "No GPU here runs what Triton, Numba and nvcc would compile: it is left out until asked for, "
+            "No GPU here runs the code of Triton, Numba and nvcc: it is left out until asked for, "
             f"{as_typed('codegen', f'kernel={self.loaded.where}', *places)}"
         )
 

@@ -337,7 +337,7 @@ def show(rows: Sequence[CounterRow], title: str) -> None:
 
 def name_of(row: CounterRow) -> str:
     """A row's point as people write it: ``triton_online 1024x8w float32 4096``."""
-    assert row.point is not None, "what is counted is a point's"
+    assert row.point is not None, "every row of counters has a point"
     return " ".join(filter(None, [label(row.point), words(row.point), extent(row.point)]))
 
 

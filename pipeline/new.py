@@ -238,7 +238,7 @@ def _parameters(arguments: Sequence[Argument]) -> dict[str, str]:
     lines = {}
     for one in arguments:
         name, default = one.name.lower(), one.default
-        assert default is not None, "what is a parameter has a default"
+        assert default is not None, "parameters have defaults"
         values = _values(default, 4 if one.role == "block" else 2)
         words = [repr(value).replace("'", '"') for value in values]
         if values[0] != default:
@@ -336,7 +336,7 @@ def _copy(wrapped: TritonFunction, origin: str) -> str:
     """The file with a wrapped function, as its author wrote it."""
     return (
         f"# {wrapped.name} of {origin}, as its author wrote it. Copied by `python -m pipeline.new`:\n"
-        "# what decides a measurement has to lie in the kernel's folder.\n"
+        "# all code that decides a measurement lies in the kernel's folder.\n"
         "# ruff: noqa\n# fmt: off\n# mypy: ignore-errors\n\n" + wrapped.text
     )
 

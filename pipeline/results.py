@@ -1,4 +1,4 @@
-"""Take the results of another clone, or remove old rows; without write=true say what that would do.
+"""Take the results of another clone, or remove old rows; without write=true print the changes only.
 
     python -m pipeline.results merge results-from-elsewhere/ write=true
     python -m pipeline.results merge source=../other/outputs output=outputs
@@ -7,7 +7,7 @@
 
 ``merge`` takes ledgers, finals, comparisons, profiles, counters, generated code, build reports, environments,
 ceilings and the records of ad-hoc sweeps. Of a point that both have measured by the same settings the newer
-row counts, and each file says in what such rows differ. Where no time tells the newer row, the rows here
+row counts, and each file names their differences. Where no time tells the newer row, the rows here
 stay. Merging twice changes nothing, and a merge that was killed is completed by the same command. All files
 are read as data: each row has to be whole, of this version and with fitting digests, and is written anew.
 Links, plots, listings and traces are left out. A CPU's results stay on its host.

@@ -1,7 +1,7 @@
 """The words of a command line as Hydra can take them.
 
 Hydra's grammar knows no file names with blanks, and no name that only a kernel declares. So each word is
-checked here, and written as Hydra reads what its user meant.
+checked here, and rewritten in Hydra's grammar.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def reader() -> str:
 
 
 Basis = tuple[str | None, str | None, str | None, str, str]
-"""What rows rest on: the point's key, a library's source, architecture, compiler, and digest."""
+"""Inputs of a row: the point's key, a library's source, architecture, compiler, and a digest of the rest."""
 
 
 def basis_of(row: CodeRow) -> Basis:

@@ -32,7 +32,7 @@ class CudaCode:
         self._libraries: dict[str, CudaLibrary] = {}
 
     def bases(self, points: Sequence[Point], *, alone: bool) -> set[Basis]:
-        """What the rows of the points rest on. Raises UserError as ``rows`` does."""
+        """The bases of the points' rows. Raises UserError as ``rows`` does."""
         found: set[Basis] = set()
         for source, some in self._by_source(points).items():
             library = self._library(source, alone)

@@ -45,7 +45,7 @@ def _compiler(target: CodeTarget) -> str:
 
 
 def basis(target: CodeTarget, point: Point) -> Basis:
-    """What the row of a point rests on."""
+    """The basis of a point's row."""
     return target.identity.key(point), None, target.native, _compiler(target), reader()
 
 

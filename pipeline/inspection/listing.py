@@ -34,8 +34,8 @@ def of_sass(instructions: Sequence[Instruction], sources: Sources) -> list[str]:
         if one.line and not sources.below(one.line.file)
     }
     remark = (
-        f"(what was inlined from {', '.join(sorted(foreign))} stands under its lines there: the line table "
-        "of machine code does not say which of the kernel's own lines called it, PTX does)"
+        f"(code inlined from {', '.join(sorted(foreign))} stands under the lines of that file: machine code's "
+        "line table does not name the calling lines of the kernel, PTX does)"
     )
     rows = (
         (one.line, f"{one.offset:05x} {one.predicate:>5} {one.opcode} {one.operands}", sass_note(one))

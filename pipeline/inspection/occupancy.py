@@ -64,8 +64,8 @@ class Occupancy(Record):
 
 
 def occupancy(architecture: str, registers: int, shared: int, threads: int) -> Occupancy | None:
-    """The occupancy of blocks of so many threads, registers a thread and bytes of shared memory (what the
-    system reserves comes on top); None for an architecture whose limits are not known here."""
+    """The occupancy of blocks of so many threads, registers a thread and bytes of shared memory (without
+    the system's reserve); None for an architecture whose limits are not known here."""
     limits = LIMITS.get(architecture.rstrip("af"))
     if limits is None:
         return None

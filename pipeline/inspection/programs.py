@@ -217,7 +217,7 @@ class LaunchedCode:
         self.texts = texts
 
     def bases(self, points: Sequence[Point]) -> set[Basis]:
-        """What the rows of the points rest on."""
+        """The bases of the points' rows."""
         key = self.target.identity.key
         return {
             (key(point), None, architecture, self._compiler(point), reader())

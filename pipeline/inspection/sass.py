@@ -69,7 +69,7 @@ class SassFunction:
 
 
 def parse(text: str, sources: Sources = REPOSITORY) -> list[SassFunction]:
-    """The functions in what ``nvdisasm -c -gi`` prints. Raises ValueError for text that holds none."""
+    """The functions in the output of ``nvdisasm -c -gi``. Raises ValueError for text without a function."""
     functions: dict[str, list[Instruction]] = {}
     current: list[Instruction] | None = None
     chain: list[SourceLine] = []

@@ -196,8 +196,8 @@ class KernelSweep:
             schedule = Schedule(sound, self.ahead.futures, self.compiles_itself, crew.size, refill)
             wanted.start()
             self.steadiness = crew.measure(schedule, expected)
-        for provider, what in self.team.changes().items():
-            warn(f"{self.entry.name}/{provider} changed its process, which was replaced: {what}.")
+        for provider, change in self.team.changes().items():
+            warn(f"{self.entry.name}/{provider} changed its process, which was replaced: {change}.")
 
     def audited(self, points: Sequence[Point]) -> frozenset[Point]:
         """The points whose times are audited in any case: all, or a random one of each provider and

@@ -37,8 +37,8 @@ COUNTED = (
     *("achieved_occupancy_pct", "theoretical_occupancy_pct", "waves_per_sm", "local_bytes"),
     *("sectors_per_load", "sectors_per_store", "estimated_speedup_pct", "runtime_improvement_us"),
 )
-"""The fields of rows of generated code and of counters that become metrics; beside them stands what ncu's row
-calls duration_us, as ``counted_us``."""
+"""The fields of rows of generated code and of counters that become metrics; the counters' duration_us becomes
+``counted_us``."""
 
 
 def values(one: PlacedMeasurement) -> list[Value]:
@@ -164,7 +164,7 @@ def bests(placed: Iterable[PlacedMeasurement]) -> dict[tuple[str, str], list[Pla
     fastest: dict[tuple[str, str, int], PlacedMeasurement] = {}
 
     def rank(one: PlacedMeasurement) -> tuple[bool, float]:
-        assert one.row.outcome.timing is not None, "what has a rate has a time"
+        assert one.row.outcome.timing is not None, "a rate needs a time"
         return not one.trusted, one.row.outcome.timing.median_us
 
     for one in timed:

@@ -51,14 +51,14 @@ for all results of a GPU (`sweep`), one for each ad-hoc sweep (`ad_hoc`). Each n
 **How to read it.** Choose a view in the menu *Views*, then the chart. The step of a metric is `{x}`, on a
 logarithmic axis. A metric without `_at_` shows its value at the largest `{x}` of its run, and that is not the
 same in every run. Metrics such as `{at}` are at equal problems: compare these. `ceiling_fraction` is the
-share of what this machine was measured to do at best.
+share of this machine's measured best.
 `... and params.dtype = 'float32'` at the end of a search leaves one dtype.
 
 **Searches worth trying**
 
 - `tags.kind = 'best' and params.provider != '{baseline}'`: the rivals of {baseline}
 - `tags.kind = 'config' and metrics.ceiling_fraction > 0.9`: near the ceiling at their largest problem
-- `tags.kind = 'config' and tags.status != 'ok'`: what has no time; the tag `notes` says why
+- `tags.kind = 'config' and tags.status != 'ok'`: without a time; the tag `notes` says why
 
 **What MLflow can't show.** The report has each problem of two GPUs, rooflines, and finals with their
 verdicts: `reports/` in the repository, and among the artifacts of a run of kind `sweep`.
@@ -145,7 +145,7 @@ def _numbers(one: PlacedMeasurement) -> list[str]:
 
 def _rank(one: PlacedMeasurement) -> tuple[bool, float]:
     """The order of rows: trusted times and upper bounds first, then the fastest."""
-    assert one.row.outcome.timing is not None, "only what was timed is ranked"
+    assert one.row.outcome.timing is not None, "only timed rows are ranked"
     return not (one.trusted or one.is_bound), one.row.outcome.timing.median_us
 
 

@@ -148,7 +148,7 @@ def test_machine_code_says_that_it_does_not_know_the_caller() -> None:
     inlined = TEXT.replace("/somewhere/kernels/tiny/cuda.cu", "/x/site-packages/triton/language/standard.py")
     (first, *_) = sass.parse(inlined)
     assert of_sass(first.instructions, REPOSITORY)[0].startswith(
-        "(what was inlined from triton/language/standard.py "
+        "(code inlined from triton/language/standard.py "
     )
 
 
