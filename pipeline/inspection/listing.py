@@ -34,8 +34,8 @@ def of_sass(instructions: Sequence[Instruction], sources: Sources) -> list[str]:
         if one.line and not sources.below(one.line.file)
     }
     remark = (
-        f"(code inlined from {', '.join(sorted(foreign))} stands under the lines of that file: machine code's "
-        "line table does not name the calling lines of the kernel, PTX does)"
+        f"(code inlined from {', '.join(sorted(foreign))} stands under the lines of that file: the line "
+        "table of machine code does not name the calling lines of the kernel, PTX does)"
     )
     rows = (
         (one.line, f"{one.offset:05x} {one.predicate:>5} {one.opcode} {one.operands}", sass_note(one))

@@ -265,9 +265,7 @@ def test_the_listing_of_one_variant(tmp_path: Path, said_here: Run) -> None:
 
     machine_code = said_here(*options, "show=sass").out
     assert "== SASS" in machine_code and "== PTX" not in machine_code
-    assert (
-        "(code inlined from triton/language/standard.py stands under the lines of that file" in machine_code
-    )
+    assert "(code inlined from triton/language/standard.py stands under the lines of that" in machine_code
 
 
 def test_a_row_has_the_key_of_the_ledgers_row(tmp_path: Path, said_here: Run) -> None:
