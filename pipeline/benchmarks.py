@@ -31,7 +31,6 @@ from contextlib import ExitStack
 from statistics import median
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
 from pipeline import UserError, unknown
@@ -51,6 +50,7 @@ from pipeline.points.notation import extent, label, words
 from pipeline.points.plan import Target, plan
 from pipeline.points.point import Point
 from pipeline.reporting.numbers import number, print_wide
+from pipeline.reporting.tables import TextTable
 from pipeline.store import results
 from pipeline.store.files import write_atomically
 from pipeline.store.turns import Sustained
@@ -157,9 +157,8 @@ def time_points(config: BenchmarksConfig, chosen: Device) -> None:
                 else:
                     rows += by_timers(config, point, workers["normal"])
     title = f"{config.entry.name}/{points[0].provider} on {chosen.slug}"
-    print_wide(
-        console, inputs_table(rows, title) if config.benchmark == "inputs" else timers_table(rows, title)
-    )
+    table = inputs_table if config.benchmark == "inputs" else timers_table
+    table(rows, title).print(console)
     path = output / str(config.benchmark) / config.entry.name / f"{chosen.slug}.json"
     write_atomically(path, (json.dumps([row.model_dump() for row in rows], indent=1) + "\n").encode())
     say(f"Rows: {path}")
@@ -217,40 +216,30 @@ def on_inputs(
     ]
 
 
-def timers_table(rows: Sequence[TimerRow], title: str) -> Table:
+def timers_table(rows: Sequence[TimerRow], title: str) -> TextTable:
     """A line a point and timer."""
-    shown = _table(title, ("problem", "timer", "us", "spread", "cost ms", "CUPTI us", "off"))
+    numbers = ("us", "spread", "cost ms", "CUPTI us", "off")
+    lines = []
     for row in rows:
-        off = None if row.cupti_us is None else row.median_us / row.cupti_us - 1
-        shown.add_row(
-            _place(row.point),
-            row.timer,
-            f"{row.median_us:.4g}",
-            f"{row.spread:.2%}",
-            f"{row.cost_ms:.1f}",
-            "–" if row.cupti_us is None else f"{row.cupti_us:.4g}",
-            "–" if off is None else f"{off:+.1%}",
-        )
-    return shown
+        cupti = ("–", "–")
+        if row.cupti_us is not None:
+            cupti = f"{row.cupti_us:.4g}", f"{row.median_us / row.cupti_us - 1:+.1%}"
+        times = f"{row.median_us:.4g}", f"{row.spread:.2%}", f"{row.cost_ms:.1f}"
+        lines.append([_place(row.point), row.timer, *times, *cupti])
+    return TextTable(title, ("problem", "timer", *numbers), lines, numbers)
 
 
-def inputs_table(rows: Sequence[InputsRow], title: str) -> Table:
+def inputs_table(rows: Sequence[InputsRow], title: str) -> TextTable:
     """A line a point and kind, each time with its ratio to normal values."""
-    headings = ("problem", "inputs", "burst us", "x normal", "sustained us", "x normal", "MHz", "W")
-    shown = _table(title, headings)
+    numbers = ("burst us", "x normal", "sustained us", "x normal", "MHz", "W")
     normal = {row.point: row for row in rows if row.inputs == "normal"}
+    lines = []
     for row in rows:
         other = normal[row.point]
         times = [*_ratio(row.burst_us, other.burst_us), *_ratio(row.sustained_us, other.sustained_us)]
-        shown.add_row(_place(row.point), row.inputs, *times, number(row.sm_clock_mhz), number(row.power_w))
-    return shown
-
-
-def _table(title: str, headings: Sequence[str]) -> Table:
-    shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False)
-    for place, heading in enumerate(headings):
-        shown.add_column(heading, justify="left" if place < 2 else "right")
-    return shown
+        state = number(row.sm_clock_mhz), number(row.power_w)
+        lines.append([_place(row.point), row.inputs, *times, *state])
+    return TextTable(title, ("problem", "inputs", *numbers), lines, numbers)
 
 
 def _place(point: Point) -> str:

@@ -18,21 +18,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 
-from rich import box
-from rich.table import Table
-
 from pipeline import UserError
 from pipeline.command.options import BuildConfig
 from pipeline.command.run import console, for_each, run_each, say
 from pipeline.machine import device
 from pipeline.machine.environment import find_cxx, find_nvcc
 from pipeline.machine.torch_install import installed_torch
-from pipeline.reporting.numbers import print_wide
+from pipeline.reporting.tables import TextTable
 from pipeline.store import results
 from pipeline.store.files import write_atomically
 from pipeline.toolchain import extension, inductor, ninja_build, resources
 from pipeline.toolchain.extension import Place, is_cuda
-from pipeline.toolchain.resources import BuildReport, FunctionResources
+from pipeline.toolchain.resources import BuildReport
 
 
 def build_kernel(place: Place, sources: Sequence[str], architectures: Sequence[str] | None) -> BuildReport:
@@ -76,30 +73,28 @@ def without_cuda(architectures: Sequence[str] | None) -> str:
     return ""
 
 
-def table(report: BuildReport) -> Table:
-    """The functions of a report, one a row; where they come from several files, each with its file."""
-    columns = Table(title=f"{report.kernel}: resources of its CUDA functions", box=box.SIMPLE_HEAD)
+def table(report: BuildReport) -> TextTable:
+    """The functions of a report, one a row; where they come from several files, each with its file. Functions
+    that spill are in bold."""
     several = len({row.source for row in report.functions}) > 1
-    if several:
-        columns.add_column("source")
-    columns.add_column("function", overflow="fold")
-    columns.add_column("arch")
-    for name in ("regs", "shared", "spilled", "stack"):
-        columns.add_column(name, justify="right")
-    for row in report.functions:
-        source = [Path(row.source).name] * several
-        columns.add_row(*source, *_cells(row), style="yellow" if _spilled(row) else None)
-    return columns
-
-
-def _cells(row: FunctionResources) -> list[str]:
-    function = re.sub(r"\w+::", "", row.function)  # namespaces: the title says what kernel it is
-    numbers = (row.registers, row.shared, _spilled(row), row.stack)
-    return [function, row.architecture, *map(str, numbers)]
-
-
-def _spilled(row: FunctionResources) -> int:
-    return row.spill_stores + row.spill_loads
+    numbers = ("regs", "shared", "spilled", "stack")
+    spilled = [row.spill_stores + row.spill_loads for row in report.functions]
+    lines = [
+        [
+            *[Path(row.source).name] * several,
+            re.sub(r"\w+::", "", row.function),  # without namespaces: the title names the kernel
+            row.architecture,
+            *map(str, (row.registers, row.shared, moved, row.stack)),
+        ]
+        for row, moved in zip(report.functions, spilled, strict=True)
+    ]
+    return TextTable(
+        f"{report.kernel}: resources of its CUDA functions",
+        (*["source"] * several, "function", "arch", *numbers),
+        lines,
+        numbers,
+        strong=[place for place, moved in enumerate(spilled) if moved],
+    )
 
 
 def run(configs: Sequence[BuildConfig]) -> None:
@@ -159,7 +154,7 @@ def show(config: BuildConfig, chosen: device.Device, built: BuildReport | UserEr
     for remark in built.remarks:
         say(remark)
     if built.functions:
-        print_wide(console, table(built))
+        table(built).print(console)
     logs = os.path.relpath(Place.for_kernel(loaded).output)
     where = f"Report in {path}, libraries and compiler logs in {logs}."
     say(where)

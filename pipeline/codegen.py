@@ -24,7 +24,6 @@ from pipeline.command.options import CodegenConfig
 from pipeline.command.run import console, for_each, run_each, say, warn
 from pipeline.execution.identity import Identity
 from pipeline.inspection import disassembler, inductor_code
-from pipeline.inspection.code_table import comparison, table
 from pipeline.inspection.code_target import LAUNCHED, Basis, CodeTarget, Texts, basis_of, has_code
 from pipeline.inspection.cuda_code import CudaCode
 from pipeline.inspection.library import is_for
@@ -36,7 +35,7 @@ from pipeline.points.notation import Variant
 from pipeline.points.plan import Plan, Target, chosen_providers, plan
 from pipeline.points.point import Point, order
 from pipeline.points.problems import SIZE
-from pipeline.reporting.numbers import print_wide
+from pipeline.reporting.code_table import comparison, table
 from pipeline.store import results
 from pipeline.store.evidence import CodeRow, committed, read_lines, write_lines
 from pipeline.toolchain import resources
@@ -71,7 +70,7 @@ def of_kernel(config: CodegenConfig, chosen: device.Device) -> None:
     if stage.shows_listing:
         stage.listing(rows)
     elif points:
-        print_wide(console, table(rows, f"{stage.loaded.name}: resources of its functions"))
+        table(rows, f"{stage.loaded.name}: resources of its functions").print(console)
     for line in stage.left_out:
         say(line)
     say(f"{len(rows)} row{'s' * (len(rows) != 1)}: {stage.path}, texts: {stage.target.folder}")
@@ -216,7 +215,7 @@ class Codegen:
             raise UserError("a comparison needs both: a=triton_online/1024x8w b=triton_online/1024x4w.")
         both = [self.variant(text) for text in (self.config.a, self.config.b)]
         found = [(text, stage.one(text, stage.rows([point], ()), point)) for text, stage, point in both]
-        print_wide(console, comparison(*found))
+        comparison(*found).print(console)
 
     def variant(self, text: str) -> tuple[str, Codegen, Point]:
         """A variant's own stage and its point, with the plan's first values for the rest. Raises UserError

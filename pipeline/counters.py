@@ -20,9 +20,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.table import Table
-
 from pipeline import UserError
 from pipeline.command.options import CountersConfig
 from pipeline.command.run import console, for_each, run_each, say, warn
@@ -37,7 +34,8 @@ from pipeline.machine.lock import DeviceLock
 from pipeline.points.choice import Chosen, best_default_baseline, each_provider
 from pipeline.points.frozen import digest
 from pipeline.points.notation import extent, label, words
-from pipeline.reporting.numbers import number, print_wide
+from pipeline.reporting.numbers import number
+from pipeline.reporting.tables import TextTable
 from pipeline.store import results
 from pipeline.store.credentials import masked
 from pipeline.store.evidence import CounterRow, ProfileRow, joined, read_lines, write_lines
@@ -319,20 +317,16 @@ def show(rows: Sequence[CounterRow], title: str) -> None:
     there = [row for row in rows if row.status != "unavailable"]
     if not there:
         return
-    shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    shown.add_column("point", overflow="fold")
-    for name in ("us", "memory %", "compute %", "DRAM GB/s", "L2 hit %", "occup. %", "regs", "waves"):
-        shown.add_column(name, justify="right", no_wrap=True)
+    numbers = ("us", "memory %", "compute %", "DRAM GB/s", "L2 hit %", "occup. %", "regs", "waves")
+    lines = []
     for row in there:
         figures = (row.memory_throughput_pct, row.compute_throughput_pct, row.dram_gbps, row.l2_hit_pct)
         rest = (row.achieved_occupancy_pct, row.registers, row.waves_per_sm)
-        shown.add_row(
-            f"{name_of(row)} ({row.role})", number(row.duration_us), *map(number, (*figures, *rest))
-        )
-    print_wide(console, shown)
+        cells = map(number, (row.duration_us, *figures, *rest))
+        lines.append([f"{name_of(row)} ({row.role})", *cells])
+    TextTable(title, ("point", *numbers), lines, numbers).print(console)
     for row in there:
-        text = f"{name_of(row)}, {row.function or 'no kernel'}: {row.sentence}"
-        say(text)
+        say(f"{name_of(row)}, {row.function or 'no kernel'}: {row.sentence}")
 
 
 def name_of(row: CounterRow) -> str:

@@ -23,9 +23,6 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from rich import box
-from rich.table import Table
-
 from pipeline import UserError, as_typed
 from pipeline.command.options import ProfileConfig
 from pipeline.command.run import console, for_each, run_each, say, warn
@@ -38,7 +35,8 @@ from pipeline.points import tracebacks
 from pipeline.points.choice import each_provider, leading
 from pipeline.points.notation import extent, file_name, label, words
 from pipeline.points.point import Point
-from pipeline.reporting.numbers import number, print_wide
+from pipeline.reporting.numbers import number
+from pipeline.reporting.tables import TextTable
 from pipeline.store import results
 from pipeline.store.credentials import masked
 from pipeline.store.evidence import ProfileRow, committed, joined, read_lines, write_lines
@@ -206,7 +204,7 @@ class Profile:
 
     def show(self, rows: Sequence[ProfileRow]) -> None:
         """Print the table, and a sentence a point."""
-        print_wide(console, table(rows, f"{self.target.title}: a call under torch.profiler"))
+        table(rows, f"{self.target.title}: a call under torch.profiler").print(console)
         for row in rows:
             if row.status == "ok" and row.point is not None:
                 say(f"{name_of(row.point)}: {row.sentence}")
@@ -262,23 +260,22 @@ def name_of(point: Point) -> str:
     return " ".join(filter(None, [label(point), words(point), extent(point)]))
 
 
-def table(rows: Sequence[ProfileRow], title: str) -> Table:
+def table(rows: Sequence[ProfileRow], title: str) -> TextTable:
     """A row a point: a call's launches and times, or the error."""
-    shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    shown.add_column("point", overflow="fold")
-    for name in ("launches", "device us", "host us"):
-        shown.add_column(name, justify="right")
-    shown.add_column("longest", overflow="fold")
+    numbers = ("launches", "device us", "host us")
+    lines = []
     for row in rows:
         longest = next(iter(row.operators), None)
-        shown.add_row(
-            name_of(row.point) if row.point is not None else "",
-            "" if row.launches is None else f"{row.launches:g}",
-            number(row.device_us),
-            number(row.host_us),
-            short(longest.name) if longest else row.sentence,
+        lines.append(
+            [
+                name_of(row.point) if row.point is not None else "",
+                "" if row.launches is None else f"{row.launches:g}",
+                number(row.device_us),
+                number(row.host_us),
+                short(longest.name) if longest else row.sentence,
+            ]
         )
-    return shown
+    return TextTable(title, ("point", *numbers, "longest"), lines, numbers)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rich import box
-from rich.table import Table
-
 from pipeline import ROOT, UserError
 from pipeline.command.options import SanitizeConfig
 from pipeline.command.run import console, run_stage, say, warn
@@ -30,7 +27,7 @@ from pipeline.machine import device
 from pipeline.machine.lock import DeviceLock
 from pipeline.points.notation import file_name
 from pipeline.points.point import Point
-from pipeline.reporting.numbers import print_wide
+from pipeline.reporting.tables import TextTable
 from pipeline.store import commit, results
 from pipeline.store.evidence import read_lines, write_lines
 from pipeline.store.sanitizer import SanitizerRow, sanitizer_path
@@ -161,24 +158,14 @@ class Sanitize:
 
 def show(rows: Sequence[SanitizerRow], title: str) -> None:
     """Print the table, and below it the findings."""
-    shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    shown.add_column("provider")
-    shown.add_column("tool")
-    shown.add_column("problems", overflow="fold")
-    for name in ("points", "errors", "warnings"):
-        shown.add_column(name, justify="right")
+    lines = []
     for row in rows:
-        problems = ", ".join(" ".join(str(value) for value in one.values()) for one in row.problems)
+        problems = ", ".join(" ".join(map(str, one.values())) for one in row.problems)
         counts = ("", "not checked") if row.status == "failed" else (str(row.errors), str(row.warnings))
-        shown.add_row(
-            row.provider,
-            row.tool,
-            problems,
-            str(row.points),
-            *counts,
-            style=None if row.status == "clean" else "yellow",
-        )
-    print_wide(console, shown)
+        lines.append([row.provider, row.tool, problems, str(row.points), *counts])
+    numbers = ("points", "errors", "warnings")
+    bad = [place for place, row in enumerate(rows) if row.status != "clean"]
+    TextTable(title, ("provider", "tool", "problems", *numbers), lines, numbers, strong=bad).print(console)
     for row in rows:
         for line in [*row.findings, *([f"not checked: {row.reason}"] if row.reason else [])]:
             say(f"{row.provider}, {row.tool}: {line}")

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rich import box
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from pipeline.points import notation
+from pipeline.reporting.tables import TextTable
 from pipeline.store.evidence import CodeRow
 
 
@@ -39,65 +35,64 @@ WIDTHS = "loads, stores: instructions on global memory that move 128, 64, 32 and
 THREADS = "256t: threads of a block, where no launch is known the most that the function was compiled for."
 
 
-def table(rows: Sequence[CodeRow], title: str) -> RenderableType:
-    """The programs, each once, and below them the errors."""
-    columns = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    columns.add_column("variant", overflow="fold")
-    for name in ("words", "arch"):
-        columns.add_column(name, no_wrap=True)
-    for name in ("regs", "shared", "spilled", "occup.", "loads", "stores", *COUNTED):
-        columns.add_column(name, justify="right", no_wrap=True)
+def table(rows: Sequence[CodeRow], title: str) -> TextTable:
+    """The programs, each once, and below them the errors. Programs that spill are in bold."""
+    numbers = ("regs", "shared", "spilled", "occup.", "loads", "stores", *COUNTED)
     launched = {row.artifact for row in rows if row.launch_known}
-    seen = set()
+    found: dict[tuple[object, ...], CodeRow] = {}
     for row in rows:
-        if row.mix is None or row.artifact is None or (not row.launch_known and row.artifact in launched):
-            continue
-        identity = (row.artifact, row.threads, row.shared)
-        if identity in seen:
-            continue
-        seen.add(identity)
+        is_shown = row.launch_known or row.artifact not in launched
+        if row.mix is not None and row.artifact is not None and is_shown:
+            found.setdefault((row.artifact, row.threads, row.shared), row)
+    lines = []
+    for row in found.values():
+        assert row.mix is not None, "checked above"
         m = row.mix
-        columns.add_row(
-            Text(label(row)),
-            Text(words(row)),
-            f"sm_{row.architecture}",
-            str(row.registers),
-            str(row.shared),
-            str(spilled(row)),
-            "" if row.occupancy is None else f"{row.occupancy:.0%}",
-            f"{m.global_loads_128}/{m.global_loads_64}/{m.global_loads_32}/{m.global_loads_narrow}",
-            f"{m.global_stores_128}/{m.global_stores_64}/{m.global_stores_32}/{m.global_stores_narrow}",
-            *(str(number) for number in (m.fma, m.special, m.exchanges)),
-            style="yellow" if spilled(row) else None,
+        lines.append(
+            [
+                label(row),
+                words(row),
+                f"sm_{row.architecture}",
+                str(row.registers),
+                str(row.shared),
+                str(spilled(row)),
+                "" if row.occupancy is None else f"{row.occupancy:.0%}",
+                f"{m.global_loads_128}/{m.global_loads_64}/{m.global_loads_32}/{m.global_loads_narrow}",
+                f"{m.global_stores_128}/{m.global_stores_64}/{m.global_stores_32}/{m.global_stores_narrow}",
+                *map(str, (m.fma, m.special, m.exchanges)),
+            ]
         )
     notes = [WIDTHS] + [THREADS] * any(row.language == "cuda" for row in rows)
     notes += [f"{label(row)} {words(row)}: {row.error}" for row in rows if row.error]
-    return Group(columns, *(Text(note) for note in dict.fromkeys(notes)))
+    return TextTable(
+        title,
+        ("variant", "words", "arch", *numbers),
+        lines,
+        numbers,
+        strong=[place for place, row in enumerate(found.values()) if spilled(row)],
+        notes=list(dict.fromkeys(notes)),
+    )
 
 
 NUMBERS = ("registers", "shared", "stack", "threads", "blocks_per_sm", "occupancy", "limited_by")
 
 
-def comparison(a: tuple[str, CodeRow], b: tuple[str, CodeRow]) -> Table:
+def comparison(a: tuple[str, CodeRow], b: tuple[str, CodeRow]) -> TextTable:
     """The numbers in which two rows differ, a line each; equal numbers are named below."""
     title = " against ".join(f"{text} ({_about(row)})" for text, row in (a, b))
-    shown = Table("", title=Text(title), box=box.SIMPLE_HEAD)
-    for text, _ in (a, b):
-        shown.add_column(Text(text), justify="right", overflow="fold")
-    shown.add_column("change", justify="right")
     left, right = (_numbers(row) for _, row in (a, b))
-    equal = []
+    lines, equal = [], []
     for name, one in left.items():
         other = right[name]
         if one == other:
             equal.append(name)
             continue
-        number = isinstance(one, int | float) and isinstance(other, int | float)
         form = "{:.1%}" if name == "occupancy" else "{}"
-        shown.add_row(name, form.format(one), form.format(other), f"{other - one:+.4g}" if number else "")
-    shown.caption = f"the same in both: {', '.join(equal)}" if equal else None
-    shown.caption_justify = "left"
-    return shown
+        is_number = isinstance(one, int | float) and isinstance(other, int | float)
+        lines.append([name, form.format(one), form.format(other), f"{other - one:+.4g}" if is_number else ""])
+    columns = ("number", a[0], b[0], "change")
+    notes = [f"the same in both: {', '.join(equal)}"] if equal else []
+    return TextTable(title, columns, lines, columns[1:], notes=notes)
 
 
 def _about(row: CodeRow) -> str:
