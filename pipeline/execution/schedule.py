@@ -284,10 +284,6 @@ class Agenda:
         self._ahead.submit(found)
         return found
 
-    def give_up(self, provider: str) -> list[Point]:
-        """What searches of a provider that can't be measured would still ask for."""
-        return [] if self.searches is None else self.searches.give_up(provider)
-
     def start(self) -> None:
         """The device begins to measure."""
         if self.searches is not None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
 from kernel_pipeline.loading import Loaded
-from pipeline import UserError
 from pipeline.execution.compile_pool import Ahead, Compilers
 from pipeline.execution.crew import Crew, Report
 from pipeline.execution.identity import Identity
@@ -18,8 +17,6 @@ from pipeline.points.point import Point
 from pipeline.store.ceilings import Canary, Rates
 from pipeline.store.environment import Environment
 from pipeline.timing.settings import TimingSettings
-from pipeline.toolchain import extension
-from pipeline.toolchain.extension import Place
 
 
 class Team(Protocol):
@@ -43,9 +40,8 @@ class Team(Protocol):
     def know(self, canary: Canary | None) -> None:
         """What the graph timer takes off from now on."""
 
-    def build(self, loaded: Loaded, providers: Iterable[str]) -> dict[str, str]:
-        """Build the extensions that providers need, unless that was begun ahead; the reason by provider for
-        those that fail."""
+    def settle(self) -> None:
+        """Wait until nothing is compiled that would disturb the timing."""
 
     def ahead(self, loaded: Loaded) -> Ahead:
         """What compiles a kernel's points before they are measured."""
@@ -97,12 +93,10 @@ class Here:
         for worker in self._workers:
             worker.canary = canary
 
-    def build(self, loaded: Loaded, providers: Iterable[str]) -> dict[str, str]:
-        """Nothing is built here that was not begun ahead. On a CPU all of it ends now: what is timed there
-        shares its cores with no compiler."""
+    def settle(self) -> None:
+        """On a CPU wait for the compilers, which share its cores with the timed points."""
         if self._devices[0].kind == "cpu":
             self._compilers.wait()
-        return {}
 
     def ahead(self, loaded: Loaded) -> Ahead:
         """Compilers on this host, which kernels share."""
@@ -123,17 +117,3 @@ class Here:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._compilers.__exit__(kind, error, trace)
-
-
-def built(loaded: Loaded, providers: Iterable[str]) -> dict[str, str]:
-    """Build on this host the extensions that providers need; the reason by provider for those that fail."""
-    broken = {}
-    for name in sorted(set(providers)):
-        source = loaded.kernel.provider(name).extension
-        if source is None:
-            continue
-        try:
-            extension.build(Place.for_kernel(loaded), [source])
-        except UserError as error:
-            broken[name] = str(error)
-    return broken

@@ -144,18 +144,6 @@ class Searches:
         search = self._of.get(point)
         return None if search is None else search.study.best
 
-    def give_up(self, provider: str) -> list[Point]:
-        """What is left to ask of a provider that can't be measured; a single point of a study that has no
-        number of trials."""
-        with self._lock:
-            found = []
-            for search in self._searches:
-                if search.study.provider == provider:
-                    count = min(1, search.left) if self.budget.trials is None else search.left
-                    found += [search.study.ask() for _ in range(count)]
-                    search.is_over = True
-            return found
-
     def _ask(self, is_ahead: bool, waits: int) -> list[Point]:
         """New points of the first studies that have any left, beside those that wait."""
         found: list[Point] = []

@@ -164,7 +164,7 @@ class KernelSweep:
             return
         total, expected = wanted.total, wanted.expected
         points = wanted.refill(wanted.due)
-        broken = self.build(wanted.examples)
+        self.team.settle()
         self.team.begin()
         ceilings = self.ceilings = self.sidecars.write(self.team)
         if ceilings.is_disturbed:
@@ -186,14 +186,9 @@ class KernelSweep:
         title = f"{self.entry.name} on {self.slug}"
         with Progress(console, title, total, self.bars, self.team.devices) as progress:
             report = partial(self.report, wanted, ceilings, progress)
-            for provider, reason in broken.items():
-                failed = [point for point in points if point.provider == provider]
-                for point in (*failed, *wanted.give_up(provider)):
-                    report(point, Outcome(status="compile_error", error=reason), self.devices[0])
-            sound = [point for point in points if point.provider not in broken]
-            crew = self.team.crew(self.loaded, self.control(wanted.examples), report, self.audited(sound))
+            crew = self.team.crew(self.loaded, self.control(wanted.examples), report, self.audited(points))
             refill = None if wanted.searches is None else wanted.refill
-            schedule = Schedule(sound, self.ahead.futures, self.compiles_itself, crew.size, refill)
+            schedule = Schedule(points, self.ahead.futures, self.compiles_itself, crew.size, refill)
             wanted.start()
             self.steadiness = crew.measure(schedule, expected)
         for provider, change in self.team.changes().items():
@@ -242,13 +237,6 @@ class KernelSweep:
     def compiles_itself(self, point: Point) -> bool:
         """Whether the measuring worker compiles the point."""
         return self.loaded.kernel.provider(point.provider).compiled
-
-    def build(self, points: Sequence[Point]) -> dict[str, str]:
-        """Build the points' extensions; returns the reason of each failed provider."""
-        broken = self.team.build(self.loaded, {point.provider for point in points})
-        for name, reason in broken.items():
-            warn(f"{self.entry.name}/{name} was not built: {reason}")
-        return broken
 
     def measurement(
         self, point: Point, outcome: Outcome, measured_on: device.Device, ceilings: Ceilings

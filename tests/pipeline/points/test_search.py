@@ -187,19 +187,6 @@ def test_trials_and_seconds_end_a_search_whichever_comes_first() -> None:
         assert len(by_time(found, clock, {"tiled": 1.0})) == count
 
 
-def test_a_provider_that_is_given_up_is_asked_for_no_more() -> None:
-    found = searches(trials=6)
-    found.add(grid("broken"), False, {})
-    found.add(grid("sound"), False, {})
-    first = found.refill([])
-    given_up = found.give_up("broken")
-    assert {one.provider for one in given_up} == {"broken"}
-    assert len({*given_up, *first}) == 6
-    for one in (*first, *given_up):
-        found.tell(one, None)
-    assert [one.provider for one in measure(found)] == ["sound"] * 6
-
-
 def test_tpe_begins_with_what_was_fastest_at_the_problem_before() -> None:
     found = searches(trials=24, sampler="tpe")
     for size in (1, 2):
