@@ -1,5 +1,4 @@
-"""Check the accuracy of rows: measure points by fresh workers as sweeps do, and compare with CUPTI's
-durations.
+"""Check the accuracy of rows by fresh workers and by CUPTI's durations.
 
     python -m pipeline.accuracy
     python -m pipeline.accuracy kernel=[square,softmax] points=12

@@ -1,4 +1,4 @@
-"""Stage ``publish``: results and ad-hoc sweeps to MLflow.
+"""Stage ``publish``: publish results and ad-hoc sweeps to MLflow.
 
     python -m pipeline.publish
     python -m pipeline.publish kernel=softmax device=auto
