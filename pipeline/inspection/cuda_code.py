@@ -29,7 +29,7 @@ class CudaCode:
         self.target = target
         self.texts = texts
         self.warn = warn
-        self._libraries: dict[str, CudaLibrary] = {}
+        self._libraries: dict[str, CudaLibrary | UserError] = {}
 
     def bases(self, points: Sequence[Point], *, alone: bool) -> set[Basis]:
         """The bases of the points' rows. Raises UserError as ``rows`` does."""
@@ -53,9 +53,10 @@ class CudaCode:
         of_source = self._by_source(points)
         functions: dict[str, dict[str, list[CudaFunction]]] = {}
         errors: dict[str, UserError] = {}
+        libraries: dict[str, CudaLibrary] = {}
         for source in of_source:
             try:
-                library = self._library(source, alone)
+                libraries[source] = library = self._library(source, alone)
                 functions[source] = {
                     name: self._disassembled(library, name) for name in self._architectures(library)
                 }
@@ -69,7 +70,7 @@ class CudaCode:
             row
             for source, by_architecture in functions.items()
             for architecture, some in by_architecture.items()
-            for row in self._of_functions(self._libraries[source], architecture, some)
+            for row in self._of_functions(libraries[source], architecture, some)
         ]
         if self.target.function and functions and not rows:
             names = dict.fromkeys(
@@ -80,7 +81,7 @@ class CudaCode:
                 f"{', '.join(names)}."
             )
         for source, by_architecture in functions.items():
-            library = self._libraries[source]
+            library = libraries[source]
             if self._is_launched(library):
                 native = by_architecture[str(self.target.native)]
                 called = self._called([(self._key(point), point) for point in of_source[source]], native)
@@ -105,20 +106,29 @@ class CudaCode:
         return self.target.device.kind == "cuda" and self.target.native in self._architectures(library)
 
     def _library(self, source: str, alone: bool) -> CudaLibrary:
-        """The source's library; warns of the architectures that it lacks. Raises UserError if it lacks all of
-        them, or has to be built and can't be."""
+        """The source's library; warns once of the architectures that it lacks. Raises UserError if it lacks
+        all of them, or has to be built and can't be."""
         if source not in self._libraries:
-            if not alone and self.target.device.kind == "cpu":
-                self._expect(source)
-            library = library_of(self.target.loaded, source, self.target.built)
-            missing = [name for name in self.target.architectures if name not in library.architectures]
-            if missing:
-                sentence = not_built(self.target.loaded, source, missing, library.architectures)
-                if len(missing) == len(self.target.architectures):
-                    raise UserError(sentence)
-                self.warn(sentence)
-            self._libraries[source] = library
-        return self._libraries[source]
+            try:
+                self._libraries[source] = self._found(source, alone)
+            except UserError as error:
+                self._libraries[source] = error
+        found = self._libraries[source]
+        if isinstance(found, UserError):
+            raise found
+        return found
+
+    def _found(self, source: str, alone: bool) -> CudaLibrary:
+        if not alone and self.target.device.kind == "cpu":
+            self._expect(source)
+        library = library_of(self.target.loaded, source, self.target.built)
+        missing = [name for name in self.target.architectures if name not in library.architectures]
+        if missing:
+            sentence = not_built(self.target.loaded, source, missing, library.architectures)
+            if len(missing) == len(self.target.architectures):
+                raise UserError(sentence)
+            self.warn(sentence)
+        return library
 
     def _expect(self, source: str) -> None:
         """Raises UserError unless today's source was compiled before, here or by the report."""
