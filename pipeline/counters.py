@@ -27,7 +27,7 @@ from pipeline.execution.compile_pool import Ahead, Compilers
 from pipeline.inspection import ncu
 from pipeline.inspection.ncu import Unavailable
 from pipeline.inspection.ncu_pages import bound, of_points
-from pipeline.inspection.ncu_session import SessionPoints, SessionResult, read, session
+from pipeline.inspection.ncu_session import SessionPoints, SessionResult, session
 from pipeline.inspection.target import KernelTarget
 from pipeline.machine import device
 from pipeline.machine.lock import DeviceLock
@@ -78,10 +78,6 @@ def count(stages: Sequence[Counters]) -> None:
     if not stages:
         return
     config, chosen = stages[0].config, stages[0].target.device
-    if config.report is not None:
-        for stage in stages:
-            stage.take(named_report(config.report))
-        return
     wanted = [stage.session_points for stage in stages]
     points = sum(len(one.points) for one in wanted)
     alone: Sequence[Counters] = []
@@ -128,21 +124,6 @@ def compiling(stages: Sequence[Counters]) -> Iterator[None]:
             ]
         wait(libraries)  # the point's own call raises a failure again
         yield
-
-
-def named_report(report: Path) -> SessionResult:
-    """Read the report of ``report=``. Raises UserError where it can't be read."""
-    if not report.is_file():
-        raise UserError(f"report={report} is not there.")
-    try:
-        return read(ncu.find_ncu(), report)
-    except Unavailable as unavailable:
-        raise UserError(f"{report} can't be read: {unavailable}.") from unavailable
-    except ncu.UnreadableError as error:
-        raise UserError(
-            f"{report} is not a whole report of Nsight Compute's (ncu: {error}): "
-            "name another, or leave report= out to count anew."
-        ) from error
 
 
 class Counters:
@@ -204,9 +185,7 @@ class Counters:
 
     def read_known(self) -> dict[str, list[CounterRow]]:
         """The rows of points that need not be counted again, by key: all kernels of the point were counted,
-        with the sections of the options; a preset with few sections takes any. Empty with ``report=``."""
-        if self.config.report is not None:
-            return {}
+        with the sections of the options; a preset with few sections takes any."""
         found: dict[str, list[CounterRow]] = {}
         for row in read_lines(self.path, CounterRow, warn):
             found.setdefault(str(row.key), []).append(row)
@@ -218,24 +197,16 @@ class Counters:
         }
 
     def take(self, result: SessionResult) -> None:
-        """Make rows of a session's result, and keep the report and this kernel's part of its pages. Raises
-        UserError, with nothing written, where the report of ``report=`` holds none of the points."""
-        named = self.config.report
-        if named is not None and result.found.keys().isdisjoint(self.missing):
-            raise UserError(
-                f"report={named} holds no kernel of these points: it was made on another machine, at "
-                "another commit or for other options, or is cut off; give the options that it was made "
-                "with, or leave report= out to count anew."
-            )
-        place = named or self.folder / f"{digest(sorted(self.missing))[:8]}.ncu-rep"
+        """Make rows of a session's result, and keep the report and this kernel's part of its pages."""
+        place = self.folder / f"{digest(sorted(self.missing))[:8]}.ncu-rep"
         for page, text in result.pages.items():
             kept = of_points(text, self.missing)
             write_atomically(self.folder / f"{place.stem}.{page}.csv", masked(kept).encode())
-        if named is None and result.report is not None:
+        report = None
+        if result.report is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(result.report, place)
-        is_kept = named is None and result.report is not None
-        report = str(place.relative_to(self.config.artifacts)) if is_kept else None
+            report = str(place.relative_to(self.config.artifacts))
         self.made = {}
         for key, one in self.missing.items():
             common = {**self.common(key, one), "tool": result.tool.name, "report": report}
@@ -288,8 +259,7 @@ class Counters:
 
     def forget(self, rows: Sequence[CounterRow]) -> None:
         """Delete this machine's reports that no row names, with their pages."""
-        reports = [*(Path(row.report) for row in rows if row.report), *filter(None, [self.config.report])]
-        named = tuple({f"{path.stem}." for path in reports})
+        named = tuple({f"{Path(row.report).stem}." for row in rows if row.report})
         for path in self.folder.glob("*"):
             if not path.name.startswith(named):
                 path.unlink()

@@ -172,7 +172,6 @@ class CountersConfig(PointsConfig):
 
     device: str
     sets: Sets | None
-    report: Place | None
     timeout_s: float = Field(gt=0)
     artifacts: Place
     wait_s: float | None = Field(ge=0)

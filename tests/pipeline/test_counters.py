@@ -423,25 +423,6 @@ def test_a_provider_that_no_gpu_runs_is_one_sentence(
     )
 
 
-def test_a_foreign_report_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    program = fake(tmp_path)
-    page = f"cat '{PAGES}/recorded.raw.csv'; exit"
-    refusal = "echo '==ERROR== Unknown file format.'; exit 1"
-    program.write_text(program.read_text().replace(page, refusal))
-    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
-    report = tmp_path / "foreign.ncu-rep"
-    report.write_bytes(b"half of a report")
-    command(tmp_path, monkeypatch, "device=cpu", f"report={report}", code=2)
-    assert capsys.readouterr().err == (
-        f"error: {report} is not a whole report of Nsight Compute's (ncu: Unknown file format): "
-        "name another, or leave report= out to count anew.\n"
-    )
-    command(tmp_path, monkeypatch, "device=cpu", "report=nowhere.ncu-rep", code=2)
-    assert capsys.readouterr().err == "error: report=nowhere.ncu-rep is not there.\n"
-
-
 def test_a_page_that_ncu_cant_show_ends_no_stage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_kernels: None
 ) -> None:
@@ -473,48 +454,6 @@ def test_ncu_writes_numbers_in_no_users_way(
     found = ncu_session.read(Ncu(program, (2025, 3)), tmp_path / "any.ncu-rep").found
     assert (tmp_path / "locales").read_text().split() == ["C"]
     assert found[SOFTMAX][0]["duration_us"] == 137.28
-
-
-def test_a_report_that_is_named_is_read_though_all_is_counted(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    on_a_gpu: None,
-    known_as: Callable[[Mapping[str, str]], None],
-) -> None:
-    known_as({"triton_row": LAYERNORM})
-    program = fake(tmp_path)
-    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
-    (first,) = command(tmp_path, monkeypatch, "provider=triton_row")
-    report = tmp_path / "made.before.ncu-rep"
-    report.touch()
-    (second,) = command(tmp_path, monkeypatch, "provider=triton_row", f"report={report}")
-    assert second == {name: value for name, value in first.items() if name != "report"}
-    assert sessions(tmp_path) == 1
-    assert report.exists()
-    kept = {path.name for path in (tmp_path / "artifacts").rglob("*") if path.is_file()}
-    assert kept == {"made.before.raw.csv", "made.before.details.csv"}
-
-
-@pytest.mark.parametrize("cut", [False, True], ids=["of another commit", "cut after its header"])
-def test_a_report_of_other_points_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cut: bool
-) -> None:
-    assert {row["status"] for row in command(tmp_path, monkeypatch, "device=cpu")} == {"unavailable"}
-    capsys.readouterr()
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    program = fake(tmp_path / "tool")
-    if cut:
-        page = f"cat '{PAGES}/recorded.raw.csv'"
-        program.write_text(program.read_text().replace(page, f"head -n 2 '{PAGES}/recorded.raw.csv'"))
-    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
-    report = tmp_path / "tool" / "other.ncu-rep"
-    report.touch()
-    command(tmp_path, monkeypatch, "device=cpu", f"report={report}", code=2)
-    said = capsys.readouterr().err
-    assert said.startswith(f"error: report={report} holds no kernel of these points: it was made on another ")
-    assert said.count("\n") == 1
-    assert before == {path: path.read_bytes() for path in before}
-    assert not list(tmp_path.rglob("*.csv"))
 
 
 def test_where_no_kernel_was_launched_the_rows_say_what_failed(
