@@ -337,14 +337,8 @@ def cells(row: AccuracyRow) -> list[str]:
 def table(rows: Sequence[AccuracyRow], chosen: Device) -> TextTable:
     """A line a point, from short to long."""
     ordered = sorted(rows, key=lambda row: row.us)
-    lines = [[name_of(row.point), *cells(row)] for row in ordered]
+    lines = [[f"{row.point.kernel} {notation.title(row.point)}", *cells(row)] for row in ordered]
     return TextTable(f"accuracy on {chosen.slug}", ("point", *HEADINGS), lines, numbers=HEADINGS[:-1])
-
-
-def name_of(point: Point) -> str:
-    """A point in a table: ``softmax torch bfloat16 4096``."""
-    words = (point.kernel, notation.label(point), notation.words(point), notation.extent(point))
-    return " ".join(filter(None, words))
 
 
 def summary(rows: Sequence[AccuracyRow]) -> Iterator[str]:

@@ -46,7 +46,8 @@ from pipeline.machine.device import Device
 from pipeline.machine.lock import DeviceLock
 from pipeline.points.choice import of_provider
 from pipeline.points.frozen import Record, Values
-from pipeline.points.notation import extent, label, words
+from pipeline.points.notation import extent, label
+from pipeline.points.notation import title as title_of
 from pipeline.points.plan import Target, plan
 from pipeline.points.point import Point
 from pipeline.reporting.numbers import number, print_wide
@@ -225,7 +226,7 @@ def timers_table(rows: Sequence[TimerRow], title: str) -> TextTable:
         if row.cupti_us is not None:
             cupti = f"{row.cupti_us:.4g}", f"{row.median_us / row.cupti_us - 1:+.1%}"
         times = f"{row.median_us:.4g}", f"{row.spread:.2%}", f"{row.cost_ms:.1f}"
-        lines.append([_place(row.point), row.timer, *times, *cupti])
+        lines.append([title_of(row.point), row.timer, *times, *cupti])
     return TextTable(title, ("problem", "timer", *numbers), lines, numbers)
 
 
@@ -238,12 +239,8 @@ def inputs_table(rows: Sequence[InputsRow], title: str) -> TextTable:
         other = normal[row.point]
         times = [*_ratio(row.burst_us, other.burst_us), *_ratio(row.sustained_us, other.sustained_us)]
         state = number(row.sm_clock_mhz), number(row.power_w)
-        lines.append([_place(row.point), row.inputs, *times, *state])
+        lines.append([title_of(row.point), row.inputs, *times, *state])
     return TextTable(title, ("problem", "inputs", *numbers), lines, numbers)
-
-
-def _place(point: Point) -> str:
-    return " ".join(filter(None, [label(point), words(point), extent(point)]))
 
 
 def _ratio(times: tuple[float, ...] | None, others: tuple[float, ...] | None) -> tuple[str, str]:

@@ -33,7 +33,7 @@ from pipeline.machine import device
 from pipeline.machine.lock import DeviceLock
 from pipeline.points.choice import Chosen, best_default_baseline, each_provider
 from pipeline.points.frozen import digest
-from pipeline.points.notation import extent, label, words
+from pipeline.points.notation import title as title_of
 from pipeline.reporting.numbers import number
 from pipeline.reporting.tables import TextTable
 from pipeline.store import results
@@ -288,21 +288,18 @@ def show(rows: Sequence[CounterRow], title: str) -> None:
     if not there:
         return
     numbers = ("us", "memory %", "compute %", "DRAM GB/s", "L2 hit %", "occup. %", "regs", "waves")
-    lines = []
+    lines, sentences = [], []
     for row in there:
+        assert row.point is not None, "every row of counters has a point"
+        point = title_of(row.point)
         figures = (row.memory_throughput_pct, row.compute_throughput_pct, row.dram_gbps, row.l2_hit_pct)
         rest = (row.achieved_occupancy_pct, row.registers, row.waves_per_sm)
         cells = map(number, (row.duration_us, *figures, *rest))
-        lines.append([f"{name_of(row)} ({row.role})", *cells])
+        lines.append([f"{point} ({row.role})", *cells])
+        sentences.append(f"{point}, {row.function or 'no kernel'}: {row.sentence}")
     TextTable(title, ("point", *numbers), lines, numbers).print(console)
-    for row in there:
-        say(f"{name_of(row)}, {row.function or 'no kernel'}: {row.sentence}")
-
-
-def name_of(row: CounterRow) -> str:
-    """A row's point as people write it: ``triton_online 1024x8w float32 4096``."""
-    assert row.point is not None, "every row of counters has a point"
-    return " ".join(filter(None, [label(row.point), words(row.point), extent(row.point)]))
+    for sentence in sentences:
+        say(sentence)
 
 
 if __name__ == "__main__":

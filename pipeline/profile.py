@@ -33,7 +33,8 @@ from pipeline.machine import device
 from pipeline.machine.lock import DeviceLock
 from pipeline.points import tracebacks
 from pipeline.points.choice import each_provider, leading
-from pipeline.points.notation import extent, file_name, label, words
+from pipeline.points.notation import file_name
+from pipeline.points.notation import title as title_of
 from pipeline.points.point import Point
 from pipeline.reporting.numbers import number
 from pipeline.reporting.tables import TextTable
@@ -171,7 +172,7 @@ class Profile:
         )
         flame_path = self.folder / f"{file_name(point)}.svg" if self.config.stacks else None
         if flame_path is not None:
-            picture = flame.svg(json.loads(trace), name_of(point))
+            picture = flame.svg(json.loads(trace), title_of(point))
             write_atomically(flame_path, picture)
         launched = a_call(seen.launches)
         return ProfileRow(
@@ -207,7 +208,7 @@ class Profile:
         table(rows, f"{self.target.title}: a call under torch.profiler").print(console)
         for row in rows:
             if row.status == "ok" and row.point is not None:
-                say(f"{name_of(row.point)}: {row.sentence}")
+                say(f"{title_of(row.point)}: {row.sentence}")
             if row.flame_graph is not None:
                 path = self.config.artifacts / row.flame_graph
                 say(f"Flame graph: {path}")
@@ -255,11 +256,6 @@ def short(name: str) -> str:
     return plain if len(plain) <= 70 else f"{plain[:67]}..."
 
 
-def name_of(point: Point) -> str:
-    """A point as people write it: ``triton_online 1024x8w float32 4096``."""
-    return " ".join(filter(None, [label(point), words(point), extent(point)]))
-
-
 def table(rows: Sequence[ProfileRow], title: str) -> TextTable:
     """A row a point: a call's launches and times, or the error."""
     numbers = ("launches", "device us", "host us")
@@ -268,7 +264,7 @@ def table(rows: Sequence[ProfileRow], title: str) -> TextTable:
         longest = next(iter(row.operators), None)
         lines.append(
             [
-                name_of(row.point) if row.point is not None else "",
+                title_of(row.point) if row.point is not None else "",
                 "" if row.launches is None else f"{row.launches:g}",
                 number(row.device_us),
                 number(row.host_us),

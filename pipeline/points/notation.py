@@ -108,6 +108,11 @@ def _is_default(variable: Variable | None, value: Value, others: Mapping[str, Va
     return value == default
 
 
+def title(point: Point) -> str:
+    """A point in a table: ``triton_online 1024x8w float32 4096``."""
+    return " ".join(filter(None, [label(point), words(point), extent(point)]))
+
+
 def file_name(point: Point) -> str:
     """A point in one word for a file's name: ``triton_online-float32-1024x8w-4096``."""
     parts = [point.provider, words(point), configuration(point), extent(point)]
