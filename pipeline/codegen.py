@@ -60,11 +60,8 @@ def of_kernel(config: CodegenConfig, chosen: device.Device) -> None:
     if not stage.shows_listing and stage.is_done(points, shown):
         say(f"Nothing to compile: {stage.path} is of today's sources, compilers and options.")
         return
-    rows = stage.rows(points, shown)
-    if config.lazily and chosen.kind == "cpu":
-        kept = [row for row in stage.known if row.language != "inductor"]
-        stage.texts.keep(kept)
-        rows = [*kept, *rows]
+    rows = [*stage.kept, *stage.rows(points, shown)]
+    stage.texts.keep(stage.kept)
     write_lines(stage.path, rows)
     stage.texts.remove_others()
     if stage.shows_listing:
@@ -102,14 +99,17 @@ class Codegen:
         )
         self.target.folder.parent.mkdir(parents=True, exist_ok=True)
         self.shows_listing = config.provider is not None and len(config.provider) == 1
-        self.known = read_lines(self.path, CodeRow, lambda sentence: None)  # an unreadable line is made anew
+        self.is_lazy = config.lazily and chosen.kind == "cpu"
+        known = read_lines(self.path, CodeRow, lambda sentence: None)  # an unreadable line is made anew
+        self.kept = [row for row in known if self.is_lazy and row.language != "inductor"]
+        self.known = [row for row in known if row not in self.kept]
         self.texts = Texts(self.target)
         self._cuda = CudaCode(self.target, self.texts, warn)
         self.left_out: list[str] = []
 
     def is_done(self, points: Sequence[Point], shown: Sequence[Point]) -> bool:
-        """Whether the rows of an earlier run are exactly those that this run would make. Their texts may be
-        missing where the rows are in git, which holds no texts."""
+        """Whether an earlier run made exactly the rows of this run. Their texts may be missing where the rows
+        are in git, which holds no texts."""
         launched, cuda = self._by_compiler(points)
         try:
             wanted: set[Basis] = LaunchedCode(self.target, self.texts).bases(launched)
@@ -153,7 +153,7 @@ class Codegen:
             wanted = choice.largest(for_gpus, self.config.pin)
             points = [point for point in points if point.problem in wanted]
         shown = [middle(here, name) for name in names if name in compiled]
-        if self.config.lazily and self.device.kind == "cpu":
+        if self.is_lazy:
             self.left_out = [self._until_asked_for()] if points else []
             return [], [point for point in shown if point is not None]
         self.left_out = of_providers(for_gpus, set(names) - compiled).refusals()
