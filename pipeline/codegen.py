@@ -119,7 +119,8 @@ class Codegen:
         wanted |= {inductor_code.basis(self.target, point) for point in shown}
         if not wanted or wanted != set(map(basis_of, self.known)):
             return False
-        without = [row for row in self.known if not (self.config.artifacts / str(row.artifact)).is_file()]
+        artifacts = self.config.artifacts
+        without = [row for row in self.known if row.artifact and not (artifacts / row.artifact).is_file()]
         return not without or set(without) <= committed(self.path, self.known)
 
     def _by_compiler(self, points: Sequence[Point]) -> tuple[list[Point], list[Point]]:
