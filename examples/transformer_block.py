@@ -26,9 +26,9 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from kernel_pipeline import ops
+from kernel_pipeline.records.settings import TimingSettings
 from pipeline.machine import device
 from pipeline.timing.launch_gap import SecondContext
-from pipeline.timing.settings import TimingSettings
 from pipeline.timing.statistics import quantile
 from pipeline.timing.stopwatch import Stopwatch
 

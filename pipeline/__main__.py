@@ -10,7 +10,7 @@ import os
 import runpy
 import sys
 
-from pipeline import UserError, unknown
+from kernel_pipeline.errors import UserError, unknown
 from pipeline.command import SCRIPT, explanation
 from pipeline.command.errors import fail
 from pipeline.command.words import COMPLETION

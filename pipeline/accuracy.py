@@ -26,10 +26,14 @@ from pathlib import Path
 from statistics import median
 from typing import Literal
 
-from pydantic import ValidationError
-
-from kernel_pipeline import loading
-from pipeline import UserError, as_typed
+from kernel_pipeline import json_lines, loading
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.files import append
+from kernel_pipeline.records.base import Record
+from kernel_pipeline.records.fields import Text
+from kernel_pipeline.records.point import Point
+from kernel_pipeline.records.settings import TimingSettings
+from pipeline import as_typed
 from pipeline.command.options import AccuracyConfig
 from pipeline.command.run import console, run_stage, say, warn
 from pipeline.execution.compile_pool import built
@@ -42,16 +46,11 @@ from pipeline.machine.environment import fingerprint
 from pipeline.machine.lock import DeviceLock
 from pipeline.points import catalog, notation, plan, problems
 from pipeline.points.catalog import Entry
-from pipeline.points.frozen import Record
-from pipeline.points.limits import Text
 from pipeline.points.plan import Target
-from pipeline.points.point import Point
 from pipeline.reporting.numbers import number
 from pipeline.reporting.tables import TextTable
 from pipeline.reporting.terminal import Progress
 from pipeline.store import results
-from pipeline.store.files import append, content
-from pipeline.timing.settings import TimingSettings
 from pipeline.verdicts.sampling import SampledRow, by_provider, sample
 
 SHORTEST_US, LONGEST_US = 1.0, 1e4
@@ -255,7 +254,7 @@ def measured(
                         worker.measure(*switchers[place % len(switchers)])
                     reading = _read(worker, one, keys[one.row.point], kind, number_of)
                     if reading is not None:
-                        append(path, reading.model_dump_json(exclude_defaults=True).encode() + b"\n")
+                        append(path, reading.line())
                         readings[reading.key, kind, number_of] = reading
                     progress.advance(str(one.row.point))
     return list(
@@ -263,14 +262,9 @@ def measured(
     )
 
 
-def read_readings(path: Path) -> Iterator[AccuracyReading]:
-    """The readings of a file, in their order. Skips invalid lines, as a kill leaves one."""
-    if path.exists():
-        for line in content(path).splitlines():
-            try:
-                yield AccuracyReading.model_validate_json(line)
-            except ValidationError:
-                continue
+def read_readings(path: Path) -> list[AccuracyReading]:
+    """The readings of a file, in their order. Lines that are none, as a kill leaves one, are skipped."""
+    return json_lines.read(path, AccuracyReading.from_json, lambda number, line, error: None)
 
 
 def _read(
@@ -280,7 +274,7 @@ def _read(
     where, point = one.entry.loaded.where, one.row.point
     if kind == "stamped":
         stamps = worker.readings(where, point, ("auto",), 1, is_stamped=True).stamped
-        values = {} if stamps is None else stamps.model_dump()
+        values = {} if stamps is None else stamps.to_dict()
         return AccuracyReading(key=key, point=point, kind=kind, worker=number_of, **values)
     outcome = worker.measure(where, point)
     if outcome.timing is None:
@@ -303,9 +297,9 @@ def _row(key: str, point: Point, readings: Sequence[AccuracyReading]) -> Accurac
         point=point,
         times_us=tuple(times),
         switched_us=tuple(one.time_us for one in own if one.kind == "switched" and one.time_us is not None),
-        gross_us=stamps and stamps.gross_us,
-        recorded_us=stamps and stamps.recorded_us,
-        duration_us=stamps and stamps.duration_us,
+        gross_us=None if stamps is None else stamps.gross_us,
+        recorded_us=None if stamps is None else stamps.recorded_us,
+        duration_us=None if stamps is None else stamps.duration_us,
     )
 
 

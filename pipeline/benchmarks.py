@@ -33,7 +33,10 @@ from typing import Any
 
 from rich.table import Table
 
-from pipeline import UserError, unknown
+from kernel_pipeline.errors import UserError, unknown
+from kernel_pipeline.files import write_atomically
+from kernel_pipeline.records.base import Record, Values
+from kernel_pipeline.records.point import Point
 from pipeline.command.options import BenchmarksConfig
 from pipeline.command.run import console, run_stage, say, warn
 from pipeline.command.words import positional
@@ -45,15 +48,12 @@ from pipeline.machine import device
 from pipeline.machine.device import Device
 from pipeline.machine.lock import DeviceLock
 from pipeline.points.choice import of_provider
-from pipeline.points.frozen import Record, Values
 from pipeline.points.notation import extent, label
 from pipeline.points.notation import title as title_of
 from pipeline.points.plan import Target, plan
-from pipeline.points.point import Point
 from pipeline.reporting.numbers import number, print_wide
 from pipeline.reporting.tables import TextTable
 from pipeline.store import results
-from pipeline.store.files import write_atomically
 from pipeline.store.turns import Sustained
 
 TIMERS: tuple[TimerName, ...] = ("graph", "event", "do_bench", "wall", "wall_no_sync")
@@ -128,7 +128,7 @@ def beside_textbook(config: BenchmarksConfig, chosen: Device) -> Table:
     textbook = {
         "where": config.entry.loaded.where,
         "provider": config.provider,
-        "points": [point.model_dump(include={"problem", "parameters"}) for point in planned.points],
+        "points": [point.to_dict(include={"problem", "parameters"}) for point in planned.points],
     }
     sweep = [f"kernel={config.entry.loaded.where}", f"preset={config.preset.name}"]
     sweep += [f"provider={config.provider}", *benchmark.pinned(config.pin)]
@@ -146,7 +146,7 @@ def time_points(config: BenchmarksConfig, chosen: Device) -> None:
     rows: list[Any] = []
     with ExitStack() as stack:
         stack.enter_context(DeviceLock(chosen, config.wait_s, warn))
-        session = Session(chosen, config.timing, config.seed, config.point_timeout_s, output)
+        session = Session(chosen, config.timing.settings, config.seed, config.point_timeout_s, output)
         canary = session.canary
         workers = {kind: stack.enter_context(session.supervisor(values=kind)) for kind in kinds}
         for worker in workers.values():
@@ -161,7 +161,7 @@ def time_points(config: BenchmarksConfig, chosen: Device) -> None:
     table = inputs_table if config.benchmark == "inputs" else timers_table
     table(rows, title).print(console)
     path = output / str(config.benchmark) / config.entry.name / f"{chosen.slug}.json"
-    write_atomically(path, (json.dumps([row.model_dump() for row in rows], indent=1) + "\n").encode())
+    write_atomically(path, (json.dumps([row.to_dict() for row in rows], indent=1) + "\n").encode())
     say(f"Rows: {path}")
 
 
@@ -175,12 +175,12 @@ def by_timers(config: BenchmarksConfig, point: Point, worker: Supervisor) -> lis
         warn(f"{label(point)} at {extent(point)}: {found.error}")
     return [
         TimerRow(
-            **point.model_dump(),
+            **point.to_dict(),
             timer=timer if is_gpu else timed[0].timing.timer,
             median_us=median(times),
             spread=(max(times) - min(times)) / median(times),
             cost_ms=median(one.took_ms for one in timed),
-            cupti_us=found.stamped and found.stamped.duration_us,
+            cupti_us=None if found.stamped is None else found.stamped.duration_us,
         )
         for timer, timed in found.timed.items()
         for times in [[one.timing.median_us for one in timed]]

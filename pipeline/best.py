@@ -19,7 +19,10 @@ from rich import box
 from rich.table import Table
 
 from kernel_pipeline.contract import shown
-from pipeline import UserError, unknown
+from kernel_pipeline.errors import UserError, unknown
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.environment import Environment
+from kernel_pipeline.records.point import Point
 from pipeline.command.options import BestConfig
 from pipeline.command.run import console, run_stage, say, warn
 from pipeline.execution.old_rows import OldRows
@@ -27,15 +30,12 @@ from pipeline.inspection.occupancy import limits_of
 from pipeline.machine import device
 from pipeline.points import notation, plan
 from pipeline.points.catalog import Entry
-from pipeline.points.frozen import Values
-from pipeline.points.point import Point
 from pipeline.points.problems import SIZE, values_of
 from pipeline.reporting import python_call
 from pipeline.reporting.best_choice import NEAR, BestChoice, KernelOnMachine, TimedConfiguration
 from pipeline.reporting.headlines import headline_of
 from pipeline.reporting.numbers import RATES, number, percent, print_wide
 from pipeline.store import results
-from pipeline.store.environment import Environment
 
 MOST = 10
 """Configurations within ``NEAR`` of the best that are named; the others are counted."""

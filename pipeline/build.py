@@ -18,7 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.files import write_atomically
 from pipeline.command.options import BuildConfig
 from pipeline.command.run import console, for_each, run_each, say
 from pipeline.machine import device
@@ -26,7 +27,6 @@ from pipeline.machine.environment import find_cxx, find_nvcc
 from pipeline.machine.torch_install import installed_torch
 from pipeline.reporting.tables import TextTable
 from pipeline.store import results
-from pipeline.store.files import write_atomically
 from pipeline.toolchain import extension, inductor, ninja_build, resources
 from pipeline.toolchain.extension import Place, is_cuda
 from pipeline.toolchain.resources import BuildReport
@@ -150,7 +150,7 @@ def show(config: BuildConfig, chosen: device.Device, built: BuildReport | UserEr
     loaded = config.entry.loaded
     results.asked_for(results.build_path(config.output, loaded.name, chosen.slug))
     path = report_path(config, chosen)
-    write_atomically(path, built.model_dump_json(indent=1).encode() + b"\n")
+    write_atomically(path, built.to_json(indent=1) + b"\n")
     for remark in built.remarks:
         say(remark)
     if built.functions:

@@ -10,6 +10,8 @@ arithmetic. Shares of the ceiling in tables and plots are of these.
 
 from __future__ import annotations
 
+from kernel_pipeline.records.ceilings import DISTURBED
+from kernel_pipeline.records.settings import TimingSettings
 from pipeline.command.options import CeilingsConfig
 from pipeline.command.run import run_stage, say, warn
 from pipeline.execution import sidecar_files
@@ -18,8 +20,6 @@ from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
 from pipeline.machine.lock import DeviceLock
 from pipeline.store import results
-from pipeline.store.ceilings import DISTURBED
-from pipeline.timing.settings import TimingSettings
 
 TIMEOUT_S = 300.0
 """Far more than the measurement takes."""

@@ -17,8 +17,11 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from kernel_pipeline import json_lines
 from kernel_pipeline.contract import Value
-from pipeline import UserError, as_typed
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.point import Point, order
+from pipeline import as_typed
 from pipeline.command.errors import validated
 from pipeline.command.options import CodegenConfig
 from pipeline.command.run import console, for_each, run_each, say, warn
@@ -33,11 +36,10 @@ from pipeline.machine.environment import fingerprint
 from pipeline.points import choice
 from pipeline.points.notation import Variant
 from pipeline.points.plan import Plan, Target, chosen_providers, plan
-from pipeline.points.point import Point, order
 from pipeline.points.problems import SIZE
 from pipeline.reporting.code_table import comparison, table
 from pipeline.store import results
-from pipeline.store.evidence import CodeRow, committed, read_lines, write_lines
+from pipeline.store.evidence import CodeRow, committed, read_lines
 from pipeline.toolchain import resources
 from pipeline.toolchain.extension import WITHOUT_GPU
 
@@ -62,7 +64,7 @@ def of_kernel(config: CodegenConfig, chosen: device.Device) -> None:
         return
     rows = [*stage.kept, *stage.rows(points, shown)]
     stage.texts.keep(stage.kept)
-    write_lines(stage.path, rows)
+    json_lines.write(stage.path, rows)
     stage.texts.remove_others()
     if stage.shows_listing:
         stage.listing(rows)
@@ -81,7 +83,7 @@ class Codegen:
         self.entry = config.entry
         self.loaded = self.entry.loaded
         self.device = chosen
-        identity = Identity(self.loaded, fingerprint(self.device), config.timing, config.seed)
+        identity = Identity(self.loaded, fingerprint(self.device), config.timing.settings, config.seed)
         capability = identity.environment.compute_capability
         self.native = capability and capability.replace(".", "")
         results.asked_for(results.codegen_path(config.output, self.loaded.name, self.device.slug))

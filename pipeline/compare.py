@@ -23,7 +23,9 @@ from datetime import UTC, datetime
 from time import monotonic
 
 from kernel_pipeline import loading
-from pipeline import ROOT, UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.files import write_atomically
+from pipeline import ROOT
 from pipeline.command.options import CompareConfig
 from pipeline.command.run import console, run_stage, say, warn
 from pipeline.execution.session import Session
@@ -35,7 +37,6 @@ from pipeline.reporting.comparison import Compared
 from pipeline.reporting.terminal import Progress
 from pipeline.store import commit, comparisons, results, runs, turns
 from pipeline.store.comparisons import Comparison
-from pipeline.store.files import write_atomically
 from pipeline.store.turns import Turn
 from pipeline.toolchain.extension import WITHOUT_GPU
 from pipeline.verdicts import code, opponents, rounds
@@ -97,7 +98,7 @@ class Compare:
         self.device = chosen
         self.entry = config.entry
         folder = results.folder_for(config.output, chosen.kind)
-        self.session = Session(chosen, config.timing, config.seed, config.point_timeout_s, folder)
+        self.session = Session(chosen, config.timing.settings, config.seed, config.point_timeout_s, folder)
         self.rule = Rule(margin=config.margin, beyond=config.beyond)
         self.a, self.b = (
             (Named(TREE), Named(TREE)) if config.self_test else opponents.both(self.entry, config.a, config.b)
@@ -140,7 +141,7 @@ class Compare:
             where=self.entry.loaded.where,
             preset=config.preset.name,
             device=str(self.device),
-            settings=config.timing,
+            settings=config.timing.settings,
             seed=config.seed,
             providers=(variant.provider,) if variant else config.provider,
             pins={**config.pin, **(variant.pins if variant else {})},
@@ -179,12 +180,12 @@ class Compare:
             if not measured_rounds.lacks():
                 say("Nothing to measure: every round is there. Write remeasure=true to measure again.")
             measured_rounds.hold(
-                self.device, config.timing, config.seed, config.point_timeout_s, ceilings.canary
+                self.device, config.timing.settings, config.seed, config.point_timeout_s, ceilings.canary
             )
         if config.self_test:
             noise = {name: found for name, (found, _) in self._noise(measured_rounds).items()}
-            noted = ceilings.model_copy(update={"noise": {**ceilings.noise, **noise}})
-            write_atomically(self.session.ceilings_path, noted.model_dump_json(indent=2).encode() + b"\n")
+            noted = ceilings.replace(noise={**ceilings.noise, **noise})
+            write_atomically(self.session.ceilings_path, noted.to_json(indent=2) + b"\n")
 
     def explain(self) -> None:
         """Note what the compiler made of the two sides, of each provider that became faster or slower: at its
@@ -220,7 +221,7 @@ class Compare:
             say(line)
         picture = self.path.with_suffix(".svg")
         write_atomically(picture, comparison.plot(rows, self.title, self.config.margin))
-        found = self.found(rows).model_dump_json(indent=2).encode() + b"\n"
+        found = self.found(rows).to_json(indent=2) + b"\n"
         write_atomically(self.path.with_suffix(".json"), found)
         say(f"{monotonic() - self.begin:.1f} s. Every round's samples: {self.path}; the ratios: {picture}.")
 

@@ -20,7 +20,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipeline import UserError
+from kernel_pipeline import json_lines
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.files import write_atomically
+from kernel_pipeline.records.base import digest
+from kernel_pipeline.records.credentials import masked
 from pipeline.command.options import CountersConfig
 from pipeline.command.run import console, for_each, run_each, say, warn
 from pipeline.execution.compile_pool import Ahead, Compilers
@@ -32,14 +36,11 @@ from pipeline.inspection.target import KernelTarget
 from pipeline.machine import device
 from pipeline.machine.lock import DeviceLock
 from pipeline.points.choice import Chosen, best_default_baseline, each_provider
-from pipeline.points.frozen import digest
 from pipeline.points.notation import title as title_of
 from pipeline.reporting.numbers import number
 from pipeline.reporting.tables import TextTable
 from pipeline.store import results
-from pipeline.store.credentials import masked
-from pipeline.store.evidence import CounterRow, ProfileRow, joined, read_lines, write_lines
-from pipeline.store.files import write_atomically
+from pipeline.store.evidence import CounterRow, ProfileRow, joined, read_lines
 
 MOST_LAUNCHES = 8
 """Most kernels of a baseline's call that a first look counts."""
@@ -67,7 +68,9 @@ def run(configs: Sequence[CountersConfig]) -> None:
 def begin(config: CountersConfig, chosen: device.Device) -> Counters | UserError:
     """A kernel's part of the stage, or the mistake that prevents it."""
     try:
-        return Counters(config, KernelTarget(config.entry, chosen, config.timing, config.seed, config.output))
+        return Counters(
+            config, KernelTarget(config.entry, chosen, config.timing.settings, config.seed, config.output)
+        )
     except UserError as error:
         return error
 
@@ -239,12 +242,8 @@ class Counters:
     def end(self) -> None:
         """Write the rows and print them."""
         found = {**self.known, **(self.made or {})}
-        rows = [
-            row.model_copy(update={"role": one.role})
-            for key, one in self.wanted.items()
-            for row in found[key]
-        ]
-        write_lines(self.path, rows)
+        rows = [row.replace(role=one.role) for key, one in self.wanted.items() for row in found[key]]
+        json_lines.write(self.path, rows)
         self.forget(rows)
         if not self.missing:
             reason = (

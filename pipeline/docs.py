@@ -29,12 +29,14 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline import UserError, unknown
+from kernel_pipeline.errors import UserError, unknown
+from kernel_pipeline.files import write_atomically
+from kernel_pipeline.records.ceilings import Ceilings
+from kernel_pipeline.records.point import Point
 from pipeline.command.options import DocsConfig
 from pipeline.command.run import run_stage, say
 from pipeline.points import catalog, notation, problems
 from pipeline.points.catalog import Entry
-from pipeline.points.point import Point
 from pipeline.reporting import gpus, headlines, losses, ranking
 from pipeline.reporting.best import distrust_notes
 from pipeline.reporting.field import HeadToHead, head_to_heads_of_finals, others_of
@@ -42,8 +44,6 @@ from pipeline.reporting.loading import LoadedResults, load, providers
 from pipeline.reporting.numbers import microseconds, number, percent
 from pipeline.reporting.others import Environments, OtherTimes
 from pipeline.reporting.tables import TextTable
-from pipeline.store.ceilings import Ceilings
-from pipeline.store.files import write_atomically
 
 BEGIN = re.compile(r"^<!-- figures: (.*?) *-->$", re.MULTILINE)
 END = "<!-- end -->"
@@ -58,7 +58,7 @@ FINAL = " §"
 """Marks a problem whose providers were measured side by side."""
 
 COMMIT = 7
-"""Digits of a commit that a page shows."""
+"""Rounded of a commit that a page shows."""
 
 
 def run(config: DocsConfig) -> None:

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from rich.table import Table
 
+from kernel_pipeline.files import write_atomically
+from kernel_pipeline.records.environment import UNKEYED
 from pipeline import ROOT
 from pipeline.command.options import EnvironmentConfig
 from pipeline.command.run import console, run_stage, say
@@ -22,8 +24,6 @@ from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
 from pipeline.reporting.numbers import print_wide
 from pipeline.store import results
-from pipeline.store.environment import UNKEYED
-from pipeline.store.files import write_atomically
 
 
 def run(config: EnvironmentConfig) -> None:
@@ -36,9 +36,9 @@ def run(config: EnvironmentConfig) -> None:
         (ROOT / results.CURRENT, UNKEYED),
         (results.environment_path(output, environment.gpu), set[str]()),
     ):
-        write_atomically(path, environment.model_dump_json(indent=2, exclude=without).encode() + b"\n")
+        write_atomically(path, environment.to_json(indent=2, exclude=without) + b"\n")
     table = Table(show_header=False, title=f"{environment.gpu} (environment {environment.digest})")
-    for name, value in environment.model_dump().items():
+    for name, value in environment.to_dict().items():
         table.add_row(name, "–" if value is None else str(value))
     print_wide(console, table)
     say(f"{environment.gpu}, torch {environment.torch}: {results.CURRENT}.")

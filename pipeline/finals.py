@@ -20,7 +20,9 @@ from statistics import geometric_mean
 from time import monotonic
 
 from kernel_pipeline import loading
-from pipeline import UserError, as_typed
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.measurement import Origin
+from pipeline import as_typed
 from pipeline.command.options import FinalsConfig
 from pipeline.command.run import console, run_stage, say, warn
 from pipeline.execution import identity
@@ -39,7 +41,6 @@ from pipeline.reporting.terminal import Progress
 from pipeline.store import commit, finals, provenance, results, turns
 from pipeline.store.finals import Final
 from pipeline.store.provenance import RunProvenance
-from pipeline.store.record import Origin
 from pipeline.store.turns import Turn
 from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Place
@@ -64,7 +65,7 @@ def run(config: FinalsConfig) -> None:
     entries = [catalog.find(name) for name in config.kernel or loading.names()]
     chosen = device.resolve(config.device)
     output = results.folder_for(config.output, chosen.kind)
-    session = Session(chosen, config.timing, config.seed, config.point_timeout_s, output)
+    session = Session(chosen, config.timing.settings, config.seed, config.point_timeout_s, output)
     with DeviceLock(chosen, config.wait_s, warn), session.supervisor(in_turns=True) as first:
         if chosen.kind == "cuda":
             first.launch()  # it imports torch while finalists are chosen
@@ -105,7 +106,9 @@ class Finals:
         missed: list[tuple[Entry, NobodyError]] = []
         for entry in self.entries:
             ledger = results.ledger_path(self.output, entry.name, self.slug)
-            identity = Identity(entry.loaded, self.session.environment, self.config.timing, self.config.seed)
+            identity = Identity(
+                entry.loaded, self.session.environment, self.config.timing.settings, self.config.seed
+            )
             wanted = plan(entry, preset.name, target, written=self.config.workload)
             rows = results.own_rows(ledger, warn)
             closer = preset.closer if self.config.workload is None else "all"
@@ -173,7 +176,7 @@ class Finals:
             try:
                 measured_rounds.hold(
                     self.device,
-                    config.timing,
+                    config.timing.settings,
                     config.seed,
                     config.point_timeout_s,
                     self.session.ceilings.canary,
@@ -235,7 +238,7 @@ class Finals:
     @cached_property
     def provenance(self) -> RunProvenance:
         """What all rows of this run share."""
-        timing, seed, environment = self.config.timing, self.config.seed, self.session.environment
+        timing, seed, environment = self.config.timing.settings, self.config.seed, self.session.environment
         identities = [Identity(entry.loaded, environment, timing, seed) for entry in self.entries]
         for why in identity.unknown_commits(identities):
             warn(why)

@@ -25,13 +25,14 @@ from jinja2 import FileSystemLoader, StrictUndefined
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Value
-from pipeline import UserError, as_typed
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.files import write_atomically
+from pipeline import as_typed
 from pipeline.command.options import NewConfig
 from pipeline.command.run import run_stage, say
 from pipeline.inspection import triton_source
 from pipeline.inspection.triton_source import Argument, TritonFunction
 from pipeline.points.catalog import CONF
-from pipeline.store.files import write_atomically
 
 TEMPLATES = Path(__file__).with_name("kernel_template")
 

@@ -23,7 +23,12 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from pipeline import UserError, as_typed
+from kernel_pipeline import json_lines
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.files import write_atomically
+from kernel_pipeline.records.credentials import masked
+from kernel_pipeline.records.point import Point
+from pipeline import as_typed
 from pipeline.command.options import ProfileConfig
 from pipeline.command.run import console, for_each, run_each, say, warn
 from pipeline.inspection import flame
@@ -35,13 +40,10 @@ from pipeline.points import tracebacks
 from pipeline.points.choice import each_provider, leading
 from pipeline.points.notation import file_name
 from pipeline.points.notation import title as title_of
-from pipeline.points.point import Point
 from pipeline.reporting.numbers import number
 from pipeline.reporting.tables import TextTable
 from pipeline.store import results
-from pipeline.store.credentials import masked
-from pipeline.store.evidence import ProfileRow, committed, joined, read_lines, write_lines
-from pipeline.store.files import write_atomically
+from pipeline.store.evidence import ProfileRow, committed, joined, read_lines
 from pipeline.toolchain import inductor
 
 
@@ -55,7 +57,9 @@ def run(configs: Sequence[ProfileConfig]) -> None:
 def of_kernel(config: ProfileConfig, chosen: device.Device) -> None:
     """Profile the missing points, write rows, tables and traces, and print the sentences."""
     writable(config.tensorboard)
-    stage = Profile(config, KernelTarget(config.entry, chosen, config.timing, config.seed, config.output))
+    stage = Profile(
+        config, KernelTarget(config.entry, chosen, config.timing.settings, config.seed, config.output)
+    )
     points, left_out = stage.target.points(
         config.preset.name, config.pin, config.provider, chosen.kind, config.preset.few
     )
@@ -122,7 +126,7 @@ class Profile:
     ) -> list[ProfileRow]:
         """The rows of the wanted points; profiles the missing ones, and writes each row at once."""
         rows = {key: known[key] for key in wanted if key in known}
-        write_lines(self.path, rows.values())
+        json_lines.write(self.path, rows.values())
         if missing:
             os.environ |= inductor.variables()
             if self.target.device.uuid is not None:
@@ -136,7 +140,7 @@ class Profile:
                 for key, point in missing.items():
                     rows[key] = self.profiled(key, point)
                     rows = {one: rows[one] for one in wanted if one in rows}
-                    write_lines(self.path, rows.values())
+                    json_lines.write(self.path, rows.values())
         return list(rows.values())
 
     def profiled(self, key: str, point: Point) -> ProfileRow:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
 from pipeline.command.options import PublishConfig
 from pipeline.command.run import run_stage, say
 from pipeline.tracking import publisher

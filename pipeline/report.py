@@ -16,7 +16,8 @@ import json
 import sys
 from pathlib import Path
 
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.files import write_atomically
 from pipeline.command.options import ReportConfig
 from pipeline.command.run import console, run_stage, say
 from pipeline.machine import device
@@ -29,7 +30,6 @@ from pipeline.reporting.loading import load
 from pipeline.reporting.overview_plot import overview_plot
 from pipeline.store import comparisons
 from pipeline.store.evidence import load as load_evidence
-from pipeline.store.files import write_atomically
 from pipeline.store.results import asked_for, folder_for, folders_of, inside, machines_first_gpus
 
 FOLDERS = ("data", "metrics", "plots")

@@ -24,12 +24,12 @@ from typing import IO
 
 import yaml
 
+from kernel_pipeline.records.credentials import masked
 from pipeline import ROOT
 from pipeline.command.errors import fail
 from pipeline.reporting import summary
 from pipeline.reporting.terminal import Terminal
 from pipeline.store import dvc_lock
-from pipeline.store.credentials import masked
 from pipeline.store.results import CURRENT, folder_for
 
 LOG = Path("local/repro.log")

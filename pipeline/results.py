@@ -22,7 +22,7 @@ from __future__ import annotations
 import sys
 
 from kernel_pipeline import loading
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
 from pipeline.command.options import ResultsConfig
 from pipeline.command.run import run_stage, say, warn
 from pipeline.command.words import positional

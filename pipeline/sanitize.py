@@ -17,7 +17,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pipeline import ROOT, UserError
+from kernel_pipeline import json_lines
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.point import Point
+from pipeline import ROOT
 from pipeline.command.options import SanitizeConfig
 from pipeline.command.run import console, run_stage, say, warn
 from pipeline.inspection import sanitizer
@@ -26,10 +29,9 @@ from pipeline.inspection.target import KernelTarget
 from pipeline.machine import device
 from pipeline.machine.lock import DeviceLock
 from pipeline.points.notation import file_name
-from pipeline.points.point import Point
 from pipeline.reporting.tables import TextTable
 from pipeline.store import commit, results
-from pipeline.store.evidence import read_lines, write_lines
+from pipeline.store.evidence import read_lines
 from pipeline.store.sanitizer import SanitizerRow, sanitizer_path
 
 LANGUAGES = ("cuda", "triton", "gluon")
@@ -41,7 +43,7 @@ def run(config: SanitizeConfig) -> None:
     chosen = device.resolve(config.device)
     if chosen.kind != "cuda":
         raise UserError("compute-sanitizer needs an NVIDIA GPU: run this command on a host that has one.")
-    target = KernelTarget(config.entry, chosen, config.timing, config.seed, config.output)
+    target = KernelTarget(config.entry, chosen, config.timing.settings, config.seed, config.output)
     stage = Sanitize(config, target, sanitizer.find())
     points, left_out = stage.choose()
     rows = stage.check(points)
@@ -116,8 +118,7 @@ class Sanitize:
             plan, failures = Path(folder, "plan.json"), Path(folder, "failures.json")
             where = self.target.entry.loaded.where
             wanted = [
-                {"where": where, "name": file_name(point), "point": point.model_dump(mode="json")}
-                for point in points
+                {"where": where, "name": file_name(point), "point": point.to_dict()} for point in points
             ]
             plan.write_text(json.dumps({"tool": "sanitizer", "seed": self.config.seed, "points": wanted}))
             command = [sys.executable, "-m", "pipeline.inspection.watched_process", str(plan), str(failures)]
@@ -153,7 +154,7 @@ class Sanitize:
         old = read_lines(self.path, SanitizerRow, warn)
         together = {(row.provider, row.tool): row for row in [*old, *rows] if row.provider in known}
         order = sorted(together, key=lambda key: (known.index(key[0]), key[1]))
-        write_lines(self.path, [together[key] for key in order])
+        json_lines.write(self.path, [together[key] for key in order])
 
 
 def show(rows: Sequence[SanitizerRow], title: str) -> None:

@@ -26,7 +26,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from time import monotonic
 
-from pipeline import ROOT, UserError
+from kernel_pipeline.errors import UserError
+from pipeline import ROOT
 from pipeline.command.options import SweepConfig
 from pipeline.command.run import UnsuccessfulError, console, run_each, say, warn
 from pipeline.execution import controls, debugging, identity
@@ -70,7 +71,7 @@ def here(configs: Sequence[SweepConfig], devices: Sequence[device.Device]) -> tu
             stack.enter_context(DeviceLock(chosen, first.wait_s, warn))
         workers = [
             stack.enter_context(
-                Supervisor(chosen, first.timing, first.seed, first.point_timeout_s, heeds_load=True)
+                Supervisor(chosen, first.timing.settings, first.seed, first.point_timeout_s, heeds_load=True)
             )
             for chosen in devices
         ]

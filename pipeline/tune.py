@@ -23,10 +23,14 @@ from pathlib import Path
 from time import monotonic
 
 from kernel_pipeline import loading
+from kernel_pipeline.errors import UserError, unknown
+from kernel_pipeline.files import write_atomically
 from kernel_pipeline.ops import table
 from kernel_pipeline.ops.table import Table
 from kernel_pipeline.ops.tuned import rule_digest
-from pipeline import UserError, unknown
+from kernel_pipeline.records.environment import UNKEYED, Environment
+from kernel_pipeline.records.measurement import Measurement
+from kernel_pipeline.records.settings import TimingSettings
 from pipeline.command.options import TuneConfig
 from pipeline.command.run import console, run_stage, say, warn
 from pipeline.execution.identity import Identity
@@ -39,10 +43,6 @@ from pipeline.reporting import replays
 from pipeline.reporting.numbers import print_wide
 from pipeline.reporting.summary import tuned_table
 from pipeline.store import finals, provenance, results
-from pipeline.store.environment import UNKEYED, Environment
-from pipeline.store.files import write_atomically
-from pipeline.store.record import Measurement
-from pipeline.timing.settings import TimingSettings
 from pipeline.verdicts import tuning
 
 OF_THE_HOST = {"cpu", "cpu_threads", "platform", "python", "host", "cxx"}
@@ -141,7 +141,7 @@ def _is_current(entry: Entry, row: Measurement, identity: Identity) -> bool:
 
 def _of_table(environment: Environment) -> dict[str, object]:
     left_out = UNKEYED | (OF_THE_HOST if environment.kind == "cuda" else set())
-    fields = environment.model_dump(exclude=left_out)
+    fields = environment.to_dict(exclude=left_out)
     return {name: value for name, value in fields.items() if value not in (None, {})}
 
 

@@ -25,7 +25,13 @@ from pathlib import Path
 from time import monotonic
 
 from kernel_pipeline import loading
-from pipeline import UserError, as_typed, unknown
+from kernel_pipeline.errors import UserError, unknown
+from kernel_pipeline.files import write_atomically
+from kernel_pipeline.records.ceilings import Ceilings
+from kernel_pipeline.records.environment import Environment
+from kernel_pipeline.records.measurement import Outcome
+from kernel_pipeline.records.settings import TimingSettings
+from pipeline import as_typed
 from pipeline.command.options import VerifyConfig
 from pipeline.command.run import console, run_stage, say, warn
 from pipeline.execution.compile_pool import built
@@ -42,11 +48,6 @@ from pipeline.reporting.numbers import number, percent
 from pipeline.reporting.tables import TextTable
 from pipeline.reporting.terminal import Progress
 from pipeline.store import provenance, results, spread
-from pipeline.store.ceilings import Ceilings
-from pipeline.store.environment import Environment
-from pipeline.store.files import write_atomically
-from pipeline.store.record import Outcome
-from pipeline.timing.settings import TimingSettings
 from pipeline.verdicts.sampling import SampledRow, by_provider, sample
 
 
@@ -190,8 +191,8 @@ def note(found: Sequence[RemeasuredRow], ceilings: Ceilings, path: Path) -> None
     if not added:
         say(f"Nothing noted: no duration has {spread.FEWEST} times.")
         return
-    noted = ceilings.model_copy(update={"spread": {**ceilings.spread, **added}})
-    write_atomically(path, noted.model_dump_json(indent=2).encode() + b"\n")
+    noted = ceilings.replace(spread={**ceilings.spread, **added})
+    write_atomically(path, noted.to_json(indent=2) + b"\n")
     say(f"Noted in {path}: {', '.join(f'{100 * one:.2g} % ({name})' for name, one in added.items())}.")
 
 

@@ -15,18 +15,18 @@ from typing import Any, cast
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import ITEM_BYTES, Value, Variable, Work
+from kernel_pipeline.files import write_atomically
+from kernel_pipeline.records.base import Values, digest
+from kernel_pipeline.records.ceilings import Canary, Ceilings, rate
+from kernel_pipeline.records.environment import Environment
+from kernel_pipeline.records.fields import TIME_DIGITS, rounded
+from kernel_pipeline.records.measurement import Measurement, Origin, Outcome, Parts, State, Status, Timing
+from kernel_pipeline.records.point import Point, order
 from pipeline.execution.identity import Identity
 from pipeline.points import problems
-from pipeline.points.frozen import Values, digest
-from pipeline.points.limits import TIME_DIGITS, rounded
-from pipeline.points.point import Point, order
 from pipeline.reporting.headlines import entry_of
 from pipeline.store import finals, provenance, results
-from pipeline.store.ceilings import Canary, Ceilings, rate
-from pipeline.store.environment import Environment
-from pipeline.store.files import write_atomically
 from pipeline.store.finals import Against, Final, written_by
-from pipeline.store.record import Measurement, Origin, Outcome, Parts, State, Status, Timing
 from pipeline.store.rows import encode
 from pipeline.store.runs import Heading, Recorder
 from pipeline.toolchain.resources import BuildReport
@@ -222,11 +222,11 @@ def measurement(
         # An incorrect output was compared too; all that failed earlier were not.
         max_abs_err=1e-7 if right else 3.0 if status == "incorrect" else None,
         max_rel_err=1e-6 if right else 1.0 if status == "incorrect" else None,
-        timing=None if median is None else timing(median).model_copy(update={"cache": cache}),
+        timing=None if median is None else timing(median).replace(cache=cache),
         state=None if median is None else state,
     )
     parts = Parts(
-        point=digest(point.model_dump()),
+        point=digest(point.to_dict()),
         source=source,
         measurement=measurement,
         environment=relevant_environment(kernel, provider, gpu),
@@ -254,7 +254,7 @@ def measurement(
 def fresh(row: Measurement, identity: Identity) -> Measurement:
     """The row under the key that its point has today: one that is not old."""
     parts = identity.parts(row.point)
-    return row.model_copy(update={"parts": parts, "key": parts.key})
+    return row.replace(parts=parts, key=parts.key)
 
 
 def run_id(*shared: object) -> str:
@@ -264,8 +264,8 @@ def run_id(*shared: object) -> str:
 
 def moved(row: Measurement, point: Point) -> Measurement:
     """The same measurement of another point, under that point's key."""
-    parts = row.parts.model_copy(update={"point": digest(point.model_dump())})
-    return row.model_copy(update={"point": point, "parts": parts, "key": parts.key})
+    parts = row.parts.replace(point=digest(point.to_dict()))
+    return row.replace(point=point, parts=parts, key=parts.key)
 
 
 def relevant_environment(kernel: str, provider: str, gpu: str) -> str:
@@ -323,7 +323,7 @@ def grid(
 
 def flat(row: Measurement) -> dict[str, Any]:
     """A row without its nesting: the point's and the outcome's fields, the dimensions, the parameters."""
-    line = row.model_dump(mode="json")
+    line = row.to_dict()
     point, outcome = line["point"], line["outcome"]
     timing, state, rate_ = (part or {} for part in (outcome["timing"], outcome["state"], line["rate"]))
     return {
@@ -360,10 +360,10 @@ def write_results(folder: Path, measurements: Iterable[Measurement]) -> Path:
         write_provenance(path, of_ledger)
         write_atomically(path, b"".join(map(encode, of_ledger)))
         texts = {
-            results.environment_path(folder, gpu): environment(gpu).model_dump_json(indent=2),
-            results.ceilings_path(folder, gpu): ceilings(gpu).model_dump_json(indent=2),
+            results.environment_path(folder, gpu): environment(gpu).to_json(indent=2).decode(),
+            results.ceilings_path(folder, gpu): ceilings(gpu).to_json(indent=2).decode(),
             results.config_path(folder, kernel, gpu): f"kernel: {kernel}\ndevice: auto\n",
-            results.build_path(folder, kernel, gpu): build(kernel).model_dump_json(),
+            results.build_path(folder, kernel, gpu): build(kernel).to_json().decode(),
         }
         for path, text in texts.items():
             write_atomically(path, text.encode() + b"\n")
@@ -407,7 +407,7 @@ def final(
         against=beside,
         power="burst",
         parts=row.parts,
-        origin=row.origin.model_copy(update={"run": run}),
+        origin=row.origin.replace(run=run),
     )
 
 
@@ -427,8 +427,8 @@ def write_record(
     )
     with Recorder(output, heading) as recorder:
         for row in rows:
-            origin = row.origin.model_copy(update={"run": run})
-            recorder.append(row.model_copy(update={"origin": origin}), before)
+            origin = row.origin.replace(run=run)
+            recorder.append(row.replace(origin=origin), before)
         if not killed:
             recorder.finish(lambda row: row.with_noise_floor(0.01))
     return recorder.path

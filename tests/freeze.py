@@ -120,15 +120,15 @@ def plans(out: Path, scratch: Path) -> None:
     """The points of every kernel and preset and the parts of their keys, on both GPUs and a made-up CPU."""
     from kernel_pipeline import loading
     from kernel_pipeline.contract import Gpu
+    from kernel_pipeline.records.environment import Environment
+    from kernel_pipeline.records.settings import TimingSettings
     from pipeline.execution.identity import Identity
     from pipeline.points import catalog
     from pipeline.points.plan import Target, plan
-    from pipeline.store.environment import Environment
-    from pipeline.timing.settings import TimingSettings
 
     recorded = [json.loads((ROOT / f"results/environment/{gpu}.json").read_text()) for gpu in GPUS]
     for fields in [*recorded, recorded[0] | CPU]:
-        environment = Environment.model_validate(fields)
+        environment = Environment.from_dict(fields)
         gpu = Gpu((9, 0), 132, 232448, fields["l2_bytes"]) if fields["kind"] == "cuda" else None
         for kernel in loading.names():
             entry = catalog.find(kernel)
@@ -140,7 +140,7 @@ def plans(out: Path, scratch: Path) -> None:
                 planned = plan(entry, preset, Target(fields["kind"], gpu))
                 for point, workload in planned.workloads.items():
                     parts = identity.parts(point)
-                    lines.append(f"{preset} {workload}: {point} {parts.model_dump_json()} {parts.key}")
+                    lines.append(f"{preset} {workload}: {point} {parts.to_json().decode()} {parts.key}")
                 lines += [f"{preset}: {why}" for why in planned.refusals()]
             (out / f"{fields['gpu']} {kernel}.txt").write_text("".join(f"{line}\n" for line in lines))
 

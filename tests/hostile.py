@@ -12,12 +12,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from pipeline import UserError
-from pipeline.points.frozen import digest
-from pipeline.points.point import Point
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.base import digest
+from kernel_pipeline.records.measurement import Measurement, Parts
+from kernel_pipeline.records.point import Point
 from pipeline.store import provenance
 from pipeline.store.provenance import RunProvenance
-from pipeline.store.record import Measurement, Parts
 from pipeline.store.rows import Reader, UnknownRunError, encode
 from tests import factory
 
@@ -87,8 +87,8 @@ def consistent(line: dict[str, Any]) -> dict[str, Any]:
     try:
         shared = rows_of()[0].parts
         parts = {**line["parts"], "measurement": shared.measurement, "settings": shared.settings}
-        point = Point.model_validate(line["point"])
-        line["key"] = Parts(point=digest(point.model_dump()), **parts).key
+        point = Point.from_dict(line["point"])
+        line["key"] = Parts(point=digest(point.to_dict()), **parts).key
     except (KeyError, TypeError, ValueError):
         pass
     return line

@@ -19,12 +19,12 @@ import pytest
 import yaml
 
 from kernel_pipeline import loading
+from kernel_pipeline.records.measurement import Measurement
+from kernel_pipeline.records.point import Point
 from pipeline import ROOT
 from pipeline.build import build_kernel
 from pipeline.machine import device
-from pipeline.points.point import Point
 from pipeline.store.ledger import read_rows
-from pipeline.store.record import Measurement
 from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Place
 

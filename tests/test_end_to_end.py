@@ -20,13 +20,13 @@ from typing import Any
 import pytest
 
 from kernel_pipeline.contract import Provider
+from kernel_pipeline.records.environment import UNKEYED
+from kernel_pipeline.records.measurement import Measurement
+from kernel_pipeline.records.point import Point
 from pipeline.machine import device
 from pipeline.points import catalog
 from pipeline.points.plan import Target, plan
-from pipeline.points.point import Point
 from pipeline.store import finals, results, turns
-from pipeline.store.environment import UNKEYED
-from pipeline.store.record import Measurement
 from pipeline.store.rows import Reader
 from pipeline.toolchain.resources import BuildReport
 from tests.factory import H200

@@ -85,7 +85,11 @@ def test_a_wheel_holds_the_kernels_under_their_own_name(wheel: Path) -> None:
     }
     assert names >= sources | {"kernel_pipeline/tuned/some-gpu.json"}
     needed = [line for line in told.splitlines() if line.startswith("Requires-Dist:") and "extra" not in line]
-    assert needed == ["Requires-Dist: torch>=2.11", "Requires-Dist: triton>=3.6"]
+    assert needed == [
+        "Requires-Dist: msgspec>=0.20",
+        "Requires-Dist: torch>=2.11",
+        "Requires-Dist: triton>=3.6",
+    ]
 
 
 CALLS = """

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline import ROOT, UserError
+from kernel_pipeline.errors import UserError
+from pipeline import ROOT
 
 SOURCES = ("conf", "kernel_pipeline", "kernels", "pipeline")
 """The folders of the working tree that every host gets."""

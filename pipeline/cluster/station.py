@@ -10,7 +10,15 @@ from pathlib import Path
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Gpu
-from pipeline import ROOT, UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.files import write_atomically
+from kernel_pipeline.records.base import digest
+from kernel_pipeline.records.ceilings import Canary, Rates
+from kernel_pipeline.records.environment import Environment
+from kernel_pipeline.records.measurement import Outcome
+from kernel_pipeline.records.point import Point
+from kernel_pipeline.records.settings import TimingSettings
+from pipeline import ROOT
 from pipeline.execution import controls
 from pipeline.execution.compile_pool import Ahead, Compilers
 from pipeline.execution.controls import Control
@@ -20,14 +28,7 @@ from pipeline.execution.supervisor import Supervisor
 from pipeline.machine import device, environment, lock
 from pipeline.machine.device import Device
 from pipeline.machine.lock import DeviceLock
-from pipeline.points.frozen import digest
-from pipeline.points.point import Point
-from pipeline.store.ceilings import Canary, Rates
-from pipeline.store.environment import Environment
-from pipeline.store.files import write_atomically
-from pipeline.store.record import Outcome
 from pipeline.store.results import LOCAL
-from pipeline.timing.settings import TimingSettings
 
 
 @dataclass(frozen=True)
@@ -172,4 +173,4 @@ def _device(kind: str) -> Device:
     if not found:
         raise UserError("it has no NVIDIA driver, or its GPU is gone.")
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    return found[0].model_copy(update={"index": int(visible)}) if visible.isdigit() else found[0]
+    return found[0].replace(index=int(visible)) if visible.isdigit() else found[0]

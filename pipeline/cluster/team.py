@@ -9,8 +9,11 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, cast
 
+from kernel_pipeline.errors import UserError
 from kernel_pipeline.loading import Loaded
-from pipeline import UserError
+from kernel_pipeline.records.ceilings import Canary, Rates
+from kernel_pipeline.records.point import Point
+from kernel_pipeline.records.settings import TimingSettings
 from pipeline.cluster import engine
 from pipeline.cluster.engine import LostError, Node
 from pipeline.cluster.station import Answer, Assignment, Chunk, Station, StationHost, code_of
@@ -24,9 +27,6 @@ from pipeline.execution.team import Here
 from pipeline.machine.device import Device
 from pipeline.points.catalog import Entry
 from pipeline.points.plan import Target
-from pipeline.points.point import Point
-from pipeline.store.ceilings import Canary, Rates
-from pipeline.timing.settings import TimingSettings
 
 CHUNK = 32
 """Most points of a chunk."""
@@ -64,7 +64,7 @@ class Member:
     changes: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.device = ClusterDevice(**self.host.device.model_dump(), node=self.node.number)
+        self.device = ClusterDevice(**self.host.device.to_dict(), node=self.node.number)
 
     def start(self) -> None:
         """Nothing to start: the station runs."""

@@ -9,13 +9,13 @@ from typing import Any, NoReturn, TypeVar
 
 from pydantic import ValidationError
 
-from pipeline import UserError, unknown
+from kernel_pipeline.errors import UserError, unknown
+from kernel_pipeline.records.credentials import hidden
+from kernel_pipeline.records.fields import visible_lines
 from pipeline.command.words import CHOSEN, CONF, PIN
-from pipeline.points.frozen import Record
-from pipeline.points.limits import visible_lines
-from pipeline.store.credentials import hidden
+from pipeline.points.catalog import Options
 
-C = TypeVar("C", bound=Record)
+C = TypeVar("C", bound=Options)
 
 
 def fail(sentence: str, code: int = 2) -> NoReturn:
@@ -33,7 +33,7 @@ def validated(schema: type[C], values: Any) -> C:
         raise UserError(" ".join(sentences)) from error
 
 
-def _invalid(problem: Any, schema: type[Record]) -> str:
+def _invalid(problem: Any, schema: type[Options]) -> str:
     """The sentence for one of pydantic's errors."""
     path = [part for part in problem["loc"] if isinstance(part, str)]
     name = ".".join(path)
@@ -52,11 +52,11 @@ def _invalid(problem: Any, schema: type[Record]) -> str:
     return f"{name}: {text.rstrip('.')}."
 
 
-def options(schema: type[Record], path: Sequence[str] = ()) -> list[str]:
+def options(schema: type[Options], path: Sequence[str] = ()) -> list[str]:
     """The options of a group of the schema, as they are written on the command line."""
     model: Any = schema
     for part in (*path, ""):
-        if not (isinstance(model, type) and issubclass(model, Record)):
+        if not (isinstance(model, type) and issubclass(model, Options)):
             return []
         if part:
             field = model.model_fields.get(part)
@@ -64,7 +64,7 @@ def options(schema: type[Record], path: Sequence[str] = ()) -> list[str]:
     return [".".join([*path, field.alias or name]) for name, field in model.model_fields.items()]
 
 
-def explain(error: Exception, schema: type[Record], written: Mapping[str, str]) -> str:
+def explain(error: Exception, schema: type[Options], written: Mapping[str, str]) -> str:
     """The sentence for an error of Hydra's. ``written`` maps each word that Hydra got to the user's word."""
     # Help needs no Hydra, and its import takes a third of a second.
     import yaml
@@ -82,7 +82,7 @@ def explain(error: Exception, schema: type[Record], written: Mapping[str, str]) 
     return _from_text(_as_written(str(error)), schema)
 
 
-def _from_text(text: str, schema: type[Record]) -> str:
+def _from_text(text: str, schema: type[Options]) -> str:
     """The sentence for an error that Hydra tells only by its text."""
     if match := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)=(.+)'", text):
         name, value = match.groups()

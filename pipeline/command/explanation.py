@@ -19,13 +19,14 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from pipeline import ROOT, UserError, unknown
+from kernel_pipeline.errors import UserError, unknown
+from kernel_pipeline.records.fields import visible_lines
+from pipeline import ROOT
 from pipeline.command import options as schemas
 from pipeline.command.errors import fail
 from pipeline.command.words import CONF, EXPERIMENT, PIN, choices
 from pipeline.points import catalog
-from pipeline.points.frozen import Record
-from pipeline.points.limits import visible_lines
+from pipeline.points.catalog import Options
 from pipeline.points.plan import describe
 from pipeline.points.problems import SIZE
 
@@ -123,10 +124,10 @@ def of_command(name: str, kernels: Sequence[str] = ()) -> str:
     return "\n\n".join(parts)
 
 
-def schema_of(name: str) -> type[Record]:
+def schema_of(name: str) -> type[Options]:
     """The options of a command."""
     words = BORROWED.get(name, name).split("_")
-    found: type[Record] = getattr(schemas, f"{''.join(map(str.title, words))}Config")
+    found: type[Options] = getattr(schemas, f"{''.join(map(str.title, words))}Config")
     return found
 
 
@@ -147,7 +148,7 @@ def of_kernel(where: str) -> str:
     return "\n".join(lines)
 
 
-def _lines(conf: Path, schema: type[Record]) -> Iterator[str]:
+def _lines(conf: Path, schema: type[Options]) -> Iterator[str]:
     fields = {field.alias or name: field for name, field in schema.model_fields.items()}
     for option in of_file(conf):
         if option.before:
@@ -159,7 +160,7 @@ def _lines(conf: Path, schema: type[Record]) -> Iterator[str]:
             yield from _choices(group)
             continue
         model = fields[group.name].annotation
-        assert isinstance(model, type) and issubclass(model, Record), "a group has options of its own"
+        assert isinstance(model, type) and issubclass(model, Options), "a group has options of its own"
         if len(choices(group.name)) > 1:
             yield from _choices(group)
         if group.name != "preset":

@@ -6,15 +6,14 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
+from kernel_pipeline.records.settings import TimerChoice, TimingSettings
 from pipeline.command.values import Architecture, AsWritten, Pin, Place, Seed, Sets, Several, Some, Tool
 from pipeline.points import catalog
-from pipeline.points.catalog import Entry
+from pipeline.points.catalog import Entry, Options
 from pipeline.points.choice import EVERY, LARGEST
-from pipeline.points.frozen import Record
 from pipeline.points.search import Sampler
 from pipeline.points.searches import SearchBudget
 from pipeline.store.retry import Retry
-from pipeline.timing.settings import TimingSettings
 
 Engine = Literal["ray", "ray-local"]
 """How a cluster is joined or started."""
@@ -26,7 +25,7 @@ FEWEST_ROUNDS = 2
 """One round's ratio has no spread."""
 
 
-class PresetConfig(Record):
+class PresetConfig(Options):
     """conf/preset/NAME.yaml: how much to measure. ``auto`` names the preset for each kind of device.
 
     Finals have ``rounds``, and up to ``most_rounds`` while undecided. Sweeps measure every problem; finals,
@@ -54,7 +53,23 @@ class PresetConfig(Record):
         return LARGEST if self.closer == "largest" else EVERY
 
 
-class TrackingConfig(Record):
+class TimingConfig(Options):
+    """conf/timing/NAME.yaml: ``TimingSettings`` as a command line has them."""
+
+    timer: TimerChoice = "auto"
+    cache: Literal["cold", "hot"] = "cold"
+    stopping: Literal["confidence", "count", "budget"] = "confidence"
+    target_rel_ci: float = Field(default=0.005, gt=0, lt=1)
+    min_samples: int = Field(default=20, ge=3)
+    max_seconds: float = Field(default=0.1, gt=0)
+
+    @property
+    def settings(self) -> TimingSettings:
+        """The settings as measuring code takes them."""
+        return TimingSettings(**self.model_dump())
+
+
+class TrackingConfig(Options):
     """conf/tracking/NAME.yaml: the MLflow store. ``uri`` null is MLFLOW_TRACKING_URI, else the
     repository's SQLite file, or with ``server`` this machine's server. It may hold a password, so it is in no
     kept or printed configuration."""
@@ -71,7 +86,7 @@ class TrackingConfig(Record):
         return self
 
 
-class KernelOptions(Record):
+class KernelOptions(Options):
     """A command about one kernel: its name, or the folder of one outside of the repository."""
 
     kernel: str
@@ -87,7 +102,7 @@ class PointsConfig(KernelOptions):
     its providers' parameters, in place of the YAML's."""
 
     preset: PresetConfig
-    timing: TimingSettings
+    timing: TimingConfig
     provider: Pin[str]
     pin: dict[str, Some] = Field(default_factory=dict)
     output: Place
@@ -191,7 +206,7 @@ class SanitizeConfig(PointsConfig):
     wait_s: float | None = Field(ge=0)
 
 
-class EnvironmentConfig(Record):
+class EnvironmentConfig(Options):
     """conf/environment.yaml."""
 
     device: str
@@ -207,7 +222,7 @@ class BuildConfig(KernelOptions):
     output: Place
 
 
-class CeilingsConfig(Record):
+class CeilingsConfig(Options):
     """conf/ceilings.yaml."""
 
     device: str
@@ -216,7 +231,7 @@ class CeilingsConfig(Record):
     wait_s: float | None = Field(ge=0)
 
 
-class ReportConfig(Record):
+class ReportConfig(Options):
     """conf/report.yaml."""
 
     input: Place
@@ -224,7 +239,7 @@ class ReportConfig(Record):
     device: str
 
 
-class DocsConfig(Record):
+class DocsConfig(Options):
     """conf/docs.yaml."""
 
     input: Place
@@ -232,13 +247,13 @@ class DocsConfig(Record):
     check: bool
 
 
-class FinalsConfig(Record):
+class FinalsConfig(Options):
     """conf/finals.yaml. ``rounds`` and ``most_rounds`` None are the preset's."""
 
     kernel: Pin[str]
     workload: Place | None
     preset: PresetConfig
-    timing: TimingSettings
+    timing: TimingConfig
     device: str
     margin: float = Field(gt=0, lt=1)
     remeasure: bool
@@ -259,7 +274,7 @@ class BestConfig(KernelOptions):
     input: Place
 
 
-class TuneConfig(Record):
+class TuneConfig(Options):
     """conf/tune.yaml. ``gpu`` None is the device's own; of a replay every GPU."""
 
     device: str
@@ -268,7 +283,7 @@ class TuneConfig(Record):
     output: Place
 
 
-class VerifyConfig(Record):
+class VerifyConfig(Options):
     """conf/verify.yaml."""
 
     kernel: Pin[str]
@@ -284,7 +299,7 @@ class VerifyConfig(Record):
     wait_s: float | None = Field(ge=0)
 
 
-class AccuracyConfig(Record):
+class AccuracyConfig(Options):
     """conf/accuracy.yaml."""
 
     kernel: Pin[str]
@@ -320,7 +335,7 @@ class CompareConfig(PointsConfig):
     wait_s: float | None = Field(ge=0)
 
 
-class ResultsConfig(Record):
+class ResultsConfig(Options):
     """conf/results.yaml. ``parts`` are the parts of a key that make a row old."""
 
     action: Literal["merge", "prune"] | None
@@ -337,7 +352,7 @@ def _named(value: Any) -> Any:
     return str(value)
 
 
-class NewConfig(Record):
+class NewConfig(Options):
     """conf/new.yaml."""
 
     kernel: Annotated[str, BeforeValidator(_named)]
@@ -345,7 +360,7 @@ class NewConfig(Record):
     reference: Annotated[str | None, AsWritten()]
 
 
-class PublishConfig(Record):
+class PublishConfig(Options):
     """conf/publish.yaml."""
 
     input: Place | None
@@ -368,7 +383,7 @@ class BenchmarksConfig(KernelOptions):
     work_s: float = Field(ge=0)
     only: Pin[str]
     seed: Seed
-    timing: TimingSettings
+    timing: TimingConfig
     preset: PresetConfig
     device: str
     output: Place

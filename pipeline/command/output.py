@@ -11,7 +11,7 @@ import io
 import os
 import sys
 
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
 
 OTHERS = (errno.EPIPE, errno.EAGAIN)
 """Errors of the reader: it has closed the pipe, or is slow."""

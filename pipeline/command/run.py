@@ -29,7 +29,8 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from kernel_pipeline import loading
-from pipeline import UserError, unknown
+from kernel_pipeline.errors import UserError, unknown
+from kernel_pipeline.records.credentials import withdraw
 from pipeline.command import explanation, interrupt
 from pipeline.command import words as command_words
 from pipeline.command.errors import explain, fail, options, validated
@@ -37,11 +38,9 @@ from pipeline.command.options import KernelOptions, PointsConfig
 from pipeline.command.words import CHOSEN, CONF, EXPERIMENT, PIN, TRACKING_URI, CommandLine
 from pipeline.machine import device
 from pipeline.points import plan
-from pipeline.points.catalog import as_list
-from pipeline.points.frozen import Record
+from pipeline.points.catalog import Options, as_list
 from pipeline.reporting import terminal
 from pipeline.store import commit
-from pipeline.store.credentials import withdraw
 from pipeline.toolchain import inductor
 
 console = terminal.Terminal()
@@ -52,7 +51,7 @@ say = partial(console.print, highlight=False, soft_wrap=True)
 
 warn = partial(say, style="yellow")
 
-C = TypeVar("C", bound=Record)
+C = TypeVar("C", bound=Options)
 
 
 class UnsuccessfulError(Exception):
@@ -128,7 +127,7 @@ def run_each(name: str, schema: type[C], run: Callable[[Sequence[C]], None]) -> 
     _conclude(job, line, jobs if line.launcher else None)
 
 
-def _protect(schema: type[Record]) -> None:
+def _protect(schema: type[Options]) -> None:
     """Before kernels run: keep other accounts from the code that kernels compile to, and kernels from the
     tracker's secrets."""
     if issubclass(schema, PointsConfig):
@@ -292,7 +291,7 @@ def checked(schema: type[C], config: DictConfig, line: CommandLine) -> list[C]:
     return made
 
 
-def _each_kernel(schema: type[Record], names: Any) -> list[dict[str, Any]]:
+def _each_kernel(schema: type[Options], names: Any) -> list[dict[str, Any]]:
     """The options of each kernel, where several are named and the command takes one at a time."""
     field = schema.model_fields.get("kernel")
     # A command without kernels says so itself, and one that takes a list of them gets it.
@@ -321,7 +320,7 @@ def for_each(configs: Sequence[C], do: Callable[[C], None], where: Path) -> None
     say(f"{len(configs)} kernels: {where}.")
 
 
-def check_names(config: Record) -> None:
+def check_names(config: Options) -> None:
     """Raises UserError for an unknown kernel, and for a pin whose name neither the command nor the kernel
     has."""
     pins = getattr(config, PIN, {})
@@ -336,7 +335,7 @@ def check_names(config: Record) -> None:
             raise plan.unknown_name(entry, name, type(config).model_fields)
 
 
-def check_timer(config: Record) -> None:
+def check_timer(config: Options) -> None:
     """Raises UserError for a GPU's timer on a CPU."""
     timing, wanted = getattr(config, "timing", None), getattr(config, "device", None)
     if timing is None or wanted is None or timing.timer == "auto":

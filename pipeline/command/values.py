@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from kernel_pipeline.contract import Value
-from pipeline import unknown
+from kernel_pipeline.errors import unknown
 from pipeline.inspection.ncu import SETS
 from pipeline.inspection.occupancy import LIMITS
 from pipeline.inspection.sanitizer import TOOLS

@@ -16,10 +16,11 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from pipeline import ROOT, UserError, unknown
+from kernel_pipeline.errors import UserError, unknown
+from kernel_pipeline.records.fields import visible
+from pipeline import ROOT
 from pipeline.command.values import LISTED, AsWritten
-from pipeline.points.frozen import Record
-from pipeline.points.limits import visible
+from pipeline.points.catalog import Options
 
 CONF = ROOT / "conf"
 
@@ -57,7 +58,7 @@ class CommandLine:
     launcher: str | None = None
 
 
-def read(words: Sequence[str], schema: type[Record]) -> CommandLine:
+def read(words: Sequence[str], schema: type[Options]) -> CommandLine:
     """Check a command line. Raises UserError. Words of a shell's completion are Hydra's own."""
     if COMPLETION & set(words):
         return CommandLine({word: word for word in words})
@@ -125,7 +126,7 @@ def check(words: Sequence[str]) -> None:
         given[name] = word
 
 
-def launcher_of(words: Sequence[str], schema: type[Record]) -> str | None:
+def launcher_of(words: Sequence[str], schema: type[Options]) -> str | None:
     """The scheduler of a multirun's jobs; None where they run here. Raises UserError for an unknown or
     missing launcher, and for options that no job may have."""
     found = [word.partition("=")[2] for word in words if name_of(word) == LAUNCHER]
@@ -193,7 +194,7 @@ def without_experiments(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return list(dict.fromkeys(found)), others
 
 
-def for_hydra(words: Sequence[str], schema: type[Record]) -> dict[str, str]:
+def for_hydra(words: Sequence[str], schema: type[Options]) -> dict[str, str]:
     """Map each word for Hydra to the user's word.
 
     A name that is no option of the command becomes a pin, where the command takes pins. ``kernel=`` goes
@@ -203,7 +204,7 @@ def for_hydra(words: Sequence[str], schema: type[Record]) -> dict[str, str]:
     return {_for_hydra(word, schema, several): word for word in words}
 
 
-def _for_hydra(word: str, schema: type[Record], several: bool) -> str:
+def _for_hydra(word: str, schema: type[Options], several: bool) -> str:
     name, equals, value = word.partition("=")
     if not equals or word.startswith(("-", "~")):
         return word

@@ -16,7 +16,8 @@ from time import perf_counter
 from rich.table import Table
 
 from kernel_pipeline.contract import Value, shown
-from pipeline import ROOT, UserError
+from kernel_pipeline.errors import UserError
+from pipeline import ROOT
 from pipeline.machine.device import Device
 
 

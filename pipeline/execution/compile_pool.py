@@ -17,14 +17,14 @@ from types import TracebackType
 from typing import Self
 
 from kernel_pipeline.contract import Provider
+from kernel_pipeline.errors import UserError
 from kernel_pipeline.loading import Loaded
-from pipeline import UserError
+from kernel_pipeline.records.credentials import without_tracker
+from kernel_pipeline.records.measurement import Outcome
+from kernel_pipeline.records.point import Point
 from pipeline.execution.protocol import Compiled, Wanted, receive, send
 from pipeline.machine.device import cpu_threads
 from pipeline.machine.reaper import WITHOUT_PLUGINS, under_reaper
-from pipeline.points.point import Point
-from pipeline.store.credentials import without_tracker
-from pipeline.store.record import Outcome
 from pipeline.toolchain import extension, inductor, ninja_build
 from pipeline.toolchain.extension import Place
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from math import ceil
 
+from kernel_pipeline.records.measurement import Measurement
+from kernel_pipeline.records.point import Point
 from pipeline.execution.supervisor import Supervisor
 from pipeline.machine import load
 from pipeline.machine.device import Device
 from pipeline.machine.load import Stolen
-from pipeline.points.point import Point
-from pipeline.store.record import Measurement
 
 INTERVALS = 8
 """Between the control point's measurements on one device, unless there are few points."""
@@ -67,7 +67,7 @@ class Steadiness:
             return row
         if reason := self.doubts.get(row.point):
             state = state.distrusted(reason)
-        state = state.model_copy(update={"neighbours": self.neighbours.get(row.point)})
+        state = state.replace(neighbours=self.neighbours.get(row.point))
         return row.with_state(state).with_noise_floor(self.noise_floor, known)
 
 

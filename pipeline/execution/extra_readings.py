@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from kernel_pipeline.records.ceilings import Canary
+from kernel_pipeline.records.point import Point
 from pipeline.execution.child_process import FailedError
 from pipeline.execution.point_audit import Ask
 from pipeline.execution.protocol import (
@@ -30,8 +32,6 @@ from pipeline.execution.protocol import (
     Timed,
     TimerName,
 )
-from pipeline.points.point import Point
-from pipeline.store.ceilings import Canary
 from pipeline.store.turns import Accuracy, Sustained
 
 

@@ -7,9 +7,9 @@ import re
 import torch
 
 from kernel_pipeline import loading
+from kernel_pipeline.records.measurement import Status
 from pipeline.execution.protocol import Failed
 from pipeline.points import tracebacks
-from pipeline.store.record import Status
 
 
 class FaultyError(Exception):

@@ -15,18 +15,19 @@ import yaml
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Provider
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.base import digest
+from kernel_pipeline.records.environment import Environment
+from kernel_pipeline.records.measurement import Parts
+from kernel_pipeline.records.point import Point
+from kernel_pipeline.records.settings import TimingSettings
 from kernel_pipeline.toolchain import CXX_FLAGS, NVCC_FLAGS
-from pipeline import ROOT, UserError
+from pipeline import ROOT
 from pipeline.execution import versions
 from pipeline.machine.device import Device
 from pipeline.points import closure, cpp_digest, opened
-from pipeline.points.frozen import digest
-from pipeline.points.point import Point
 from pipeline.store import commit, plain_yaml
-from pipeline.store.environment import Environment
 from pipeline.store.provenance import OutsideKernel, RunProvenance, hashed, keyed
-from pipeline.store.record import Parts
-from pipeline.timing.settings import TimingSettings
 from pipeline.toolchain import extension
 
 OUTSIDE = "_kernel"
@@ -70,7 +71,7 @@ class Identity:
     def parts(self, point: Point) -> Parts:
         """What that key is made of. Raises UserError where a provider's source can't be read."""
         return Parts(
-            point=digest(point.model_dump()),
+            point=digest(point.to_dict()),
             source=self.source(point.provider),
             measurement=self.measurement,
             environment=self.relevant_environment(point.provider),
@@ -80,7 +81,7 @@ class Identity:
     @cached_property
     def settings_digest(self) -> str:
         """Of the timing's settings and the seed."""
-        return digest([self.settings.model_dump(), self.seed])
+        return digest([self.settings.to_dict(), self.seed])
 
     @cached_property
     def measurement(self) -> str:
@@ -110,7 +111,7 @@ def settings_beside(ledger: Path) -> tuple[TimingSettings, int] | None:
     where that does not tell."""
     try:
         config = plain_yaml.load(ledger.with_suffix(".yaml").read_text())
-        return TimingSettings.model_validate(config["timing"]), int(config["seed"])
+        return TimingSettings.from_dict(config["timing"]), int(config["seed"])
     except (OSError, KeyError, TypeError, ValueError, yaml.YAMLError):
         return None
 
@@ -243,7 +244,7 @@ def run_here(
         base_image=environment.base_image,
         environment=keyed(environment),
         settings=first.settings_digest,
-        timing=first.settings.model_dump(),
+        timing=first.settings.to_dict(),
         seed=first.seed,
         measurement=first.measurement,
     )

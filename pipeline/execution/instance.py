@@ -14,11 +14,11 @@ import torch
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Provider
 from kernel_pipeline.loading import Tensors, as_tuple
+from kernel_pipeline.records.point import Point
 from pipeline.execution import interpreter, verification
 from pipeline.execution.faults import FaultyError
 from pipeline.execution.protocol import InputValues
 from pipeline.points import problems
-from pipeline.points.point import Point
 from pipeline.timing.stopwatch import Another
 from pipeline.timing.timers import Rotation, checked_outputs
 from pipeline.toolchain import extension

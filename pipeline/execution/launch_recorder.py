@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from kernel_pipeline.records.measurement import Launch
 from pipeline.execution.instance import Instance
-from pipeline.store.record import Launch
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def recorded(instance: Instance) -> Iterator[Callable[[], tuple[Launch, ...] | N
             yield lambda: tuple(found) or None
         finally:
             record(0)
-            found += [Launch.model_validate(one) for one in json.loads(told())]
+            found += [Launch.from_dict(one) for one in json.loads(told())]
     elif instance.provider.language in ("triton", "gluon"):
         with _triton(found):
             yield lambda: tuple(found) or None

@@ -12,10 +12,10 @@ from math import prod
 from typing import Any
 
 from kernel_pipeline.loading import Loaded
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.point import Point
 from pipeline.points import problems
-from pipeline.points.frozen import Values
 from pipeline.points.plan import Plan
-from pipeline.points.point import Point
 
 SMALL = 64
 """A problem that moves less than the memory's bytes over this needs no closer look, for which torch has to be

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pipeline.points.point import Point
+from kernel_pipeline.records.point import Point
 
 
 class StubDriver:

@@ -6,20 +6,21 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Provider
+from kernel_pipeline.records import variables
+from kernel_pipeline.records.base import digest
+from kernel_pipeline.records.environment import Environment
+from kernel_pipeline.records.measurement import Measurement, Parts
+from kernel_pipeline.records.settings import TIMERS, TimingSettings
 from pipeline.execution import identity, versions
 from pipeline.execution.identity import Identity
 from pipeline.points import problems
-from pipeline.points.frozen import digest
-from pipeline.store import provenance, results, variables
-from pipeline.store.environment import Environment
+from pipeline.store import provenance, results
 from pipeline.store.ledger import Ledger
 from pipeline.store.provenance import RunProvenance
-from pipeline.store.record import Measurement, Parts
-from pipeline.timing.settings import TimingSettings
 
 MOST = 6
 """Past this, reasons are counted and not told."""
@@ -62,7 +63,7 @@ def reasons(
         return [without_point(row)]
     now = identity.parts(row.point)
     if any_settings:
-        now = now.model_copy(update={"settings": row.parts.settings})
+        now = now.replace(settings=row.parts.settings)
     provider = identity.loaded.kernel.provider(row.point.provider)
     settings = with_seed(identity.settings, identity.seed)
     return of_parts(row, now, runs.get(row.origin.run), provider, identity.environment, settings)
@@ -75,7 +76,7 @@ def without_point(row: Measurement) -> str:
 
 def with_seed(settings: TimingSettings, seed: int) -> dict[str, Any]:
     """What the settings of a key are made of, by name."""
-    return {**settings.model_dump(), "seed": seed}
+    return {**settings.to_dict(), "seed": seed}
 
 
 def of_parts(
@@ -221,7 +222,7 @@ class Today:
         if "measurement" in old:
             today["measurement"] = versions.measurement(self.kind, timer)
         settings = {} if self.settings is None else with_seed(*self.settings)
-        now = row.parts.model_copy(update=today)
+        now = row.parts.replace(**today)
         return of_parts(row, now, run, provider, self.environment, settings)
 
     def changed(self, row: Measurement) -> list[str]:
@@ -245,7 +246,7 @@ class Today:
     def measurements(self, settings: str) -> set[str]:
         """The versions of the measuring code that may have measured by these settings: one, or where it is
         not known which timer they name, that of each."""
-        timers: Sequence[str] = get_args(TimingSettings.model_fields["timer"].annotation)
+        timers: Sequence[str] = TIMERS
         if self.settings is not None and settings == settings_digest(*self.settings):
             timers = [self.settings[0].timer]
         return {versions.measurement(self.kind, timer) for timer in timers}
@@ -264,4 +265,4 @@ class Today:
 
 def settings_digest(timing: TimingSettings, seed: int) -> str:
     """As ``parts.settings`` of a row."""
-    return digest([timing.model_dump(), seed])
+    return digest([timing.to_dict(), seed])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.store.record import Outcome, Rate
+from kernel_pipeline.records.measurement import Outcome, Rate
 
 MOST_OF_CEILING = {"perf_counter": 6.0}
 MOST_OF_A_GPUS_CEILING = 1.5

@@ -6,8 +6,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from time import perf_counter
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from kernel_pipeline.records.base import Record
+from kernel_pipeline.records.ceilings import Canary
+from kernel_pipeline.records.measurement import Outcome, Timing
+from kernel_pipeline.records.point import Point
+from kernel_pipeline.records.settings import TimingSettings
 from pipeline.execution import audit
 from pipeline.execution.audit import Kind, Outside, Try
 from pipeline.execution.child_process import FailedError
@@ -36,11 +41,6 @@ from pipeline.execution.protocol import (
     Time,
     Timed,
 )
-from pipeline.points.frozen import Record
-from pipeline.points.point import Point
-from pipeline.store.ceilings import Canary
-from pipeline.store.record import Outcome, Timing
-from pipeline.timing.settings import TimingSettings
 
 A = TypeVar("A", bound=Record)
 
@@ -137,8 +137,8 @@ class PointAudit:
             outcome = Outcome(
                 status="incorrect",
                 error=str(wrong),
-                max_abs_err=checked and checked.max_abs_err,
-                max_rel_err=checked and checked.max_rel_err,
+                max_abs_err=None if checked is None else checked.max_abs_err,
+                max_rel_err=None if checked is None else checked.max_rel_err,
             )
         except FailedError as error:
             if error.failed.healthy:
@@ -147,7 +147,7 @@ class PointAudit:
         if outcome.timing is not None and self.ended.replaced:
             names = ", ".join(self.ended.replaced[:3])
             outcome = Outcome(status="incorrect", error=f"replaced {names}, which the timing rests on")
-        return outcome.model_copy(update={"interpreted": interpreted, "any_answer": prepared.any_answer})
+        return outcome.replace(interpreted=interpreted, any_answer=prepared.any_answer)
 
     def _end(self) -> None:
         try:
@@ -159,7 +159,7 @@ class PointAudit:
         self.verifier(Offer(edition=0), Done)
         ran = self._ran(begin, "first call")
         first = self._right(Check(edition=0), "first call")
-        errors = {"max_abs_err": first.max_abs_err, "max_rel_err": first.max_rel_err}
+        errors: dict[str, Any] = {"max_abs_err": first.max_abs_err, "max_rel_err": first.max_rel_err}
         if begin.interpreted or not self.is_known:
             self._try_again(begin, edition_s)
         if begin.interpreted:
@@ -202,7 +202,7 @@ class PointAudit:
             if not is_needed and perf_counter() - started + edition_s > SOON_S[begin.interpreted]:
                 break
             self.verifier(Offer(edition=edition), Done)
-            self._ran(begin.model_copy(update={"again": True}), "on other inputs")
+            self._ran(begin.replace(again=True), "on other inputs")
             self._right(Check(edition=edition), "on other inputs")
 
     def _ran(self, request: Begin | Again, when: str) -> Ran:

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Literal, TypeVar
 
-from pipeline.points.frozen import Record, Values
-from pipeline.points.limits import Microseconds, NotNegative
-from pipeline.points.point import Point
-from pipeline.store.ceilings import Canary
-from pipeline.store.record import Launch, State, Status, Timing
-from pipeline.timing.settings import TimingSettings
+from kernel_pipeline.records.base import Record, Values
+from kernel_pipeline.records.ceilings import Canary
+from kernel_pipeline.records.fields import Microseconds, NotNegative
+from kernel_pipeline.records.measurement import Launch, State, Status, Timing
+from kernel_pipeline.records.point import Point
+from kernel_pipeline.records.settings import TimingSettings
 
 MOST_BYTES = 16 << 20
 """Of a message: many times what the samples of the longest measurement take."""
@@ -45,7 +45,7 @@ class Layout(Record):
 
     def at(self, index: int) -> Layout:
         """The layout of one of several."""
-        return self.model_copy(update={"offset": self.offset + index * self.apart, "apart": 0})
+        return self.replace(offset=self.offset + index * self.apart, apart=0)
 
 
 class Region(Record):
@@ -350,7 +350,7 @@ R = TypeVar("R", bound=Record)
 
 def send(connection: Connection, message: Record) -> None:
     """Send a message. Raises OSError when the other end is gone."""
-    connection.send_bytes(f'{{"{type(message).__name__}":{message.model_dump_json()}}}'.encode())
+    connection.send_bytes(f'{{"{type(message).__name__}":{message.to_json().decode()}}}'.encode())
 
 
 def serve(
@@ -386,6 +386,6 @@ def receive(connection: Connection, *kinds: type[R]) -> R:
     try:
         ((name, body),) = json.loads(text).items()
         kind = {kind.__name__: kind for kind in kinds}[name]
-        return kind.model_validate(body)
+        return kind.from_dict(body)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise OutOfTurnError(f"{text[:60]!r} is not what was asked for") from error

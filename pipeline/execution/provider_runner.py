@@ -13,6 +13,11 @@ from typing import Any, Literal
 import torch
 
 from kernel_pipeline.loading import Tensors
+from kernel_pipeline.records.base import Record
+from kernel_pipeline.records.ceilings import Rates
+from kernel_pipeline.records.fields import SAMPLE_DIGITS, rounded
+from kernel_pipeline.records.measurement import Timing
+from kernel_pipeline.records.settings import TimingSettings
 from pipeline.execution import instance, interpreter, verification
 from pipeline.execution.faults import FaultyError
 from pipeline.execution.files_read import listening
@@ -49,13 +54,8 @@ from pipeline.execution.protocol import (
     Timed,
 )
 from pipeline.execution.shared_memory import SharedMemory, like
-from pipeline.points.frozen import Record
-from pipeline.points.limits import SAMPLE_DIGITS, rounded
-from pipeline.store.ceilings import Rates
-from pipeline.store.record import Timing
 from pipeline.timing import rates
 from pipeline.timing.launch_gap import LaunchGap, SetMode
-from pipeline.timing.settings import TimingSettings
 from pipeline.timing.statistics import quantile, relative_half_width
 from pipeline.timing.stopping import Count
 from pipeline.timing.stopwatch import Another, Stopwatch
@@ -171,7 +171,7 @@ class ProviderRunner:
     def time(self, request: Time) -> Timed:
         """Time the provider."""
         running = self._now
-        self.stopwatch.settings = self.settings.model_copy(update=request.model_dump(exclude_none=True))
+        self.stopwatch.settings = self.settings.replace(**request.to_dict(defaults=False))
         given = tuple(map(apart, running.inputs))
         begin = perf_counter()
         samples, state = self.stopwatch.time(
@@ -300,7 +300,7 @@ class ProviderRunner:
             return found
         # After a release, for what the products leave reserved is no reason to have no room for the canary.
         self.stopwatch.release()
-        return found.model_copy(update={"canary": self.stopwatch.calibrated()})
+        return found.replace(canary=self.stopwatch.calibrated())
 
     def release(self, request: Release) -> Done:
         """Let go of all memory: of what went wrong, nothing shall be left for the next point."""
@@ -396,6 +396,6 @@ def summary(samples: Samples, cache: Literal["cold", "hot"], gap: LaunchGap) -> 
         rel_ci=relative_half_width(ordered),
         n_samples=len(ordered),
         samples_us=tuple(rounded(sample, SAMPLE_DIGITS) for sample in samples.samples_us),
-        canary_us=canary and (round(canary.before_us, 4), round(canary.after_us, 4)),
+        canary_us=None if canary is None else (round(canary.before_us, 4), round(canary.after_us, 4)),
         excess_us=0.0 if canary is None else gap.excess_us(canary),
     )

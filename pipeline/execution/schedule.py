@@ -11,11 +11,11 @@ from itertools import count
 from math import ceil
 from threading import Condition
 
+from kernel_pipeline.records.measurement import Measurement
+from kernel_pipeline.records.point import Point
 from pipeline.execution.compile_pool import Ahead
-from pipeline.points.point import Point
 from pipeline.points.searches import SearchBudget, Searches
 from pipeline.store import retry
-from pipeline.store.record import Measurement
 from pipeline.store.retry import Retry
 
 Refill = Callable[[Sequence[Point]], Sequence[Point]]

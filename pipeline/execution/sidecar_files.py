@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 import yaml
 
+from kernel_pipeline.files import write_atomically
+from kernel_pipeline.records.ceilings import Ceilings, Rates
+from kernel_pipeline.records.environment import Environment
 from pipeline import ROOT
 from pipeline.store import results
-from pipeline.store.ceilings import Ceilings, Rates
-from pipeline.store.environment import Environment
-from pipeline.store.files import write_atomically
 
 
 class Rated(Protocol):
@@ -53,15 +54,17 @@ def measured(worker: Rated, environment: Environment, path: Path) -> Ceilings:
     before = results.read(Ceilings, path) if path.exists() else None
     # What was found of equal kernels and of equal points is no rate, and stays.
     is_same = before is not None and before.environment == environment.of_device
-    kept = {"noise": before.noise, "spread": before.spread} if before is not None and is_same else {}
+    kept: dict[str, Any] = (
+        {"noise": before.noise, "spread": before.spread} if before is not None and is_same else {}
+    )
     ceilings = Ceilings(
         gpu=environment.gpu,
         environment=environment.of_device,
         is_disturbed=is_disturbed,
         **kept,
-        **rates.model_dump(),
+        **msgspec.structs.asdict(rates),
     )
-    write_atomically(path, ceilings.model_dump_json(indent=2).encode() + b"\n")
+    write_atomically(path, ceilings.to_json(indent=2) + b"\n")
     return ceilings
 
 
@@ -83,7 +86,7 @@ class SidecarFiles:
         """Write all of it, the ceilings unless the repository's results have them. Returns the ceilings."""
         environment, configuration = self._described
         self._written = {
-            environment: self._environment.model_dump_json(indent=2).encode() + b"\n",
+            environment: self._environment.to_json(indent=2) + b"\n",
             configuration: yaml.safe_dump(self._options, sort_keys=True).encode(),
         }
         for path, content in self._written.items():

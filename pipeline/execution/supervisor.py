@@ -12,7 +12,14 @@ from time import perf_counter, sleep
 from types import TracebackType
 from typing import Self
 
-from pipeline import ROOT, UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.base import Record, Values
+from kernel_pipeline.records.ceilings import Canary, Rates
+from kernel_pipeline.records.credentials import TRACKER
+from kernel_pipeline.records.measurement import Outcome
+from kernel_pipeline.records.point import Point
+from kernel_pipeline.records.settings import TimingSettings
+from pipeline import ROOT
 from pipeline.execution import extra_readings, files_read
 from pipeline.execution.audit import Audited, Outside, Sight
 from pipeline.execution.child_process import ChildProcess, FailedError, GoneError
@@ -42,13 +49,7 @@ from pipeline.execution.workers import Owner, Workers
 from pipeline.machine import load
 from pipeline.machine.device import Device
 from pipeline.machine.reaper import INTERPRETERS, WITHOUT_PLUGINS
-from pipeline.points.frozen import Record, Values
-from pipeline.points.point import Point
-from pipeline.store.ceilings import Canary, Rates
-from pipeline.store.credentials import TRACKER
-from pipeline.store.record import Outcome
 from pipeline.timing.monitor import Monitor
-from pipeline.timing.settings import TimingSettings
 from pipeline.toolchain import inductor
 
 RATES_TIMEOUT_S = 300.0
@@ -304,7 +305,7 @@ class Supervisor:
         self._audited.took(perf_counter() - begin, examination.audit_s)
         if self._is_here:
             unkeyed = files_read.unkeyed(examination.read, where, point.provider)
-            outcome = outcome.model_copy(update={"unkeyed": unkeyed})
+            outcome = outcome.replace(unkeyed=unkeyed)
         self._replace_changed(point, examination.ended)
         return outcome
 
@@ -378,10 +379,8 @@ class Supervisor:
         if had.delay > MOST_DELAY and self._computes():
             raise FailedError(Failed(status="incorrect", error=OWN))
         seen = {"run_delay": round(had.delay, 4), "involuntary_switches": had.switches}
-        state = timed.state.model_copy(update=seen)
-        return timed.model_copy(
-            update={"state": state if had.delay <= MOST_DELAY else state.distrusted(BUSY)}
-        )
+        state = timed.state.replace(**seen)
+        return timed.replace(state=state if had.delay <= MOST_DELAY else state.distrusted(BUSY))
 
     def _set_mode(self) -> None:
         """Set the mode of the worker's launch gap, by the verifier's work on their GPU."""

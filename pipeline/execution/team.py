@@ -7,16 +7,16 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from kernel_pipeline.loading import Loaded
+from kernel_pipeline.records.ceilings import Canary, Rates
+from kernel_pipeline.records.environment import Environment
+from kernel_pipeline.records.point import Point
+from kernel_pipeline.records.settings import TimingSettings
 from pipeline.execution.compile_pool import Ahead, Compilers
 from pipeline.execution.crew import Crew, Report
 from pipeline.execution.identity import Identity
 from pipeline.execution.supervisor import Supervisor
 from pipeline.machine.device import Device
 from pipeline.machine.environment import fingerprint
-from pipeline.points.point import Point
-from pipeline.store.ceilings import Canary, Rates
-from pipeline.store.environment import Environment
-from pipeline.timing.settings import TimingSettings
 
 
 class Team(Protocol):

@@ -19,10 +19,10 @@ import torch
 
 from kernel_pipeline.contract import Tolerance
 from kernel_pipeline.loading import Tensors, as_tuple
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.point import Point
 from pipeline.execution import instance
 from pipeline.execution.instance import Instance
-from pipeline.points.frozen import Values
-from pipeline.points.point import Point
 
 SEED = 0
 
@@ -36,9 +36,7 @@ def sweep(plan: Mapping[str, Any], device: torch.device, bench: Callable[[Callab
     begin = perf_counter()
     problem: Values | None = None
     for one in plan["points"]:
-        point = Point.model_validate(
-            {"kernel": Path(plan["where"]).name, "provider": plan["provider"], **one}
-        )
+        point = Point.from_dict({"kernel": Path(plan["where"]).name, "provider": plan["provider"], **one})
         found = instance.standalone(plan["where"], point)
         if point.problem != problem:
             problem = point.problem

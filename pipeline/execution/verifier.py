@@ -15,6 +15,7 @@ import torch
 
 from kernel_pipeline import loading
 from kernel_pipeline.loading import Tensors
+from kernel_pipeline.records.base import Record, Values
 from pipeline.execution import instance, verification
 from pipeline.execution.audit import SHOWN
 from pipeline.execution.editions import Case, Edition, answered, case_of, declared_bytes
@@ -42,7 +43,6 @@ from pipeline.execution.protocol import (
 )
 from pipeline.execution.shared_memory import SharedMemory, layouts, memory_available
 from pipeline.points import problems, tracebacks
-from pipeline.points.frozen import Record, Values
 from pipeline.points.problems import values_of
 from pipeline.timing.stopwatch import like_the_first, rolls, shifted, span_of
 from pipeline.timing.timers import spoil_one
@@ -312,7 +312,7 @@ class Verifier:
         found, offset = layouts(inputs, (), sets)
         places, size = layouts((), declared, shown)
         region = self._memory.reserve(offset + size)
-        outputs = tuple(one.model_copy(update={"offset": one.offset + offset}) for one in places)
+        outputs = tuple(one.replace(offset=one.offset + offset) for one in places)
         return Shared(region=region, inputs=tuple(found), outputs=outputs, sets=sets, shown=shown)
 
     def _checked(self, edition: Edition, shared: Shared, number: int, place: int) -> Checked:

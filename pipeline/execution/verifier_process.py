@@ -14,6 +14,7 @@ import torch
 
 from kernel_pipeline import loading
 from kernel_pipeline.loading import Tensors
+from kernel_pipeline.records.base import Record
 from pipeline.execution import verification, verifier
 from pipeline.execution.faults import failed
 from pipeline.execution.protocol import (
@@ -31,7 +32,6 @@ from pipeline.execution.protocol import (
 from pipeline.execution.verifier import Verifier
 from pipeline.machine import torch_install
 from pipeline.machine.reaper import die_with
-from pipeline.points.frozen import Record
 
 CHUNK = 1 << 24
 """Elements looked at at a time; the median is that of no more, evenly spread."""
@@ -60,7 +60,7 @@ class AccuracyVerifier(Verifier):
         if self._case is not None and self._case.loaded != loading.load(address):
             # One problem's case in another form: its key is the same, its inputs are not.
             self.release(Release())
-        return super().prepare(request.model_copy(update={"where": address}))
+        return super().prepare(request.replace(where=address))
 
     def appraise(self, request: MeasureAccuracy) -> AccuracyMeasured:
         """The distance of the outputs from the answer to an edition; they are kept."""

@@ -14,14 +14,16 @@ import sys
 from datetime import date
 from functools import cache
 from pathlib import Path
+from typing import Annotated
 
 import yaml
-from pydantic import Field
+from msgspec import Meta
 
-from pipeline import ROOT, UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.base import Record
+from kernel_pipeline.records.fields import Text
+from pipeline import ROOT
 from pipeline.points import closure
-from pipeline.points.frozen import Record
-from pipeline.points.limits import Text
 
 FILE = Path(__file__).with_suffix(".yaml")
 
@@ -36,7 +38,11 @@ MEASURING = (
 
 NOT_MEASURING = (
     *("pipeline.store", "pipeline.points", "pipeline.machine", "pipeline.toolchain", "pipeline.timing.rates"),
-    *("pipeline.timing.settings", "pipeline.execution.protocol", "pipeline.execution.launch_recorder"),
+    *(
+        "kernel_pipeline.records.settings",
+        "pipeline.execution.protocol",
+        "pipeline.execution.launch_recorder",
+    ),
     *("pipeline.execution.child_process", "pipeline.execution.process_state", "pipeline.execution.workers"),
     *("pipeline.execution.extra_readings", "pipeline.execution.fork_server"),
 )
@@ -73,7 +79,7 @@ class Listed(Record):
 class Version(Record):
     """A version of the code that times and verifies: rows of two versions can't stand for each other."""
 
-    number: int = Field(ge=0)
+    number: Annotated[int, Meta(ge=0)]
     date: date
     change: Text
     digests: tuple[Listed, ...]
@@ -110,7 +116,7 @@ def digest(way: str) -> str:
 @cache
 def known() -> tuple[Version, ...]:
     """The versions that the file lists, the last one last."""
-    return tuple(Version.model_validate(one) for one in yaml.safe_load(FILE.read_text()))
+    return tuple(Version.from_dict(one) for one in yaml.safe_load(FILE.read_text()))
 
 
 def listing(evidence: str) -> str:

@@ -21,7 +21,8 @@ from typing import Self
 from rich import box
 from rich.table import Table
 
-from pipeline import ROOT, UserError
+from kernel_pipeline.errors import UserError
+from pipeline import ROOT
 from pipeline.machine import device
 
 SWEEP = ("pipeline.sweep", "kernel=softmax", "size=1024", "dtype=float32", "tracking=none", "output=results")

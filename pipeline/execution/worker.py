@@ -13,6 +13,8 @@ from time import perf_counter
 
 import torch
 
+from kernel_pipeline.records.base import Record
+from kernel_pipeline.records.fields import SAMPLE_DIGITS, rounded
 from pipeline.execution import provider_runner
 from pipeline.execution.faults import failed
 from pipeline.execution.protocol import (
@@ -40,8 +42,6 @@ from pipeline.execution.protocol import (
 from pipeline.execution.provider_runner import ProviderRunner
 from pipeline.machine import torch_install
 from pipeline.machine.reaper import die_with
-from pipeline.points.frozen import Record
-from pipeline.points.limits import SAMPLE_DIGITS, rounded
 from pipeline.store.turns import Sustained
 from pipeline.timing.launch_gap import SetMode
 from pipeline.timing.monitor import Energy, Monitor, counter
@@ -165,6 +165,6 @@ def main(fd: int, memory: int) -> None:
         try:
             return running.answer(request)
         except Exception as error:
-            return failed(error).model_copy(update={"healthy": healthy(setup.device)})
+            return failed(error).replace(healthy=healthy(setup.device))
 
     serve(connection, answer, *REQUESTS)

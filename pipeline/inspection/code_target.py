@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from kernel_pipeline.contract import Provider
+from kernel_pipeline.files import write_atomically
 from kernel_pipeline.loading import Loaded
+from kernel_pipeline.records.base import digest
+from kernel_pipeline.records.point import Point
 from pipeline.execution.identity import Identity
 from pipeline.inspection.disassembler import Resources, find_tools
 from pipeline.inspection.library import CudaLibrary
@@ -20,10 +23,7 @@ from pipeline.inspection.occupancy import occupancy
 from pipeline.inspection.sources import Sources
 from pipeline.machine.device import Device
 from pipeline.machine.lock import DeviceLock
-from pipeline.points.frozen import digest
-from pipeline.points.point import Point
 from pipeline.store.evidence import CodeRow, Mix, joined
-from pipeline.store.files import write_atomically
 from pipeline.toolchain.resources import BuildReport
 
 READER = 2
@@ -142,7 +142,7 @@ class Texts:
             lines += ["", f"== {kind.upper()}", *part]
         path = self.path(name)
         write_atomically(path, ("\n".join(lines) + "\n").encode())
-        return row.model_copy(update={"artifact": self.below(path)})
+        return row.replace(artifact=self.below(path))
 
     def path(self, name: str) -> Path:
         """The path of the listing with that name."""
@@ -194,7 +194,7 @@ def used(resources: Resources, mix: Mix, architecture: str, threads: int, shared
         "stack": resources.stack,
         "threads": threads,
         "mix": mix,
-        **(limits.model_dump() if limits else {}),
+        **(limits.to_dict() if limits else {}),
     }
 
 

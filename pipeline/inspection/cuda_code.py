@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.files import write_atomically
 from kernel_pipeline.loading import Loaded
-from pipeline import UserError, as_typed
+from kernel_pipeline.records.base import digest
+from kernel_pipeline.records.measurement import Launch
+from kernel_pipeline.records.point import Point
+from pipeline import as_typed
 from pipeline.inspection import code_target, launches
 from pipeline.inspection.code_target import Basis, CodeTarget, Texts, reader, text_names, used
 from pipeline.inspection.library import CudaFunction, CudaLibrary, library_of
 from pipeline.inspection.listing import of_ptx, of_sass
 from pipeline.inspection.sources import Sources
 from pipeline.points import notation
-from pipeline.points.frozen import digest
-from pipeline.points.point import Point
 from pipeline.store.evidence import CodeRow
-from pipeline.store.files import write_atomically
-from pipeline.store.record import Launch
 from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Place
 from pipeline.toolchain.resources import made_today

@@ -8,14 +8,14 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.files import write_atomically
+from kernel_pipeline.records.point import Point
 from pipeline.inspection import code_target, programs
 from pipeline.inspection.code_target import Basis, CodeTarget, Texts, reader
 from pipeline.inspection.sources import Sources
 from pipeline.points import notation
-from pipeline.points.point import Point
 from pipeline.store.evidence import CodeRow
-from pipeline.store.files import write_atomically
 from pipeline.toolchain.inductor import variables
 
 

@@ -14,10 +14,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from kernel_pipeline.records.base import Record
+from kernel_pipeline.records.measurement import Launch
+from kernel_pipeline.records.point import Point
 from pipeline.inspection.library import CudaFunction, known_name
-from pipeline.points.frozen import Record
-from pipeline.points.point import Point
-from pipeline.store.record import Launch
 
 RANGE = "point:"
 """The prefix of the range around a point's calls; the point's key follows."""

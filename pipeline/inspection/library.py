@@ -10,13 +10,14 @@ from functools import cached_property
 from pathlib import Path
 
 from kernel_pipeline import loading
-from pipeline import UserError, as_typed
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.base import digest
+from pipeline import as_typed
 from pipeline.inspection.disassembler import Analysis, find_tools
 from pipeline.inspection.ptx import PtxFunction, parse
 from pipeline.inspection.sass import mix
 from pipeline.inspection.sources import Sources
 from pipeline.machine.environment import find_nvcc
-from pipeline.points.frozen import digest
 from pipeline.store.evidence import Mix
 from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Made, Place
@@ -74,7 +75,7 @@ class CudaLibrary:
     @cached_property
     def digest(self) -> str:
         """A digest of its inputs: the same in every clone, where its bytes may differ."""
-        return digest(self.made.model_dump(mode="json"))
+        return digest(self.made.to_dict())
 
     @cached_property
     def path(self) -> Path:

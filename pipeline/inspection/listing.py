@@ -95,7 +95,7 @@ def heading(row: CodeRow) -> list[str]:
             f"multiprocessor, limited by {row.limited_by}"
             + ("" if row.launch_known else " (without the shared memory that a launch may ask for)")
         )
-    counts = ", ".join(f"{value} {name}" for name, value in mix.model_dump().items() if value)
+    counts = ", ".join(f"{value} {name}" for name, value in mix.to_dict().items() if value)
     lines.append(f"instructions by kind: {counts}")
     return lines
 

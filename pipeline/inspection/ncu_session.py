@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kernel_pipeline.records.point import Point
 from pipeline import ROOT
 from pipeline.inspection import ncu
 from pipeline.inspection.ncu import Ncu, Unavailable
 from pipeline.inspection.ncu_pages import by_point
 from pipeline.machine.device import Device
-from pipeline.points.point import Point
 
 PAGES = ("raw", "details")
 """The pages of a report that rows are made of."""
@@ -60,7 +60,7 @@ def session(
         plan, failures = Path(folder, "plan.json"), Path(folder, "failures.json")
         report = Path(folder, "all.ncu-rep")
         points = [
-            {"where": one.where, "name": key, "point": point.model_dump()}
+            {"where": one.where, "name": key, "point": point.to_dict()}
             for one in wanted
             for key, point in one.points.items()
         ]

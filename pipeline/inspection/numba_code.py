@@ -19,9 +19,9 @@ from pathlib import Path
 from re import search
 from typing import Any
 
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.point import Point
 from pipeline.machine.environment import find_nvcc
-from pipeline.points.point import Point
 
 NO_PTXAS = "neither a CUDA toolkit nor Triton brought ptxas, which assembles what Numba compiles."
 

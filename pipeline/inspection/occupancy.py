@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from math import ceil
 
 from kernel_pipeline.contract import Gpu
-from pipeline.points.frozen import Record
-from pipeline.store.environment import Environment
+from kernel_pipeline.records.base import Record
+from kernel_pipeline.records.environment import Environment
 
 REGISTERS = 65536
 """32-bit registers of a multiprocessor, on every architecture here."""

@@ -16,9 +16,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from kernel_pipeline.files import write_atomically
 from pipeline.inspection.launches import RANGE, DeviceLaunch, calls_of, end, holds, parse, whole
 from pipeline.store.evidence import DeviceKernel, Operator
-from pipeline.store.files import write_atomically
 
 if TYPE_CHECKING:
     from kernel_pipeline.loading import Tensors

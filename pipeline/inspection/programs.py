@@ -17,7 +17,9 @@ from threading import Thread
 from typing import Any
 
 from kernel_pipeline.contract import Gpu
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.base import digest
+from kernel_pipeline.records.point import Point
 from pipeline.execution.compile_server import alike
 from pipeline.execution.offline import compile_for, compile_point, only_compile
 from pipeline.inspection import numba_code
@@ -30,8 +32,6 @@ from pipeline.inspection.sources import Sources
 from pipeline.machine.device import cpu_threads
 from pipeline.machine.reaper import INTERPRETERS, die_with
 from pipeline.points import notation, tracebacks
-from pipeline.points.frozen import digest
-from pipeline.points.point import Point
 from pipeline.store.evidence import CodeRow
 
 FORKS = get_context("forkserver")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
 
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
 from pipeline.machine.environment import SYSTEM_CUDA
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")

@@ -119,7 +119,7 @@ def is_constant_move(instruction: Instruction) -> bool:
 
 def mix(instructions: Iterable[Instruction]) -> Mix:
     """Count instructions by kind."""
-    counts = dict.fromkeys(Mix.model_fields, 0)
+    counts = dict.fromkeys(Mix.__struct_fields__, 0)
     for instruction in instructions:
         counts["instructions"] += 1
         for name in _kinds(instruction):

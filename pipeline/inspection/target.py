@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from kernel_pipeline.records.measurement import Measurement
+from kernel_pipeline.records.point import Point
+from kernel_pipeline.records.settings import TimingSettings
 from pipeline import ROOT
 from pipeline.execution.identity import Identity
 from pipeline.machine import device
@@ -12,10 +15,7 @@ from pipeline.machine.environment import fingerprint
 from pipeline.points import choice
 from pipeline.points.catalog import Entry
 from pipeline.points.plan import Pins, Target, chosen_providers, plan
-from pipeline.points.point import Point
 from pipeline.store import results
-from pipeline.store.record import Measurement
-from pipeline.timing.settings import TimingSettings
 
 
 class KernelTarget:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 from kernel_pipeline.contract import Value
-from pipeline import ROOT, UserError, unknown
+from kernel_pipeline.errors import UserError, unknown
+from pipeline import ROOT
 from pipeline.points.syntax import bound, scope
 
 Role = Literal["input", "output", "elements", "block", "choice", "number"]

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
+from kernel_pipeline.records.point import Point
 from pipeline.execution import instance
 from pipeline.inspection.launches import RANGE
 from pipeline.points import tracebacks
-from pipeline.points.point import Point
 
 
 def main(plan: Path, failures: Path) -> None:
@@ -26,7 +26,7 @@ def main(plan: Path, failures: Path) -> None:
     failed: dict[str, str] = {}
     for one in wanted["points"]:
         try:
-            call(one["where"], one["name"], Point.model_validate(one["point"]), wanted["seed"])
+            call(one["where"], one["name"], Point.from_dict(one["point"]), wanted["seed"])
         except Exception as error:  # a provider may raise anything
             failed[one["name"]] = " ".join(tracebacks.named(error).split())[:500]
             failures.write_text(json.dumps(failed))

@@ -16,9 +16,9 @@ from typing import Literal
 import pynvml
 
 from kernel_pipeline.contract import Gpu
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.base import Record
 from pipeline.machine import attributes
-from pipeline.points.frozen import Record
 
 
 class Device(Record):
@@ -100,7 +100,7 @@ def gpus() -> list[Device]:
         if not match:
             break  # CUDA too ignores an unknown device and all behind it
         chosen += match
-    return [gpu.model_copy(update={"index": i}) for i, gpu in enumerate(chosen)]
+    return [gpu.replace(index=i) for i, gpu in enumerate(chosen)]
 
 
 def cpu() -> Device:

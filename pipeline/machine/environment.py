@@ -13,14 +13,14 @@ from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-from kernel_pipeline import toolchain
+from kernel_pipeline import files, toolchain
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.files import write_atomically
+from kernel_pipeline.records import variables
+from kernel_pipeline.records.environment import Environment
 from kernel_pipeline.toolchain import SYSTEM_CUDA, Cxx, NoCompilerError, Nvcc, demangle
-from pipeline import UserError
 from pipeline.machine.device import Device, capabilities, cpu, cpu_threads, driver_facts_of
 from pipeline.machine.torch_install import installed_torch
-from pipeline.store import files, variables
-from pipeline.store.environment import Environment
-from pipeline.store.files import write_atomically
 from pipeline.store.results import LOCAL
 
 __all__ = ["SYSTEM_CUDA", "Cxx", "Nvcc", "demangle", "find_cxx", "find_nvcc"]
@@ -102,8 +102,8 @@ def name_unlisted(found: Mapping[str, str]) -> None:
         if not variables.is_listed(name) and name not in met:
             print(
                 f"warning: {name}={found[name]} is in the key of what is measured, for it may change code or "
-                "speed. If it does not, add its name to IGNORED in pipeline/store/variables.py, else to "
-                "COUNTED.",
+                "speed. If it does not, add its name to IGNORED in kernel_pipeline/records/variables.py, "
+                "else to COUNTED.",
                 file=sys.stderr,
             )
             with suppress(UserError):  # a checkout that can't be written to is warned again

@@ -15,9 +15,9 @@ from time import monotonic, sleep
 from types import TracebackType
 from typing import IO, Self
 
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.fields import visible
 from pipeline.machine.device import Device
-from pipeline.points.limits import visible
 
 
 def own_folder(path: Path, mend: str) -> Path:

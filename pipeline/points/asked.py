@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from kernel_pipeline.records.point import Point
 from pipeline.points.catalog import Entry
 from pipeline.points.plan import Pins, checked_pins
-from pipeline.points.point import Point
 from pipeline.points.problems import SIZE
 
 

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import yaml
-from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    ValidationError,
+)
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import ContractError, Kernel, Value, Variable
-from pipeline import ROOT, UserError, unknown
+from kernel_pipeline.errors import UserError, unknown
+from kernel_pipeline.records.fields import NAME
+from pipeline import ROOT
 from pipeline.points import tracebacks
-from pipeline.points.frozen import Record
-from pipeline.points.limits import NAME, Name
 
 CONF = ROOT / "conf" / "kernel"
+
+# For plugins, which nothing here has, Pydantic would read a file of each package that is installed.
+os.environ["PYDANTIC_DISABLE_PLUGINS"] = "1"
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's, which is faster, where PyYAML was built with it."""
@@ -59,7 +72,17 @@ Some = Annotated[tuple[Value, ...], BeforeValidator(as_list), Field(min_length=1
 """One value or a list of them."""
 
 
-class Workload(Record):
+Headline = Literal["gbps", "tflops"]
+"""What people compare of a kernel."""
+
+
+class Options(BaseModel):
+    """Base of what people write in YAML and on command lines: frozen, and nothing unknown gets in."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
+
+
+class Workload(Options):
     """A named family of problems: the product of its lists of values, by dimension.
 
     ``size`` stands for the kernel's size dimensions, which lists of their own override. ``problems`` are
@@ -73,7 +96,7 @@ class Workload(Record):
     x: str
     size: Some | None = None
     problems: tuple[dict[str, Value], ...] | None = None
-    headline: Literal["gbps", "tflops"] | None = None
+    headline: Headline | None = None
     held_out: bool = False
     """Measured like others; but finals dispatch its problems as if nobody had measured them."""
 
@@ -107,7 +130,7 @@ def several(told: Configurations) -> tuple[Lists, ...]:
     return (told,) if isinstance(told, dict) else told if isinstance(told, tuple) else ()
 
 
-class Group(Record):
+class Group(Options):
     """Workloads, and the configurations in which a preset measures them, by provider; ``*`` are the
     others. Providers that are named in ``without`` are measured there only when somebody asks for them."""
 
@@ -123,10 +146,10 @@ class Group(Record):
         return dict(self.__pydantic_extra__ or {})
 
 
-class KernelConfig(Record):
+class KernelConfig(Options):
     """A kernel's YAML: its workloads, and for each preset the groups of them that it measures."""
 
-    workloads: dict[Name, Workload]
+    workloads: dict[Annotated[str, StringConstraints(pattern=f"^{NAME}$", max_length=100)], Workload]
     presets: dict[
         str,
         Annotated[tuple[Group, ...], BeforeValidator(as_list), Field(min_length=1)],
@@ -157,10 +180,10 @@ class Entry:
         told = self.config.workloads.get(workload)
         return self.loaded.kernel.size[0] if told is None or told.x == "size" else told.x
 
-    def headline(self, workload: str) -> str:
+    def headline(self, workload: str) -> Headline:
         """What people compare of a workload: ``gbps`` or ``tflops``."""
         told = self.config.workloads.get(workload)
-        return (told and told.headline) or self.loaded.kernel.headline
+        return (told and told.headline) or cast(Headline, self.loaded.kernel.headline)
 
 
 def find(where: str) -> Entry:

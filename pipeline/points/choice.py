@@ -9,10 +9,12 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from kernel_pipeline.contract import Kernel, Value, Variable
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.measurement import Measurement
+from kernel_pipeline.records.point import Point, order
 from pipeline.points import problems
 from pipeline.points.catalog import Entry
-from pipeline.points.frozen import Values
 from pipeline.points.plan import (
     Pins,
     Plan,
@@ -22,9 +24,7 @@ from pipeline.points.plan import (
     configurations,
     unavailable,
 )
-from pipeline.points.point import Point, order
 from pipeline.points.problems import SIZE, identity_of
-from pipeline.store.record import Measurement
 
 T = TypeVar("T")
 

@@ -9,9 +9,9 @@ from functools import cache
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Kernel, Value, Variable, shown
-from pipeline import UserError, unknown
+from kernel_pipeline.errors import UserError, unknown
+from kernel_pipeline.records.point import Point
 from pipeline.points.catalog import Entry
-from pipeline.points.point import Point
 
 JOIN = "x"
 """What stands between two short values."""

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from kernel_pipeline.contract import Gpu, Kernel, Provider, Value, Variable, shown
-from pipeline import UserError, unknown
+from kernel_pipeline.errors import UserError, unknown
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.point import Point
 from pipeline.points import problems, tracebacks
 from pipeline.points import written as written_problems
 from pipeline.points.catalog import Configurations, Entry, several
-from pipeline.points.frozen import Values
-from pipeline.points.point import Point
 from pipeline.points.problems import SIZE, identity_of, values_of
 
 Pins = Mapping[str, Sequence[Value]]

@@ -8,10 +8,10 @@ from itertools import product
 from typing import Any
 
 from kernel_pipeline.contract import Kernel, Value, Variable, variables
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.point import Point
 from pipeline.points.catalog import Entry, Workload
-from pipeline.points.frozen import Values
-from pipeline.points.point import Point
 
 SIZE = "size"
 """What stands for a kernel's size dimensions together."""

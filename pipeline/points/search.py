@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from kernel_pipeline.contract import Value
-from pipeline.points.frozen import Values, digest
-from pipeline.points.point import Point
+from kernel_pipeline.records.base import Values, digest
+from kernel_pipeline.records.point import Point
 
 if TYPE_CHECKING:
     from optuna import Trial
@@ -44,7 +44,7 @@ class Study:
         self.best: tuple[Point, float] | None = None
         self._points = points
         self._sampler = sampler
-        self._seed = digest([seed, points[0].model_dump(exclude={"parameters"})])
+        self._seed = digest([seed, points[0].to_dict(exclude={"parameters"})])
         order = random.Random(self._seed).sample(range(self.size), self.size)
         self._untried = dict.fromkeys(points[index] for index in order)
         self._pending: dict[Point, None] = {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from threading import Lock
 from time import monotonic
 
-from pipeline.points.point import Point
+from kernel_pipeline.records.point import Point
 from pipeline.points.search import Sampler, Study
 
 OF_THE_LAST = 3

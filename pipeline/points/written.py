@@ -15,9 +15,9 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from pipeline import UserError, unknown
+from kernel_pipeline.errors import UserError, unknown
+from kernel_pipeline.records.fields import NAME
 from pipeline.points.catalog import Entry, Workload
-from pipeline.points.limits import NAME
 from pipeline.store import plain_yaml
 
 OPTION = "workload"

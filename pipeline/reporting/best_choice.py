@@ -18,25 +18,26 @@ from pathlib import Path
 from typing import Any
 
 from kernel_pipeline.contract import Gpu, Value, shown
+from kernel_pipeline.errors import UserError
 from kernel_pipeline.ops import rule, tuned
 from kernel_pipeline.ops.table import Table, TunedRegion
 from kernel_pipeline.ops.tuned import Choice
-from pipeline import UserError
+from kernel_pipeline.records import ceilings
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.ceilings import Ceilings
+from kernel_pipeline.records.environment import Environment
+from kernel_pipeline.records.measurement import Measurement, Rate
+from kernel_pipeline.records.point import Point, order
+from kernel_pipeline.records.settings import TimingSettings
 from pipeline.execution import old_rows
 from pipeline.execution.identity import Identity
 from pipeline.points import notation, problems
 from pipeline.points.catalog import Entry
-from pipeline.points.frozen import Values
 from pipeline.points.plan import Pins
-from pipeline.points.point import Point, order
 from pipeline.reporting.headlines import comparable
 from pipeline.reporting.numbers import percent
-from pipeline.store import ceilings, finals, provenance, results
-from pipeline.store.ceilings import Ceilings
-from pipeline.store.environment import Environment
+from pipeline.store import finals, provenance, results
 from pipeline.store.finals import Final
-from pipeline.store.record import Measurement, Rate
-from pipeline.timing.settings import TimingSettings
 
 NEAR = 0.02
 """Configurations whose time is within this share of the best one's are named beside it."""

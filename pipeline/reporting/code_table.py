@@ -103,4 +103,4 @@ def _about(row: CodeRow) -> str:
 
 def _numbers(row: CodeRow) -> dict[str, Any]:
     assert row.mix is not None, "only counted rows are compared"
-    return {**{name: getattr(row, name) for name in NUMBERS}, **row.mix.model_dump()}
+    return {**{name: getattr(row, name) for name in NUMBERS}, **row.mix.to_dict()}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kernel_pipeline.records.measurement import Launch
 from pipeline.points import notation
 from pipeline.reporting.comparison import Compared
-from pipeline.store.record import Launch
 from pipeline.verdicts.rounds import Candidate, Rounds, medians
 
 
@@ -37,7 +37,7 @@ def _changed(before: Sequence[Launch] | None, after: Sequence[Launch] | None) ->
         return ""
     found = []
     for one, other in zip(before, after, strict=True):
-        for name in Launch.model_fields:
+        for name in Launch.__struct_fields__:
             old, new = getattr(one, name), getattr(other, name)
             if old != new:
                 found.append(f"{name} {_word_of(old)} -> {_word_of(new)}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from kernel_pipeline.records.environment import Environment
 from pipeline.reporting import charts, gpus, overview
 from pipeline.reporting.charts import Chart, Style
 from pipeline.reporting.field import (
@@ -27,7 +28,6 @@ from pipeline.reporting.ranking import against_baseline, best_configurations
 from pipeline.reporting.roofline import dram_bytes, rooflines
 from pipeline.reporting.workload_plots import Machine, WorkloadPlot, workload_plots
 from pipeline.store.comparisons import Comparison
-from pipeline.store.environment import Environment
 from pipeline.store.evidence import Evidence
 from pipeline.store.results import Results, machines_first_gpus
 

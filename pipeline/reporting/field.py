@@ -18,15 +18,15 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.measurement import Origin
 from pipeline.points import problems
-from pipeline.points.frozen import Values
 from pipeline.reporting.frames import frame_of_finals
 from pipeline.reporting.headlines import entry_of
 from pipeline.reporting.others import OtherTimes, ProviderTime, place_of, time_of, time_of_final
 from pipeline.reporting.ranking import PLACE, best_configurations, best_providers, distrusted
 from pipeline.store.finals import Against, Final, How, fastest_of_ours, newest_with_ours, written_by
-from pipeline.store.record import Origin
 
 NEAR = 0.99
 """A ratio from here on says that the other is not faster by more than 1 %."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from statistics import geometric_mean, median
 from typing import Any
 
+from kernel_pipeline.records.point import order
 from pipeline.points import notation
-from pipeline.points.point import order
 from pipeline.reporting import answers, losses
 from pipeline.reporting.content import Content
 from pipeline.reporting.document import Section, Text

@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 
+from kernel_pipeline.records.measurement import Measurement
+from kernel_pipeline.records.point import Point, order
 from pipeline.points import notation
-from pipeline.points.point import Point, order
 from pipeline.reporting.headlines import headline_of, x_name
 from pipeline.store.finals import Final
-from pipeline.store.record import Measurement
 
 TEXTS = (
     "status",

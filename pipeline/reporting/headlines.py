@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.measurement import Measurement
+from kernel_pipeline.records.point import Point
 from pipeline.points import catalog, problems
 from pipeline.points.catalog import Entry
-from pipeline.points.frozen import Values
-from pipeline.points.point import Point
 from pipeline.store.finals import Final
-from pipeline.store.record import Measurement
 
 NO_REASON = "no reason was recorded"
 

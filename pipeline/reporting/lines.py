@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernel_pipeline.contract import shown
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.measurement import Measurement
+from kernel_pipeline.records.point import Point, order
 from pipeline.points import notation
-from pipeline.points.frozen import Values
-from pipeline.points.point import Point, order
 from pipeline.reporting import headlines
 from pipeline.reporting.headlines import NO_REASON
-from pipeline.store.record import Measurement
 
 HOT = "hot"
 """What a timing with its inputs in the cache says of the cache."""

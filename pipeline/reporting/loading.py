@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.base import digest
+from kernel_pipeline.records.environment import Environment
+from kernel_pipeline.records.measurement import Measurement
+from kernel_pipeline.records.settings import TimingSettings
 from pipeline.execution import identity, versions
-from pipeline.points.frozen import digest
 from pipeline.reporting.frames import frame, frame_of_finals
 from pipeline.reporting.headlines import comparable, entry_of
 from pipeline.reporting.shares import with_shares
 from pipeline.store import finals, provenance, results
-from pipeline.store.environment import Environment
 from pipeline.store.finals import Final
-from pipeline.store.record import Measurement
 from pipeline.store.results import Results
-from pipeline.timing.settings import TimingSettings
 
 STALE = ("source", "measurement", "environment")
 """The parts of a row's key that can be old: what its provider runs, the code that times and verifies, and the

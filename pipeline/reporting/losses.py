@@ -14,7 +14,8 @@ from functools import cache
 from pathlib import Path
 
 from kernel_pipeline.contract import shown
-from pipeline import ROOT, UserError
+from kernel_pipeline.errors import UserError
+from pipeline import ROOT
 from pipeline.reporting.best import distrust_notes
 from pipeline.reporting.field import HeadToHead, OtherRatio
 from pipeline.reporting.headlines import entry_of

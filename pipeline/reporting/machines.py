@@ -13,15 +13,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from pipeline import UserError
-from pipeline.points.limits import NAME
-from pipeline.points.point import Point
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.ceilings import Ceilings
+from kernel_pipeline.records.fields import NAME
+from kernel_pipeline.records.point import Point
 from pipeline.reporting import gpus
 from pipeline.reporting.frames import frame, frame_of_finals
 from pipeline.reporting.headlines import comparable
 from pipeline.reporting.shares import with_shares
 from pipeline.store import finals, results
-from pipeline.store.ceilings import Ceilings
 
 NO_VERDICT = "They were not measured together: no verdict."
 

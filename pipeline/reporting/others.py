@@ -11,12 +11,12 @@ from typing import Any
 import pandas as pd
 
 from kernel_pipeline.contract import Provider
+from kernel_pipeline.records.base import digest
+from kernel_pipeline.records.environment import Environment
 from pipeline.points import notation
-from pipeline.points.frozen import digest
 from pipeline.reporting import headlines
 from pipeline.reporting.headlines import entry_of
 from pipeline.reporting.ranking import distrusted, fastest_of_each
-from pipeline.store.environment import Environment
 from pipeline.store.finals import Final
 
 Place = tuple[str, str, str, str]

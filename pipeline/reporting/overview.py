@@ -16,9 +16,9 @@ from typing import Any, get_args
 
 import pandas as pd
 
+from kernel_pipeline.records.measurement import Status
 from pipeline.reporting.field import HeadToHead
 from pipeline.reporting.workload_plots import leading
-from pipeline.store.record import Status
 
 WORDLESS = "all"
 """What metrics call the problems of a kernel that has no words among its dimensions."""

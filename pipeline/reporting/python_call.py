@@ -11,8 +11,8 @@ from typing import Any
 
 from kernel_pipeline.contract import Value
 from kernel_pipeline.ops import names as functions
+from kernel_pipeline.records.point import Point
 from pipeline.points.catalog import Entry
-from pipeline.points.point import Point
 from pipeline.points.problems import make, values_of
 
 OWN = "  # or tensors of your own"

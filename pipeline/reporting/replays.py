@@ -15,15 +15,15 @@ from rich.table import Table
 
 from kernel_pipeline.ops import rule
 from kernel_pipeline.ops.tuned import words_text
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.measurement import Measurement
+from kernel_pipeline.records.point import Point
 from pipeline.points.asked import asked
 from pipeline.points.catalog import Entry
-from pipeline.points.frozen import Values
 from pipeline.points.plan import Pins, chosen_providers
-from pipeline.points.point import Point
 from pipeline.points.search import Sampler
 from pipeline.points.searches import SearchBudget, Searches
 from pipeline.reporting.numbers import percent
-from pipeline.store.record import Measurement
 from pipeline.verdicts import regret
 from pipeline.verdicts.regret import Left, Times
 

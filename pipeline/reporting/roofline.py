@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 
-from pipeline.points.frozen import Values
+from kernel_pipeline.records.base import Values
 from pipeline.reporting.charts import Chart, Limit, Mark, Series, Style
 from pipeline.reporting.numbers import number
 from pipeline.reporting.ranking import best_providers

@@ -13,14 +13,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from kernel_pipeline.contract import Work
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.ceilings import Rates
+from kernel_pipeline.records.fields import rounded
+from kernel_pipeline.records.measurement import Measurement
 from pipeline.points import problems
-from pipeline.points.frozen import Values
-from pipeline.points.limits import rounded
 from pipeline.reporting.headlines import entry_of
-from pipeline.store.ceilings import Rates
 from pipeline.store.finals import Final
-from pipeline.store.record import Measurement
 
 DIGITS = 5
 """Significant digits of a share, as many as a row has."""
@@ -79,5 +79,5 @@ def with_shares(rows: Iterable[Row], ceilings: Mapping[str, Rates]) -> list[Row]
         if not math.isnan(memory + compute):
             bound = "memory" if memory >= compute else "compute"
             share = {"bound": bound, "ceiling_fraction": rounded(max(memory, compute), DIGITS)}
-        found.append(row.model_copy(update={"rate": rate.model_copy(update=share)}))
+        found.append(row.replace(rate=rate.replace(**share)))
     return found

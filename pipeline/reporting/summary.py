@@ -16,6 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from kernel_pipeline import files
 from kernel_pipeline.ops.table import Table as TunedTable
 from kernel_pipeline.ops.table import TunedKernel, TunedRegion
 from pipeline.points import notation
@@ -23,7 +24,7 @@ from pipeline.reporting import best
 from pipeline.reporting.best import Row
 from pipeline.reporting.numbers import RATES, number, percent
 from pipeline.reporting.tables import TextTable
-from pipeline.store import files, results, runs
+from pipeline.store import results, runs
 from pipeline.store.finals import Final, decided, fastest_of_ours
 
 MOST_ROWS = 18

@@ -9,17 +9,17 @@ from pathlib import Path
 
 from rich.console import Console
 
+from kernel_pipeline.records.measurement import Measurement, Outcome
+from kernel_pipeline.records.point import Point
 from pipeline.execution.identity import Identity
 from pipeline.execution.old_rows import OldRows, reasons
 from pipeline.points import notation
 from pipeline.points.catalog import Entry
 from pipeline.points.plan import Plan
-from pipeline.points.point import Point
 from pipeline.points.searches import Searches
 from pipeline.reporting.numbers import number
 from pipeline.reporting.sweep_table import FATE, disturbances, show_table
 from pipeline.store import provenance, retry
-from pipeline.store.record import Measurement, Outcome
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from kernel_pipeline.records.measurement import Measurement
 from pipeline.reporting.headlines import NO_REASON, is_bound, is_distrusted
 from pipeline.reporting.numbers import RATES, microseconds, number, percent, print_wide, speedup
 from pipeline.reporting.tables import TextTable
-from pipeline.store.record import Measurement
 
 MAX_ROWS = 60
 """Past this, a table shows only the best provider at each problem."""

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
-from pipeline.points.limits import visible
+from kernel_pipeline.records.fields import visible
 from pipeline.reporting.numbers import print_wide
 
 ABOUT = ("gpu", "words", "provider", "style", "sort")

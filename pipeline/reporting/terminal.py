@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Lines
 from rich.segment import Segment
 
-from pipeline.points.limits import visible_lines
+from kernel_pipeline.records.fields import visible_lines
 
 LINE_EVERY_S = 10.0
 

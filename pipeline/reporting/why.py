@@ -7,13 +7,13 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from kernel_pipeline.records.measurement import Measurement
+from kernel_pipeline.records.point import Point, order
 from pipeline.points import notation
-from pipeline.points.point import Point, order
 from pipeline.reporting.document import Items, Section, Text
 from pipeline.reporting.numbers import number
 from pipeline.reporting.tables import TextTable
 from pipeline.store.evidence import CodeRow, CounterRow, Evidence, Joined, NcuRule
-from pipeline.store.record import Measurement
 
 MOST_CHARACTERS = 500
 """Of a rule's text: ncu's rows hold all of it."""

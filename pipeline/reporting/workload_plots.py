@@ -8,14 +8,14 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.points.frozen import Values
-from pipeline.points.point import Point
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.ceilings import Ceilings
+from kernel_pipeline.records.point import Point
 from pipeline.reporting import lines
 from pipeline.reporting.charts import Chart, Limit, Mark, Series, Style
 from pipeline.reporting.headlines import entry_of, headline, is_bound
 from pipeline.reporting.numbers import RATES, microseconds, number, percent, speedup
 from pipeline.reporting.shares import compute_ceiling
-from pipeline.store.ceilings import Ceilings
 
 WIDE = 40
 """How many times as high as the lowest the highest rate is on an axis that has to be logarithmic."""

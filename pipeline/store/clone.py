@@ -5,26 +5,25 @@ All is read as data: each row has to be a whole one of this version whose digest
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import ValidationError
 
-from pipeline import UserError
-from pipeline.points.frozen import Record
-from pipeline.points.point import order
-from pipeline.store import comparisons, evidence, files, plain_yaml, provenance, results, runs
-from pipeline.store.ceilings import Ceilings
+from kernel_pipeline import files
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.files import write_atomically
+from kernel_pipeline.records.base import Record, ValidationError
+from kernel_pipeline.records.ceilings import Ceilings
+from kernel_pipeline.records.environment import Environment
+from kernel_pipeline.records.measurement import Measurement
+from kernel_pipeline.records.point import order
+from pipeline.store import comparisons, evidence, plain_yaml, provenance, results, runs
 from pipeline.store.comparisons import Comparison
-from pipeline.store.environment import Environment
-from pipeline.store.files import write_atomically
 from pipeline.store.finals import Final
 from pipeline.store.merging import Kind, Merged, merge_rows, newest, plain_files
-from pipeline.store.record import Measurement
 from pipeline.store.rows import encode
 from pipeline.store.sanitizer import SanitizerRow
 from pipeline.store.turns import Turn
@@ -126,7 +125,7 @@ class Merge:
             and before.environment == found.environment
         ):
             # What comparisons found of equal kernels is no rate, and newer rates do not replace it.
-            found = found.model_copy(update={"noise": before.noise | found.noise})
+            found = found.replace(noise=before.noise | found.noise)
         self._take(theirs, before is not None, before == found, document(found), self._is_newer(theirs))
 
     def _provenance(self, theirs: Path) -> None:
@@ -191,8 +190,8 @@ class Merge:
 
     def _whole(self, path: Path, model: type[R]) -> R | None:
         try:
-            return model.model_validate(json.loads(path.read_bytes()))
-        except (OSError, ValueError, TypeError, RecursionError, ValidationError):
+            return model.from_json(path.read_bytes())
+        except (OSError, ValidationError):
             self.left_out.append(f"{path} is not readable as {model.__name__.lower()}; skipped.")
             return None
 
@@ -216,7 +215,7 @@ TAKEN = "taken"
 
 def document(record: Record) -> bytes:
     """A file of one record."""
-    return record.model_dump_json(indent=2).encode() + b"\n"
+    return record.to_json(indent=2) + b"\n"
 
 
 def summary(one: Merged) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pipeline.store.credentials import hidden
+from kernel_pipeline.records.credentials import hidden
 
 SOURCES = ("kernel_pipeline", "kernels", "pipeline", "conf", "params.yaml", "constraints.txt")
 """What a measurement depends on; results and reports that a run itself writes make no tree dirty."""

@@ -6,13 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
-
-from pipeline.points.frozen import Record
-from pipeline.points.limits import Microseconds, Name, NotNegative, Text, When
+from kernel_pipeline.records.base import Record, ValidationError
+from kernel_pipeline.records.credentials import MaskedText
+from kernel_pipeline.records.fields import Microseconds, Name, NotNegative, Text, When
+from kernel_pipeline.records.measurement import Commit
 from pipeline.store import results
-from pipeline.store.credentials import MaskedText
-from pipeline.store.record import Commit
 
 FOLDER = "comparisons"
 
@@ -68,7 +66,7 @@ def load(folder: Path, warn: Callable[[str], None], local: bool = True) -> dict[
     for place in results.folders_of(folder, local):
         for file in results.listed(place, f"{FOLDER}/*/*/*.json", warn):
             try:
-                one = Comparison.model_validate_json(file.read_bytes())
+                one = Comparison.from_json(file.read_bytes())
             except (OSError, ValidationError):
                 warn(f"{file} is not readable as a comparison; skipped.")
                 continue

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from kernel_pipeline.files import write_atomically
 from pipeline import ROOT
 from pipeline.store import commit
-from pipeline.store.files import write_atomically
 from pipeline.store.results import LOCAL, TRACKED
 
 LOCK = ROOT / "dvc.lock"

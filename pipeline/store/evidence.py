@@ -3,20 +3,19 @@ ledger by its key. Nothing here imports torch."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, TypeVar
 
-from pydantic import Field, ValidationError, model_validator
+from msgspec import field
 
-from pipeline.points.frozen import Record
-from pipeline.points.limits import Below, Integer, Name, Quantity, Text
-from pipeline.points.point import Point
+from kernel_pipeline import json_lines
+from kernel_pipeline.records.base import Record
+from kernel_pipeline.records.credentials import MaskedText
+from kernel_pipeline.records.fields import Below, Integer, Name, Quantity, Text
+from kernel_pipeline.records.point import Point
 from pipeline.store.commit import committed_lines
-from pipeline.store.credentials import MaskedText
-from pipeline.store.files import write_atomically
 from pipeline.store.results import folders_of, listed
 
 
@@ -30,11 +29,10 @@ class Joined(Record):
     kernel: Name
     point: Point | None = None
 
-    @model_validator(mode="after")
-    def _of_one_kernel(self) -> Self:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.point is not None and self.point.kernel != self.kernel:
             raise ValueError(f"the point is one of {self.point.kernel}, not of {self.kernel}")
-        return self
 
 
 class Mix(Record):
@@ -218,7 +216,7 @@ class CounterRow(Joined):
     sectors_per_load: Quantity | None = None
     sectors_per_store: Quantity | None = None
     local_bytes: Quantity | None = None
-    stalls: dict[Text, Quantity] = Field(default_factory=dict)
+    stalls: dict[Text, Quantity] = field(default_factory=dict)
     estimated_speedup_pct: Quantity | None = None
     runtime_improvement_us: Quantity | None = None
     rules: tuple[NcuRule, ...] = ()
@@ -239,23 +237,10 @@ R = TypeVar("R", bound=Record)
 J = TypeVar("J", bound=Joined)
 
 
-def write_lines(path: Path, rows: Iterable[Record]) -> None:
-    """Replace a file of rows atomically, a JSON line each."""
-    write_atomically(path, b"".join(row.line() for row in rows))
-
-
 def read_lines(path: Path, kind: type[R], warn: Callable[[str], None]) -> list[R]:
     """The rows of a file, in its order; none if there is no file. A line that is no such row is skipped with
     a sentence to ``warn``."""
-    if not path.exists():
-        return []
-    rows = []
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
-        try:
-            rows.append(kind.model_validate(json.loads(line)))
-        except (ValueError, TypeError, RecursionError, ValidationError):
-            warn(f"{path}:{number} is not readable; skipped.")
-    return rows
+    return json_lines.read(path, kind.from_json, json_lines.warning(path, warn, "is not readable; skipped."))
 
 
 def committed(path: Path, rows: Iterable[R]) -> set[R]:

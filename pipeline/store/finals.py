@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from msgspec import Meta
 
+from kernel_pipeline import files, json_lines
 from kernel_pipeline.contract import Provider
-from pipeline.points.frozen import Record, Values
-from pipeline.points.limits import Count, Digits, Microseconds, Name, NotNegative, Text
-from pipeline.points.point import Point
-from pipeline.store import files, results
+from kernel_pipeline.records.base import Record, ValidationError, Values
+from kernel_pipeline.records.fields import Count, Microseconds, Name, NotNegative, Rounded, Text
+from kernel_pipeline.records.measurement import Origin, Parts, Rate
+from kernel_pipeline.records.point import Point
+from pipeline.store import results
 from pipeline.store.provenance import RunProvenance, Runs
-from pipeline.store.record import Origin, Parts, Rate
 from pipeline.store.rows import Reader, UnknownRunError, encode
 from pipeline.store.turns import Accuracy
 
@@ -39,7 +40,7 @@ def written_by(provider: Provider) -> By:
 How = Literal["exact", "generalised", "guessed", "default", "torch"]
 """How a configuration is chosen for a caller, by the table of what is the fastest at each problem."""
 
-Positive = Annotated[float, Field(gt=0, le=1e9), Digits(5)]
+Positive = Annotated[float, Meta(gt=0, le=1e9), Rounded(5)]
 
 
 class Against(Record):
@@ -93,7 +94,7 @@ class Final(Record):
     point: Point
     workload: Name
     by: By
-    rounds_us: tuple[Microseconds, ...] = Field(min_length=1)
+    rounds_us: Annotated[tuple[Microseconds, ...], Meta(min_length=1)]
     median_us: Microseconds
     swept_us: Microseconds
     headline: Literal["gbps", "tflops"]
@@ -107,15 +108,14 @@ class Final(Record):
     parts: Parts
     origin: Origin
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if not min(self.rounds_us) <= self.median_us <= max(self.rounds_us):
             raise ValueError("the median lies outside of the rounds")
         if not self.rate.is_of(self.median_us):
             raise ValueError("the rates are not those of the time")
         if self.key != self.parts.key:
             raise ValueError("the key is not that of the parts")
-        return self
 
     @property
     def place(self) -> tuple[str, Values]:
@@ -147,15 +147,13 @@ def append(file: Path, rows: Sequence[Final], run: RunProvenance | None = None) 
 def read(file: Path, warn: Callable[[str], None]) -> list[Final]:
     """The finals of a file, the oldest first; a line that is none, or of another kernel or machine than the
     file, is skipped with a sentence to ``warn``."""
-    rows = []
     reader = Reader(file, Final)
-    for number, line in enumerate(files.content(file).splitlines(), start=1):
-        try:
-            rows.append(reader.row(line))
-        except UnknownRunError:
-            continue
-        except (ValueError, TypeError, RecursionError):
+
+    def refused(number: int, line: bytes, error: ValidationError) -> None:
+        if not isinstance(error, UnknownRunError):
             warn(f"{file}:{number} is not readable; skipped.")
+
+    rows = json_lines.read(file, reader.row, refused)
     for sentence in reader.said():
         warn(sentence)
     own = [row for row in rows if (row.point.kernel, row.origin.gpu) == (file.parent.name, file.stem)]

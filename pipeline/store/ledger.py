@@ -8,17 +8,15 @@ that share a ledger take turns by a lock beside it, and none writes over another
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from pipeline.points.point import Point, order
-from pipeline.store import files
-from pipeline.store.files import content, locked, write_atomically
+from kernel_pipeline import files, json_lines
+from kernel_pipeline.files import locked, write_atomically
+from kernel_pipeline.records.base import ValidationError
+from kernel_pipeline.records.measurement import Measurement
+from kernel_pipeline.records.point import Point, order
 from pipeline.store.provenance import RunProvenance, Runs
-from pipeline.store.record import Measurement
 from pipeline.store.rows import Reader, UnknownRunError, encode
 
 Slot = tuple[Point, str]
@@ -38,20 +36,16 @@ def read_rows(path: Path, warn: Callable[[str], None]) -> list[Measurement]:
 def _read(path: Path, warn: Callable[[str], None]) -> tuple[list[Measurement], list[bytes]]:
     """The measurements of a ledger, and its lines that are whole, but none as this code knows them, or of
     runs that are not known."""
-    rows: list[Measurement] = []
-    foreign = []
+    foreign: list[bytes] = []
     reader = Reader(path, Measurement)
-    for number, line in enumerate(content(path).split(b"\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            rows.append(reader.row(line))
-        except UnknownRunError:
-            foreign.append(line)
-        except (ValueError, TypeError, RecursionError) as error:
+
+    def refused(number: int, line: bytes, error: ValidationError) -> None:
+        if not isinstance(error, UnknownRunError):
             warn(NOT_A_ROW.format(path=path, number=number))
-            if isinstance(error, ValidationError) and isinstance(json.loads(line), dict):
-                foreign.append(line)
+        if json_lines.is_object(line):
+            foreign.append(line)
+
+    rows = json_lines.read(path, reader.row, refused)
     for sentence in reader.said():
         warn(sentence)
     return rows, foreign

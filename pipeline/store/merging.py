@@ -6,7 +6,6 @@ as it is: each row is written as this code writes it.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -14,9 +13,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pipeline.points.frozen import Record
+from kernel_pipeline import json_lines
+from kernel_pipeline.files import content, locked, write_atomically
+from kernel_pipeline.records.base import Record, ValidationError
 from pipeline.store import results
-from pipeline.store.files import content, locked, write_atomically
 from pipeline.store.rows import Reader, UnknownRunError
 
 Warn = Callable[[str], None]
@@ -135,17 +135,12 @@ def _read(kind: Kind, path: Path, place: Path, warn: Warn | None) -> _File:
     slots: dict[Hashable, list[Any]] = {}
     foreign = []
     reader = Reader(path, kind.model) if kind.names_runs else None
-    for number, line in enumerate(content(path).split(b"\n"), start=1):
-        if not line.strip():
-            continue
+    for number, line in json_lines.numbered(content(path)):
         try:
-            row = kind.model.model_validate(json.loads(line)) if reader is None else reader.row(line)
-        except UnknownRunError:
+            row = kind.model.from_json(line) if reader is None else reader.row(line)
+        except ValidationError as error:
             foreign.append(line)
-            continue
-        except (ValueError, TypeError, RecursionError):
-            foreign.append(line)
-            if warn is not None:
+            if warn is not None and not isinstance(error, UnknownRunError):
                 warn(f"{path}:{number} is no whole row of this version, or its digests do not fit; skipped.")
             continue
         if warn is not None and not kind.is_of(row, place):

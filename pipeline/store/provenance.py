@@ -12,15 +12,15 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from pydantic import Field, ValidationError
+from msgspec import field
 
-from pipeline.points.frozen import Record
-from pipeline.points.limits import Integer, Name, Text, When
-from pipeline.store import files
-from pipeline.store.credentials import MaskedText
-from pipeline.store.environment import UNKEYED, Environment
-from pipeline.store.files import locked, write_atomically
-from pipeline.store.record import Commit, Origin, Parts
+from kernel_pipeline import files, json_lines
+from kernel_pipeline.files import locked, write_atomically
+from kernel_pipeline.records.base import Record
+from kernel_pipeline.records.credentials import MaskedText
+from kernel_pipeline.records.environment import UNKEYED, Environment
+from kernel_pipeline.records.fields import Integer, Name, Text, When
+from kernel_pipeline.records.measurement import Commit, Origin, Parts
 
 FOLDER = "provenance"
 
@@ -57,7 +57,7 @@ class RunProvenance(Record):
     command: MaskedText
     commit: Commit
     dirty: bool = False
-    outside: dict[Name, OutsideKernel] = Field(default_factory=dict)
+    outside: dict[Name, OutsideKernel] = field(default_factory=dict)
     image: Text | None = None
     base_image: Text | None = None
     environment: Environment | None = None
@@ -104,7 +104,7 @@ def run_of(origin: Origin, parts: Parts, kernel: str) -> RunProvenance:
 
 def keyed(environment: Environment) -> Environment:
     """An environment as a run's line has it, which names the image beside it."""
-    return environment.model_copy(update=dict.fromkeys(UNKEYED))
+    return environment.replace(**dict.fromkeys(UNKEYED))
 
 
 def hashed(uuid: str | None) -> str | None:
@@ -121,16 +121,8 @@ def beside(path: Path) -> Path:
 def read(path: Path, warn: Callable[[str], None] = lambda sentence: None) -> dict[str, RunProvenance]:
     """The runs of a file by their ids; none if there is no file. A line that is none is skipped with a
     sentence to ``warn``."""
-    found = {}
-    for number, line in enumerate(files.content(path).split(b"\n"), start=1):
-        if line.strip():
-            try:
-                run = RunProvenance.model_validate_json(line)
-            except ValidationError:
-                warn(f"{path}:{number} is not the line of a run (torn or edited); skipped.")
-            else:
-                found[run.run] = run
-    return found
+    refused = json_lines.warning(path, warn, "is not the line of a run (torn or edited); skipped.")
+    return {run.run: run for run in json_lines.read(path, RunProvenance.from_json, refused)}
 
 
 class Runs:
@@ -203,13 +195,7 @@ def prune(path: Path, named: Callable[[], set[str]]) -> int:
 
 def named_in(path: Path) -> set[str]:
     """The runs that the rows of a file name."""
-    found = set()
-    for line in files.content(path).split(b"\n"):
-        if line.strip():
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(row, dict) and isinstance(row.get("run"), str):
-                found.add(row["run"])
-    return found
+    rows = (
+        json.loads(line) for _, line in json_lines.numbered(files.content(path)) if json_lines.is_object(line)
+    )
+    return {row["run"] for row in rows if isinstance(row.get("run"), str)}

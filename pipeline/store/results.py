@@ -9,16 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import ValidationError
-
-from pipeline import ROOT, UserError
-from pipeline.points.frozen import Record
-from pipeline.points.limits import NAME, visible
-from pipeline.points.point import Point, order
-from pipeline.store.ceilings import Ceilings
-from pipeline.store.environment import Environment
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.base import Record, ValidationError
+from kernel_pipeline.records.ceilings import Ceilings
+from kernel_pipeline.records.environment import Environment
+from kernel_pipeline.records.fields import NAME, visible
+from kernel_pipeline.records.measurement import Measurement
+from kernel_pipeline.records.point import Point, order
+from pipeline import ROOT
 from pipeline.store.ledger import read_rows
-from pipeline.store.record import Measurement
 
 R = TypeVar("R", bound=Record)
 
@@ -224,7 +223,7 @@ def _of(model: type[M], path: Path) -> M:
 def read(model: type[R], path: Path) -> R:
     """One record from a JSON file. Raises UserError with the way to put it right."""
     try:
-        return model.model_validate_json(path.read_bytes())
+        return model.from_json(path.read_bytes())
     except (OSError, ValidationError) as error:
         raise UserError(
             f"{path} is not readable as {model.__name__.lower()}; delete it and run `dvc repro` again."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pipeline.store.record import Measurement
+from kernel_pipeline.records.measurement import Measurement
 
 MOST_ATTEMPTS = 3
 """So many runs try a point that fails each time in a way that may pass."""

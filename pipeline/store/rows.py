@@ -12,20 +12,23 @@ from collections.abc import Mapping
 from datetime import datetime
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from pydantic import ValidationError, create_model
+import msgspec
 
-from pipeline import UserError
-from pipeline.points.frozen import Record, digest
-from pipeline.points.limits import Count, NotNegative, Text
+from kernel_pipeline import json_lines
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.base import Record, ValidationError, digest
+from kernel_pipeline.records.fields import Count, NotNegative, Text
+from kernel_pipeline.records.measurement import Origin, Parts, Rate
 from pipeline.store import provenance
 from pipeline.store.provenance import RunProvenance
-from pipeline.store.record import Origin, Parts, Rate
 
 R = TypeVar("R", bound=Record)
 
-SHARED = {name for name in Origin.model_fields if name in {*RunProvenance.model_fields, "device", "tool"}}
+SHARED = {
+    name for name in Origin.__struct_fields__ if name in {*RunProvenance.__struct_fields__, "device", "tool"}
+}
 """What of a row's origin its run tells, and the device, which stands in a row where it is no usual one."""
 
 FOLLOWS = {"rate": {"gbps", "tflops"}, "parts": {"point", "settings", "measurement"}, "origin": SHARED}
@@ -43,7 +46,7 @@ class Worked(Record):
     def over(self, time_us: float) -> Rate:
         """The rate at a time."""
         gbps, tflops = self.bytes / time_us / 1e3, self.flops / time_us / 1e6
-        return Rate.model_validate({**dict(self), "gbps": gbps, "tflops": tflops})
+        return Rate(gbps=gbps, tflops=tflops, **msgspec.structs.asdict(self))
 
 
 class OwnParts(Record):
@@ -53,14 +56,17 @@ class OwnParts(Record):
     environment: Text
 
 
-class UnknownRunError(Exception):
+class UnknownRunError(ValidationError):
     """A row names a run that has no line."""
 
 
 def encode(row: Any) -> bytes:
     """A measurement's or a final's line."""
     origin: Origin = row.origin
-    line = row.model_dump(mode="json", exclude_defaults=True, exclude=FOLLOWS)
+    line = row.to_dict(defaults=False)
+    for part, names in FOLLOWS.items():
+        for name in names & line.get(part, {}).keys():
+            del line[part][name]
     line |= {"run": origin.run, **line.pop("origin")}
     if origin.device != _usual(origin.gpu):
         line["device"] = origin.device
@@ -75,13 +81,22 @@ def _usual(gpu: str) -> str:
 @cache
 def _form(kind: type[Record]) -> type[Record]:
     """What a line of a kind of rows has to be."""
-    fields: dict[str, Any] = {name: (one.annotation, one) for name, one in kind.model_fields.items()}
-    fields |= {name: (one.annotation, one) for name, one in Origin.model_fields.items() if name not in SHARED}
-    del fields["origin"]
-    is_timed = kind.model_fields["rate"].is_required() and kind.model_fields["rate"].annotation is Rate
-    fields["rate"] = (Worked, ...) if is_timed else (Worked | None, None)
-    fields |= {"parts": (OwnParts, ...), "run": (Text, ...), "device": (Text | None, None)}
-    return create_model(f"{kind.__name__}Line", __base__=Record, **fields)
+    fields = {one.name: one for one in msgspec.structs.fields(kind) if one.name != "origin"}
+    fields |= {one.name: one for one in msgspec.structs.fields(Origin) if one.name not in SHARED}
+    is_timed = fields["rate"].type is Rate
+    types = {name: one.type for name, one in fields.items()}
+    types |= {"rate": Worked if is_timed else Worked | None, "parts": OwnParts}
+    types |= {"run": Text, "device": Text | None}
+    defaults = {name: _default(one) for name, one in fields.items() if not one.required}
+    defaults["device"] = None
+    make: Any = type(Record)
+    return cast(type[Record], make(f"{kind.__name__}Line", (Record,), {"__annotations__": types, **defaults}))
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    if field.default_factory is msgspec.NODEFAULT:
+        return field.default
+    return msgspec.field(default_factory=field.default_factory)
 
 
 class Reader:
@@ -96,29 +111,29 @@ class Reader:
 
     def row(self, line: bytes) -> Any:
         """The row of a line. Raises UnknownRunError where its run has no line; UserError for a row of the
-        format before this one; ValueError, TypeError or RecursionError for a line that is no row."""
+        format before this one; ValidationError for a line that is no row."""
         try:
-            found = self._form.model_validate_json(line)
+            found = self._form.from_json(line)
         except ValidationError:
-            # Python reads some that pydantic's parser does not, as half a character of UTF-16.
-            content = json.loads(line)
-            if is_earlier(content):
+            if is_earlier(line):
                 raise UserError(
                     f"{self.path} is of an earlier format, which is not read any more: move it away and "
                     "measure again."
                 ) from None
-            found = self._form.model_validate(content)
+            raise
         run = self.runs.get(found.run)
         if run is None:
             self.unknown[found.run] += 1
             raise UnknownRunError(found.run)
         fields = {
-            name: getattr(found, name) for name in self.kind.model_fields if name in self._form.model_fields
+            name: getattr(found, name)
+            for name in self.kind.__struct_fields__
+            if name in self._form.__struct_fields__
         }
         timing = found.outcome.timing if "outcome" in fields else found
         fields["rate"] = None if found.rate is None or timing is None else found.rate.over(timing.median_us)
         fields["parts"] = Parts(
-            point=digest(found.point.model_dump()),
+            point=digest(found.point.to_dict()),
             source=found.parts.source,
             measurement=run.measurement,
             environment=found.parts.environment,
@@ -126,9 +141,9 @@ class Reader:
         )
         device = found.device or _usual(run.gpu)
         origin = _origin(_Same(run), found.point.kernel, device)
-        own = {name: getattr(found, name) for name in Origin.model_fields if name not in SHARED}
-        fields["origin"] = origin.model_copy(update=own)
-        return self.kind.model_validate(fields)
+        own = {name: getattr(found, name) for name in Origin.__struct_fields__ if name not in SHARED}
+        fields["origin"] = origin.replace(**own)
+        return self.kind(**fields)
 
     def said(self) -> list[str]:
         """A sentence on each run that rows name and nothing tells of."""
@@ -167,6 +182,6 @@ def without_line(path: Path, runs: Mapping[str, int]) -> list[str]:
 SOME_TIME = datetime.fromisoformat("2000-01-01T00:00:00Z")
 
 
-def is_earlier(content: Any) -> bool:
+def is_earlier(line: bytes) -> bool:
     """Whether a line is a row of the format before this one, which held in each row what its run shares."""
-    return isinstance(content, dict) and isinstance(content.get("origin"), dict)
+    return json_lines.is_object(line) and isinstance(json.loads(line).get("origin"), dict)

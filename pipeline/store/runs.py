@@ -8,24 +8,24 @@ has it. It is written as the sweep goes, and nothing changes it after that.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Annotated, Self
 
-from pydantic import Field, ValidationError
+from msgspec import Meta, field
 
-from pipeline.points.frozen import Record
-from pipeline.points.limits import Count, Name
-from pipeline.store import files, ledger, results
-from pipeline.store.ceilings import Ceilings
-from pipeline.store.environment import Environment
-from pipeline.store.files import write_atomically
+from kernel_pipeline import files, json_lines
+from kernel_pipeline.files import write_atomically
+from kernel_pipeline.records.base import Record, ValidationError
+from kernel_pipeline.records.ceilings import Ceilings
+from kernel_pipeline.records.environment import Environment
+from kernel_pipeline.records.fields import Count, Name
+from kernel_pipeline.records.measurement import Measurement, Parts
+from pipeline.store import ledger, results
 from pipeline.store.provenance import RunProvenance, run_of
-from pipeline.store.record import Measurement, Parts
 from pipeline.store.rows import Reader, UnknownRunError, encode
 
 
@@ -37,13 +37,15 @@ class Heading(Record):
     sweep that was killed.
     """
 
-    run: str = Field(pattern=r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}$")
+    run: Annotated[str, Meta(pattern=r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}\Z")]
     kernel: Name
     environment: Environment
     ceilings: Ceilings | None
-    changed: dict[Name, Count] = Field(default_factory=dict)
+    changed: dict[Name, Count] = field(default_factory=dict)
     provenance: RunProvenance | None = None
 
+
+TORN = "not a measurement (torn or edited)"
 
 MEASURED_HERE = results.LOCAL / "runs"
 """The ids of the runs that measured for the repository's results in this checkout, a line each."""
@@ -104,7 +106,7 @@ class Recorder:
                 self._file = self.path.open("xb")
                 if self._heading.provenance is None:
                     told = run_of(row.origin, row.parts, row.point.kernel)
-                    self._heading = self._heading.model_copy(update={"provenance": told})
+                    self._heading = self._heading.replace(provenance=told)
                 fcntl.flock(self._file, fcntl.LOCK_EX)
                 self._file.write(encoded(self._heading))
             self._file.write(encode(row))
@@ -123,7 +125,7 @@ class Recorder:
         there was stays."""
         if not self._rows:
             return
-        self._heading = self._heading.model_copy(update={"changed": dict(self._changed)})
+        self._heading = self._heading.replace(changed=dict(self._changed))
         rows = map(settled, self._rows.values())
         write_atomically(self.path, encoded(self._heading, rows))
         self._rows.clear()  # a sweep's table is the ledger's
@@ -152,8 +154,8 @@ def records(folder: Path, warn: Callable[[str], None]) -> dict[Path, Heading]:
                 continue
             line = file.readline()
         try:
-            heading = Heading.model_validate(json.loads(line))
-        except (ValueError, TypeError, RecursionError, ValidationError):
+            heading = Heading.from_json(line)
+        except ValidationError:
             warn(f"{path} does not begin as the record of a sweep does; skipped.")
             continue
         if heading.run != path.stem:
@@ -167,22 +169,19 @@ def rows(path: Path, heading: Heading, warn: Callable[[str], None]) -> Sequence[
     """The rows of a record. One that is torn, or of another kernel, machine or sweep than the record, is
     skipped with a sentence to ``warn``."""
     mine = heading.run, heading.kernel, heading.environment.gpu
-    found = []
     of_run = {} if heading.provenance is None else {heading.run: heading.provenance}
     reader = Reader(path, Measurement, of_run)
-    for number, line in enumerate(path.read_bytes().split(b"\n")[1:], start=2):
-        if not line.strip():
-            continue
-        try:
-            row = reader.row(line)
-        except UnknownRunError:
-            warn(f"{path}:{number} is of another sweep, kernel or machine than its file; skipped.")
-            continue
-        except (ValueError, TypeError, RecursionError):
-            warn(f"{path}:{number} is not a measurement (torn or edited); skipped.")
-            continue
-        if (row.origin.run, row.point.kernel, row.origin.gpu) == mine:
-            found.append(row)
-        else:
-            warn(f"{path}:{number} is of another sweep, kernel or machine than its file; skipped.")
-    return found
+
+    def own(line: bytes) -> Measurement:
+        row: Measurement = reader.row(line)
+        if (row.origin.run, row.point.kernel, row.origin.gpu) != mine:
+            raise UnknownRunError(row.origin.run)
+        return row
+
+    def refused(number: int, line: bytes, error: ValidationError) -> None:
+        is_other = isinstance(error, UnknownRunError)
+        why = "of another sweep, kernel or machine than its file" if is_other else TORN
+        warn(f"{path}:{number} is {why}; skipped.")
+
+    _, *lines = json_lines.numbered(path.read_bytes())
+    return json_lines.read(path, own, refused, lines)

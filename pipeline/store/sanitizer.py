@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pipeline.points.frozen import Record, Values
-from pipeline.store.credentials import MaskedText
+from kernel_pipeline.records.base import Record, Values
+from kernel_pipeline.records.credentials import MaskedText
 
 
 class SanitizerRow(Record):

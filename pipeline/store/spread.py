@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from math import ceil, hypot, inf, log, sqrt
 from statistics import median
 
-from pipeline.store.record import Timing
+from kernel_pipeline.records.measurement import Timing
 
 DURATIONS = {"3us": 3.0, "10us": 10.0, "100us": 100.0, "1ms": 1e3, "longer": inf}
 """Classes of times, each up to so many microseconds."""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from pipeline.points.frozen import Record
-from pipeline.points.limits import Count, Microseconds, NotNegative, Text
-from pipeline.points.point import Point
-from pipeline.store import files
-from pipeline.store.record import Outcome, Timing
+from kernel_pipeline import files, json_lines
+from kernel_pipeline.records.base import Record
+from kernel_pipeline.records.fields import Count, Microseconds, NotNegative, Text
+from kernel_pipeline.records.measurement import Outcome, Timing
+from kernel_pipeline.records.point import Point
 
 
 class Accuracy(Record):
@@ -75,12 +72,5 @@ def append(path: Path, turn: Turn) -> None:
 def read(path: Path, warn: Callable[[str], None]) -> list[Turn]:
     """The turns of a file, in its order; none if there is no file. A line that is none is skipped with a
     sentence to ``warn``."""
-    found = []
-    for number, line in enumerate(files.content(path).split(b"\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            found.append(Turn.model_validate(json.loads(line)))
-        except (ValueError, TypeError, RecursionError, ValidationError):
-            warn(f"{path}:{number} is no turn of a contest (torn or edited); skipped, it counts as not run.")
-    return found
+    sentence = "is no turn of a contest (torn or edited); skipped, it counts as not run."
+    return json_lines.read(path, Turn.from_json, json_lines.warning(path, warn, sentence))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
 
 REMOVES = 'cat >/dev/null; git worktree remove --force --force "$1/tree"; rm -rf "$1"'
 """Waits until its standard input ends, as it does when this process ends in any way, then tidies up."""

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from threading import Lock
 from time import monotonic
 
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
 from pipeline.cluster.station import Assignment
 from pipeline.cluster.team import ClusterTeam, kind_of, teams_of
 from pipeline.command.options import Engine, SweepConfig
@@ -29,7 +29,7 @@ def run(configs: Sequence[SweepConfig], engine: Engine) -> tuple[list[KernelSwee
         kind = kind_of(first.device)
         assignment = Assignment(
             kind=kind,
-            settings=first.timing,
+            settings=first.timing.settings,
             seed=first.seed,
             timeout_s=first.point_timeout_s,
             wait_s=first.wait_s,

@@ -8,7 +8,10 @@ from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
 
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.ceilings import DISTURBED, Ceilings, rate
+from kernel_pipeline.records.measurement import Measurement, Outcome, Parts
+from kernel_pipeline.records.point import Point
 from pipeline.command.options import SweepConfig
 from pipeline.command.run import console, say, warn
 from pipeline.execution import identity, memory_limit
@@ -21,15 +24,12 @@ from pipeline.execution.team import Team
 from pipeline.machine import device
 from pipeline.points import problems
 from pipeline.points.plan import Plan, Target, plan, with_baseline
-from pipeline.points.point import Point
 from pipeline.points.searches import Searches
 from pipeline.reporting.sweep_output import SweepOutput, best_so_far, nothing_to_measure
 from pipeline.reporting.terminal import Bars, Progress
 from pipeline.store import commit, results, retry, runs
-from pipeline.store.ceilings import DISTURBED, Ceilings, rate
 from pipeline.store.ledger import Ledger
 from pipeline.store.provenance import RunProvenance
-from pipeline.store.record import Measurement, Outcome, Parts
 from pipeline.store.runs import Heading, Recorder
 
 
@@ -66,7 +66,7 @@ class KernelSweep:
         self.plan = wanted
         self.slug = devices[0].slug
         self.output = results.folder_for(config.output, devices[0].kind)
-        self.identity = team.identity(self.loaded, config.timing, config.seed)
+        self.identity = team.identity(self.loaded, config.timing.settings, config.seed)
         self.run = commit.new_run()
         self.command = commit.command_line("sweep")
         self.provenance: RunProvenance | None = None
@@ -136,7 +136,7 @@ class KernelSweep:
             if is_same and row.rate.ceiling_fraction is not None:
                 return row
             found = rate(row.outcome.timing.median_us, work, ceilings)
-            return row if found == row.rate else row.model_copy(update={"rate": found})
+            return row if found == row.rate else row.replace(rate=found)
 
         if any(change(row) is not row for row in self.ledger.rows()):
             self.ledger.compact(change)

@@ -19,7 +19,7 @@ from statistics import median
 
 import torch
 
-from pipeline.store.ceilings import NEAR, Canary
+from kernel_pipeline.records.ceilings import NEAR, Canary
 from pipeline.timing.monitor import Monitor
 from pipeline.timing.timers import Reading, Rotation, cupti
 from pipeline.timing.timers.capture import Ring, capture
@@ -87,7 +87,8 @@ class LaunchGap:
             fast.append(self.read())
         clock = monitor.read().sm_clock_mhz
         stamps = cupti.stamped(self._canary().turn, LAUNCHES)
-        return Canary(fast_us=median(fast), duration_us=stamps and stamps.duration_us, sm_clock_mhz=clock)
+        duration = None if stamps is None else stamps.duration_us
+        return Canary(fast_us=median(fast), duration_us=duration, sm_clock_mhz=clock)
 
     def excess_us(self, reading: Reading) -> float:
         """Microseconds by which a launch may have been late at a reading: 0 in the fast mode."""

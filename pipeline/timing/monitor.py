@@ -7,7 +7,7 @@ from typing import Any
 
 import pynvml
 
-from pipeline.store.record import State
+from kernel_pipeline.records.measurement import State
 
 HELD_BACK = {
     "sw_power_cap": pynvml.nvmlClocksEventReasonSwPowerCap,

@@ -9,7 +9,7 @@ from time import perf_counter
 
 import torch
 
-from pipeline.store.ceilings import Rates
+from kernel_pipeline.records.ceilings import Rates
 from pipeline.timing.statistics import quantile
 from pipeline.timing.stopping import Budget, Count, Either
 from pipeline.timing.timers import Rotation, Samples, Timer

@@ -14,11 +14,11 @@ from typing import Any, Literal
 import torch
 
 from kernel_pipeline.loading import Tensors
-from pipeline.store.ceilings import Canary
-from pipeline.store.record import State
+from kernel_pipeline.records.ceilings import Canary
+from kernel_pipeline.records.measurement import State
+from kernel_pipeline.records.settings import TimingSettings
 from pipeline.timing.launch_gap import LaunchGap, SetMode
 from pipeline.timing.monitor import Monitor
-from pipeline.timing.settings import TimingSettings
 from pipeline.timing.stopping import Budget, Confidence, Count, Either, Stopping
 from pipeline.timing.timers import Rotation, Samples, Timer, capture
 from pipeline.timing.timers.capture import NotCapturableError
@@ -129,7 +129,7 @@ class Stopwatch:
             samples, state = self._once(call, inputs, bytes_, in_place, another)
         if state.throttle:
             why = f"the GPU was held back while it was timed, twice: {state.throttle}"
-            state = state.model_copy(update={"valid": False, "invalid_reason": why})
+            state = state.replace(valid=False, invalid_reason=why)
         canary, known = samples.canary, self.gap.known
         if canary is not None and known is not None and self.gap.is_late(canary, median(samples.samples_us)):
             state = state.distrusted(
@@ -154,7 +154,7 @@ class Stopwatch:
         after = self._monitor.read()
         self._busy_until = perf_counter()
         reasons = {*(before.throttle or "").split(","), *(after.throttle or "").split(",")} - {""}
-        return samples, after.model_copy(update={"throttle": ",".join(sorted(reasons)) or None})
+        return samples, after.replace(throttle=",".join(sorted(reasons)) or None)
 
     @staticmethod
     def _rested(monitor: Monitor) -> State:

@@ -17,16 +17,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from kernel_pipeline import loading, toolchain
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.files import write_atomically
+from kernel_pipeline.records.base import Record, ValidationError
 from kernel_pipeline.toolchain import CXX_FLAGS, NVCC_FLAGS
-from pipeline import ROOT, UserError
+from pipeline import ROOT
 from pipeline.machine import device
 from pipeline.machine.environment import Cxx, Nvcc, find_cxx, find_nvcc
 from pipeline.machine.torch_install import Torch, installed_torch
-from pipeline.points.frozen import Record
-from pipeline.store.files import write_atomically
 from pipeline.toolchain.ninja_build import LibraryBuild, compile_all
 
 WITHOUT_GPU = "90"
@@ -301,7 +300,7 @@ def _lock(place: Place) -> Iterator[None]:
 
 def _read(path: Path) -> Manifest | None:
     try:
-        return Manifest.model_validate_json(path.read_bytes())
+        return Manifest.from_json(path.read_bytes())
     except (OSError, ValidationError):
         return None
 
@@ -337,7 +336,7 @@ def _make(plans: Sequence[_Plan], place: Place) -> None:
             inputs[path] = digest
         library = hashlib.sha256(plan.job.library.read_bytes()).hexdigest()
         made = Manifest(recipe=plan.recipe, inputs=inputs, library=library)
-        write_atomically(plan.manifest, made.model_dump_json(indent=1).encode() + b"\n")
+        write_atomically(plan.manifest, made.to_json(indent=1) + b"\n")
 
 
 def _contents(place: Place) -> dict[str, str | None]:

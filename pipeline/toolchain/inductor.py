@@ -19,13 +19,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.base import digest
 from pipeline.machine import lock
 from pipeline.machine.environment import find_cxx
 from pipeline.machine.lock import runtime_folder
 from pipeline.machine.reaper import under_reaper
 from pipeline.machine.torch_install import installed_torch
-from pipeline.points.frozen import digest
 from pipeline.store.results import LOCAL
 
 PASSED = "TORCHINDUCTOR_VEC_ISA_OK"

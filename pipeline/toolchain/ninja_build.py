@@ -12,9 +12,9 @@ from threading import Event
 import ninja
 from ninja.ninja_syntax import Writer, escape
 
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.credentials import masked
 from pipeline.machine.reaper import under_reaper
-from pipeline.store.credentials import masked
 
 
 class CompileError(UserError):

@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import Field
+from msgspec import field
 
+from kernel_pipeline.records.base import Record
 from pipeline.machine.environment import demangle, find_nvcc
 from pipeline.machine.torch_install import installed_torch
-from pipeline.points.frozen import Record
 from pipeline.store import results
 from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Made, Place
@@ -49,7 +49,7 @@ class BuildReport(Record):
     architectures: tuple[str, ...]
     remarks: tuple[str, ...]
     functions: tuple[FunctionResources, ...]
-    made_of: dict[str, Made] = Field(default_factory=dict)
+    made_of: dict[str, Made] = field(default_factory=dict)
 
 
 def resources(place: Place, source: str) -> list[FunctionResources]:
@@ -90,7 +90,7 @@ def parse(log: str, kernel: str, source: str) -> list[FunctionResources]:
             )
         )
     names = demangle(sorted({row.symbol for row in found}), find_nvcc())
-    named = (row.model_copy(update={"function": short(names[row.symbol])}) for row in found)
+    named = (row.replace(function=short(names[row.symbol])) for row in found)
     return sorted(named, key=lambda row: (row.function, len(row.architecture), row.architecture))
 
 

@@ -13,8 +13,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipeline import ROOT, UserError
-from pipeline.store.credentials import hidden, public, taken_apart
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.credentials import hidden, public, taken_apart
+from pipeline import ROOT
 
 DEFAULT_STORE = f"sqlite:///{ROOT / 'mlflow.db'}"
 """One SQLite file at the repository's root."""

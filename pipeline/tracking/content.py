@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline.points.frozen import digest
+from kernel_pipeline.records.base import digest
 
 NOTE = "mlflow.note.content"
 """The tag that MLflow shows as a description."""

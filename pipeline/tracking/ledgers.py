@@ -19,17 +19,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import get_args
 
-from pipeline import UserError
-from pipeline.points.frozen import Values, digest
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.base import Values, digest
+from kernel_pipeline.records.ceilings import Ceilings
+from kernel_pipeline.records.environment import Environment
+from kernel_pipeline.records.measurement import Measurement
 from pipeline.reporting import lines, shares
 from pipeline.reporting.comparison import from_kept
 from pipeline.reporting.comparison import table as comparison_table
 from pipeline.reporting.lines import PlacedMeasurement, ProblemLine
 from pipeline.store import evidence, finals, results
-from pipeline.store.ceilings import Ceilings
 from pipeline.store.comparisons import Comparison
-from pipeline.store.environment import Environment
-from pipeline.store.record import Measurement
 from pipeline.store.results import Results
 from pipeline.store.runs import Heading, is_ad_hoc
 from pipeline.tracking import metrics, notes, runs

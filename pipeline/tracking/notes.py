@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from kernel_pipeline.records.measurement import Measurement
 from pipeline.points import notation
 from pipeline.reporting import headlines, lines
 from pipeline.reporting.lines import PlacedMeasurement
 from pipeline.reporting.numbers import RATES, microseconds, number, percent, speedup
-from pipeline.store.record import Measurement
 
 MOST_CHARACTERS = 6000
 """Most characters of a run's description, which is a tag; the ledger is among its artifacts."""

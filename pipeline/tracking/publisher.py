@@ -13,12 +13,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.credentials import hidden, public, taken_apart
 from pipeline.machine import device
 from pipeline.reporting.terminal import Progress, Terminal
 from pipeline.store import comparisons, runs
 from pipeline.store.comparisons import Comparison
-from pipeline.store.credentials import hidden, public, taken_apart
 from pipeline.store.runs import Heading
 from pipeline.tracking import ledgers, views
 from pipeline.tracking.connection import DEFAULT_STORE, TrackerError, is_server, store_uri

@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from kernel_pipeline.contract import shown
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.ceilings import Ceilings
+from kernel_pipeline.records.environment import UNKEYED, Environment
+from kernel_pipeline.records.measurement import Origin
+from kernel_pipeline.records.point import Point, order
 from pipeline.points import notation
-from pipeline.points.frozen import Values
-from pipeline.points.point import Point, order
 from pipeline.reporting import headlines, lines
 from pipeline.reporting.lines import PlacedMeasurement
-from pipeline.store.ceilings import Ceilings
-from pipeline.store.environment import UNKEYED, Environment
-from pipeline.store.record import Origin
 from pipeline.tracking import metrics
 from pipeline.tracking.content import Run, Value
 
@@ -197,8 +197,8 @@ def machine(environment: Environment | None, ceilings: Ceilings | None) -> dict[
     """The params of a machine and its ceilings."""
     params: dict[str, str] = {}
     if environment:
-        known = environment.model_dump(exclude={"gpu", "flags", *UNKEYED}, exclude_none=True)
-        params |= {name: str(value) for name, value in known.items()}
+        known = environment.to_dict(exclude={"gpu", "flags", *UNKEYED})
+        params |= {name: str(value) for name, value in known.items() if value is not None}
         if environment.flags:
             params["flags"] = " ".join(f"{name}={shown(value)}" for name, value in environment.flags.items())
     if ceilings:

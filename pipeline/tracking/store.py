@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from pipeline.points.frozen import digest
+from kernel_pipeline.records.base import digest
 from pipeline.tracking.connection import connected, sqlite_path
 from pipeline.tracking.content import NOTE, Run, RunFamily
 

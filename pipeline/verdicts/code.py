@@ -16,9 +16,9 @@ from pathlib import Path
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Kernel, shown
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.point import Point
 from pipeline.points import notation, problems
-from pipeline.points.point import Point
 from pipeline.store.evidence import CodeRow, read_lines
 from pipeline.verdicts.rounds import Candidate, Match, Rounds
 

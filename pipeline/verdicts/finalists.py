@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kernel_pipeline.contract import Gpu, Work
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.ceilings import Ceilings, rate
+from kernel_pipeline.records.measurement import Measurement, noise_class
 from pipeline import ROOT
 from pipeline.execution.identity import Identity
 from pipeline.points import choice, notation, problems
 from pipeline.points.catalog import Entry
-from pipeline.points.frozen import Values
 from pipeline.points.plan import Plan
-from pipeline.store.ceilings import Ceilings, rate
 from pipeline.store.finals import By, How, written_by
-from pipeline.store.record import Measurement, noise_class
 from pipeline.verdicts.rounds import Candidate, Match, Side
 from pipeline.verdicts.tuning import Caller, Dispatched
 
@@ -126,7 +126,7 @@ def _best(
             # One that is not to be trusted is taken only where the provider has no other.
             if other is None or _rank(row) < _rank(other):
                 workload = workloads[row.point.problem]
-                of_problem[row.point.provider] = row.model_copy(update={"workload": workload})
+                of_problem[row.point.provider] = row.replace(workload=workload)
     return {problem: some for problem, some in best.items() if some}
 
 
@@ -152,7 +152,7 @@ def _meeting(
     if dispatched is not None:
         # With the workload of the others, as one that several presets measure may have several.
         workload = next(iter(some.values())).workload
-        extra = dispatched.row.model_copy(update={"workload": workload})
+        extra = dispatched.row.replace(workload=workload)
         candidates.setdefault(dispatched.row.point, extra)
     ordered = sorted(
         candidates.values(),

@@ -14,7 +14,7 @@ from math import exp, inf, log, log1p, sqrt
 from statistics import fmean, median, stdev
 from typing import Any, Literal, TypeVar
 
-from pipeline.points.frozen import Record
+from kernel_pipeline.records.base import Record
 
 Verdict = Literal["same", "faster", "slower", "undecided"]
 

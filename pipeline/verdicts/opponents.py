@@ -10,12 +10,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline import ROOT, UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.point import Point
+from pipeline import ROOT
 from pipeline.points import choice, notation
 from pipeline.points.catalog import Entry
-from pipeline.points.frozen import Values
 from pipeline.points.notation import Variant
-from pipeline.points.point import Point
 from pipeline.store import commit
 from pipeline.verdicts.rounds import Side
 from pipeline.verdicts.sides import SOURCES, Answer, Planned, Question, answer, ask, folder_of, tree_of
@@ -80,7 +81,7 @@ def side(entry: Entry, named: Named, name: str, question: Question) -> Iterator[
     elif loaded.is_outside:
         with folder_of(repository(entry), named.commit, loaded.folder) as folder:
             where = str(folder)
-            found = _asked(named, ROOT, question.model_copy(update={"where": where}))
+            found = _asked(named, ROOT, question.replace(where=where))
             try:
                 yield Side(name, ROOT, where), found
             finally:

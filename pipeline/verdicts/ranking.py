@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
+from kernel_pipeline.records.ceilings import Ceilings, rate
+from kernel_pipeline.records.fields import TIME_DIGITS, rounded
+from kernel_pipeline.records.measurement import Origin
 from pipeline.points.catalog import Entry
-from pipeline.points.limits import TIME_DIGITS, rounded
-from pipeline.store.ceilings import Ceilings, rate
 from pipeline.store.finals import Against, Final
-from pipeline.store.record import Origin
 from pipeline.store.turns import Sustained
 from pipeline.verdicts.finalists import Finalists, microseconds
 from pipeline.verdicts.intervals import Estimate, Verdict, estimate, verdicts
@@ -90,7 +90,7 @@ class Ranking:
         beside = self._sustained_beside(match, own, held)
         # By the rate that this GPU keeps up, where it was measured.
         kept = self.ceilings.sustained_tflops or self.ceilings.matmul_tflops
-        ceilings = self.ceilings.model_copy(update={"matmul_tflops": kept})
+        ceilings = self.ceilings.replace(matmul_tflops=kept)
         found = []
         for candidate, rounds in held.items():
             if not rounds:

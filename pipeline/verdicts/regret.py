@@ -19,7 +19,7 @@ TRUSTED = 0.05
 """The rule is trusted where the 90th percentile of its regret is at most this."""
 
 ROUNDED = 4
-"""Digits of a share behind the point."""
+"""Rounded of a share behind the point."""
 
 
 @dataclass(frozen=True)

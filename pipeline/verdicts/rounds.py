@@ -16,16 +16,16 @@ from pathlib import Path
 from statistics import median
 from types import MappingProxyType
 
+from kernel_pipeline.records.ceilings import Canary, Ceilings, rate
+from kernel_pipeline.records.measurement import Outcome, noise_class
+from kernel_pipeline.records.point import Point
+from kernel_pipeline.records.settings import TimingSettings
 from pipeline.execution.extra_readings import Extra
 from pipeline.execution.supervisor import Supervisor
 from pipeline.machine.device import Device
 from pipeline.points import notation, problems
 from pipeline.points.catalog import Entry
-from pipeline.points.point import Point
-from pipeline.store.ceilings import Canary, Ceilings, rate
-from pipeline.store.record import Outcome, noise_class
 from pipeline.store.turns import Turn
-from pipeline.timing.settings import TimingSettings
 from pipeline.verdicts.intervals import Estimate, Rule, Verdict, deviation, estimate, pooled, verdicts
 
 
@@ -268,7 +268,7 @@ class Rounds:
         )
         if self.extra is not None and turn.outcome.timing is not None:
             found = self.extra(worker, match, candidate, turn)
-            turn = turn.model_copy(update={"accuracy": found.accuracy, "sustained": found.sustained})
+            turn = turn.replace(accuracy=found.accuracy, sustained=found.sustained)
         self.turns[_slot(turn)] = turn
         self.report(turn)
 

@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kernel_pipeline.records.measurement import Measurement
+from kernel_pipeline.records.point import order
+from kernel_pipeline.records.settings import TimingSettings
 from pipeline.points.catalog import Entry
-from pipeline.points.point import order
-from pipeline.store.record import Measurement
-from pipeline.timing.settings import TimingSettings
 
 
 @dataclass(frozen=True)

@@ -14,22 +14,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pydantic import Field, ValidationError
+from msgspec import field
 
 from kernel_pipeline.contract import Value
-from pipeline import ROOT, UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.base import Record, ValidationError
+from kernel_pipeline.records.fields import Name, Text
+from kernel_pipeline.records.measurement import Parts
+from kernel_pipeline.records.point import Point
+from kernel_pipeline.records.settings import TimingSettings
+from pipeline import ROOT
 from pipeline.execution.identity import Identity
 from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
 from pipeline.points import catalog
-from pipeline.points.frozen import Record
-from pipeline.points.limits import Name, Text
 from pipeline.points.plan import Target, plan
-from pipeline.points.point import Point
-from pipeline.store.record import Parts
 from pipeline.store.results import LOCAL
 from pipeline.store.worktree import worktree
-from pipeline.timing.settings import TimingSettings
 from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Place
 
@@ -49,7 +50,7 @@ class Question(Record):
     settings: TimingSettings
     seed: int
     providers: tuple[str, ...] | None = None
-    pins: dict[str, tuple[Value, ...]] = Field(default_factory=dict)
+    pins: dict[str, tuple[Value, ...]] = field(default_factory=dict)
 
 
 class Planned(Record):
@@ -107,7 +108,7 @@ def ask(root: Path, question: Question) -> Answer:
     done = subprocess.run(
         [sys.executable, "-m", "pipeline.verdicts.sides"],
         cwd=root,
-        input=question.model_dump_json(),
+        input=question.to_json().decode(),
         capture_output=True,
         text=True,
         check=False,
@@ -115,7 +116,7 @@ def ask(root: Path, question: Question) -> Answer:
     if done.returncode:
         said = done.stderr.strip().splitlines()[-1:] or ["it says nothing"]
         raise UserError(said[0].removeprefix("error: "))
-    return Answer.model_validate_json(done.stdout)
+    return Answer.from_json(done.stdout)
 
 
 @contextmanager
@@ -164,8 +165,8 @@ def folder_of(repository: Path, commit: str, folder: Path) -> Iterator[Path]:
 def main() -> None:
     """Answer the question on standard input."""
     try:
-        question = Question.model_validate_json(sys.stdin.read())
-        print(answer(question).model_dump_json())
+        question = Question.from_json(sys.stdin.read())
+        print(answer(question).to_json().decode())
     except (UserError, ValidationError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -11,13 +11,13 @@ from kernel_pipeline.contract import Gpu, Kernel, Provider, Tolerance
 from kernel_pipeline.ops import rule, source, tuned
 from kernel_pipeline.ops.table import Configuration, Table, TunedKernel, TunedProblem
 from kernel_pipeline.ops.tuned import completed, is_within
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.measurement import Measurement, Timing
+from kernel_pipeline.records.point import Point, order
 from pipeline.execution.identity import Identity
 from pipeline.points import notation, problems
 from pipeline.points.catalog import Entry
-from pipeline.points.frozen import Values
-from pipeline.points.point import Point, order
 from pipeline.store.finals import Final, How
-from pipeline.store.record import Measurement, Timing
 from pipeline.verdicts import regret
 from pipeline.verdicts.regret import Times
 
@@ -68,7 +68,7 @@ def measured(entry: Entry, rows: Iterable[Measurement], identity: Identity | Non
             and (row.outcome.timing is None or row.outcome.timing.cache == "cold")
             and (identity is None or is_current(row, identity))
         ):
-            newest[point] = row if point == row.point else row.model_copy(update={"point": point})
+            newest[point] = row if point == row.point else row.replace(point=point)
     kept = list(newest.values())
     wrong = {label(row.point) for row in kept if row.outcome.status == "incorrect"}
     found: dict[Values, dict[str, Measurement]] = {}
@@ -145,7 +145,7 @@ def _with_defaults(kernel: Kernel, point: Point) -> Point:
         return point
     added = {name: one.default for name, one in declared.items() if name not in point.parameters}
     values = {**point.parameters, **{name: value for name, value in added.items() if value is not None}}
-    return point.model_copy(update={"parameters": Values(values)})
+    return point.replace(parameters=Values(values))
 
 
 def label(point: Point) -> str:

@@ -150,8 +150,8 @@ def plant_old(ground: Ground) -> None:
     path = next((ground.root / "local/results/timings/quick").glob("*.jsonl"))
     made = []
     for row in read_rows(path, print)[-20:]:
-        parts = row.parts.model_copy(update={"source": OLD, "settings": OLD})
-        made.append(encode(row.model_copy(update={"parts": parts, "key": parts.key})))
+        parts = row.parts.replace(source=OLD, settings=OLD)
+        made.append(encode(row.replace(parts=parts, key=parts.key)))
     with path.open("ab") as file:
         file.write(b"".join(made))
 

@@ -137,7 +137,7 @@ def test_every_row_and_run_names_the_image_and_its_base(checkout: Checkout) -> N
     assert told.items() <= record.items()
     for kernel in project.kernels():
         rows = project.rows(kernel).values()
-        assert all(told.items() <= row.origin.model_dump().items() for row in rows)
+        assert all(told.items() <= row.origin.to_dict().items() for row in rows)
         for run in shown(checkout.root / "mlflow.db", kernel).values():
             assert told.items() <= run["tags"].items()
 

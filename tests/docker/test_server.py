@@ -16,8 +16,8 @@ import pytest
 import requests
 import yaml
 
+from kernel_pipeline.records.measurement import Measurement
 from pipeline import ROOT
-from pipeline.store.record import Measurement
 from tests.docker.compose import COMPOSE, PASSWORD, Server, postgres_programs, service, tracking_server
 from tests.factory import H200, measurement, write_results
 from tests.mlflow_store import start

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from kernel_pipeline import loading
+from kernel_pipeline.records.point import Point
 from pipeline import ROOT
 from pipeline.execution import instance
 from pipeline.execution.launch_recorder import recorded
-from pipeline.points.point import Point
 
 pytestmark = pytest.mark.gpu
 

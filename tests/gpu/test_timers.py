@@ -13,10 +13,10 @@ from time import sleep
 import pytest
 import torch
 
+from kernel_pipeline.records.settings import TimingSettings
 from pipeline import ROOT
 from pipeline.machine import device
 from pipeline.timing.launch_gap import SecondContext
-from pipeline.timing.settings import TimingSettings
 from pipeline.timing.stopwatch import COLD_FACTOR, MOST_SETS, Stopwatch, last_level_cache
 from pipeline.timing.timers import Samples
 from pipeline.timing.timers.event import MOST_WRITES
@@ -47,7 +47,7 @@ def stopwatch(settings: TimingSettings) -> Stopwatch:
 
 
 def time(call: Call, x: torch.Tensor, **settings: object) -> Samples:
-    chosen = TimingSettings.model_validate({"min_samples": 5, "max_seconds": 0.05} | settings)
+    chosen = TimingSettings.from_dict({"min_samples": 5, "max_seconds": 0.05} | settings)
     samples, state = stopwatch(chosen).time(call, (x,), 2 * x.nbytes)
     torch.cuda.synchronize()
     assert state.sm_clock_mhz is None or state.sm_clock_mhz > 0

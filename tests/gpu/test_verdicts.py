@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.point import Point
 from pipeline.execution import instance
 from pipeline.machine import device
-from pipeline.points.frozen import Values
-from pipeline.points.point import Point
 from pipeline.timing.stopwatch import ALIGNMENT, ring
 from tests.planted.kinds import DTYPES
 from tests.planted.tree import PLANTED, Tree

@@ -12,6 +12,8 @@ import torch
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Gpu
+from kernel_pipeline.records.base import digest
+from kernel_pipeline.records.point import Point
 from kernels.matmul.descriptors import describable, lying
 from kernels.matmul.parameters import (
     Gemv,
@@ -29,8 +31,6 @@ from kernels.matmul.parameters import (
     wgmma_fits,
 )
 from kernels.matmul.problem import FLOAT8, Problem, tolerance
-from pipeline.points.frozen import digest
-from pipeline.points.point import Point
 from pipeline.points.problems import identity_of
 from tests.kernels.agreement import agree
 
@@ -361,5 +361,5 @@ def test_a_problem_from_before_there_were_layouts_is_the_same_point() -> None:
     problem = identity_of(Problem(m=1024, n=1024, k=1024, dtype="bfloat16"))
     assert "layout" not in problem
     point = Point(kernel="matmul", provider="cuda_naive", problem=problem)
-    assert digest(point.model_dump()) == "9fb294f9bb165476"
+    assert digest(point.to_dict()) == "9fb294f9bb165476"
     assert identity_of(Problem(m=8, n=8, k=8, layout="nt"))["layout"] == "nt"

@@ -15,12 +15,12 @@ import torch
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Provider
+from kernel_pipeline.records.point import Point
 from kernel_pipeline.threads import Threads
 from kernels.matmul import Problem
 from kernels.rows import Matrix
 from pipeline.inspection import programs
 from pipeline.machine.reaper import INTERPRETERS
-from pipeline.points.point import Point
 from tests.kernels.kernel_cases import EVERY_KERNEL, ON_GPU
 
 pytest.importorskip("numba_cuda", reason="Numba is not installed: pip install '.[numba]'")
@@ -98,7 +98,7 @@ with recorded(SimpleNamespace(library=None, provider=SimpleNamespace(language="n
     kernel = SimpleNamespace(py_func=square)
     _Kernel.launch(kernel, "arguments", (4, 2, 1), (128, 1, 1), None, 512)
 _Kernel.launch(kernel, "later", (1, 1, 1), (1, 1, 1), None, 0)
-print(json.dumps([said, [launch.model_dump(mode="json") for launch in told()]]))
+print(json.dumps([said, [launch.to_dict() for launch in told()]]))
 """
 
 
@@ -166,7 +166,7 @@ AS_NUMPY_2_5 = """
 import numpy
 del numpy.row_stack
 from pipeline.inspection import numba_code
-from pipeline.points.point import Point
+from kernel_pipeline.records.point import Point
 
 point = Point(
     kernel="vector_add",

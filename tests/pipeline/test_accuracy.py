@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.point import Point
 from pipeline import ROOT
 from pipeline.accuracy import AccuracyRow, read_readings, summary
-from pipeline.points.frozen import Values
-from pipeline.points.point import Point
 
 POINT = Point(
     kernel="square",

@@ -170,7 +170,7 @@ def test_a_record_is_what_its_name_and_first_line_say(
     record = write_record(tmp_path, ROWS[:1], FIRST, before=measurement(source="0" * 16).parts)
     heading, row = record.read_text().splitlines()
     assert json.loads(heading)["changed"] == {"point": 1, "source": 1}
-    foreign = measurement(gpu=H100).model_copy(update={"origin": ROWS[0].origin})
+    foreign = measurement(gpu=H100).replace(origin=ROWS[0].origin)
     lines = [
         heading,
         row,

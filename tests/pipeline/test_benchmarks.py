@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from kernel_pipeline.records.point import Point
 from pipeline import ROOT, benchmarks
 from pipeline.benchmarks import KINDS
 from pipeline.command.options import BenchmarksConfig
@@ -26,7 +27,6 @@ from pipeline.machine import device
 from pipeline.points import catalog
 from pipeline.points.choice import of_provider
 from pipeline.points.plan import Target
-from pipeline.points.point import Point
 from tests.planted import outside
 
 Tensors = tuple[torch.Tensor, ...]

@@ -12,6 +12,10 @@ import pytest
 
 from kernel_pipeline import loading, ops
 from kernel_pipeline.ops import tuned
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.measurement import Measurement
+from kernel_pipeline.records.point import Point
+from kernel_pipeline.records.settings import TimingSettings
 from pipeline import best, tune
 from pipeline.command.options import BestConfig, TuneConfig
 from pipeline.command.run import run_stage
@@ -19,18 +23,14 @@ from pipeline.execution.identity import Identity
 from pipeline.machine import device
 from pipeline.machine.device import Device
 from pipeline.points import catalog, problems
-from pipeline.points.frozen import Values
-from pipeline.points.point import Point
 from pipeline.reporting import python_call
 from pipeline.store import finals, results
-from pipeline.store.record import Measurement
-from pipeline.timing.settings import TimingSettings
 from tests import factory
 from tests.factory import H100, H200
 from tests.project import python
 
 KERNEL = "softmax"
-ENVIRONMENT = factory.environment(H200).model_copy(update={"l2_bytes": 50 << 20})
+ENVIRONMENT = factory.environment(H200).replace(l2_bytes=50 << 20)
 IDENTITY = Identity(loading.load(KERNEL), ENVIRONMENT, TimingSettings(), 0)
 COLUMNS = (4096, 8192, 16384, 32768, 65536, 131072, 262144)
 """Whose matrices do not fit into that cache."""
@@ -51,13 +51,13 @@ def row(provider: str, columns: int, us: float, dtype: str = "bfloat16", **more:
     """A row that is not old."""
     made = factory.measurement(KERNEL, provider, columns, dtype, median_us=us, **more)
     parts = IDENTITY.parts(made.point)
-    return made.model_copy(update={"parts": parts, "key": parts.key})
+    return made.replace(parts=parts, key=parts.key)
 
 
 def written(folder: Path, rows: Sequence[Measurement], gpu: str = H200) -> Path:
     factory.write_results(folder, rows)
     path = results.environment_path(folder, gpu)
-    path.write_text(ENVIRONMENT.model_copy(update={"gpu": gpu}).model_dump_json())
+    path.write_text(ENVIRONMENT.replace(gpu=gpu).to_json().decode())
     return folder
 
 
@@ -137,7 +137,7 @@ def test_finals_say_which_is_best_of_the_providers_that_were_in_them(
     assert 'entry = loaded.entry(loaded.kernel.provider("quack"))\ny = entry(*inputs)\n' in call(text)
     finals.path(tmp_path, KERNEL, H200).unlink()
     one = factory.final(AT_4096[1], 19.0)
-    factory.write_finals(tmp_path, [one.model_copy(update={"rounds_us": one.rounds_us[:1]})])
+    factory.write_finals(tmp_path, [one.replace(rounds_us=one.rounds_us[:1])])
     answer = lines(asked(tmp_path, ["columns=4096"], monkeypatch, capsys))
     assert (answer["best"], answer["time"]) == ("cuda 1024x4w", "19.0 us by finals (one round)")
 
@@ -148,7 +148,7 @@ def test_a_throttled_time_may_be_the_best_and_another_doubt_is_said_and_loses(
     doubted = row("quack", 4096, 10.0, valid=False)
     state = doubted.outcome.state
     assert state is not None
-    held_back = doubted.with_state(state.model_copy(update={"throttle": "sw_power_cap"}))
+    held_back = doubted.with_state(state.replace(throttle="sw_power_cap"))
     written(tmp_path, [*AT_4096[:4], doubted])
     assert lines(asked(tmp_path, [], monkeypatch, capsys))["best"] == "cuda 1024x4w"
     written(tmp_path, [*AT_4096[:4], held_back])

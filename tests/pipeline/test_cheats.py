@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.measurement import Measurement
+from kernel_pipeline.records.point import Point
+from kernel_pipeline.records.settings import TimingSettings
 from pipeline.execution import audit
 from pipeline.execution.supervisor import Supervisor
 from pipeline.machine import device
-from pipeline.points.frozen import Values
-from pipeline.points.point import Point
-from pipeline.store.record import Measurement
-from pipeline.timing.settings import TimingSettings
 from pipeline.timing.stopwatch import COLD_FACTOR, last_level_cache
 from tests.planted.tree import PLANTED, Tree, cpu_tree
 

@@ -19,7 +19,11 @@ import pytest
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Gpu, Value
-from pipeline import ROOT, UserError, build, codegen
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.point import Point
+from kernel_pipeline.records.settings import TimingSettings
+from pipeline import ROOT, build, codegen
 from pipeline.command.options import BuildConfig, CodegenConfig
 from pipeline.command.run import run_each
 from pipeline.execution.identity import Identity
@@ -37,10 +41,7 @@ from pipeline.inspection.launches import Launched
 from pipeline.machine import device
 from pipeline.machine.environment import find_nvcc, fingerprint
 from pipeline.machine.lock import DeviceLock
-from pipeline.points.frozen import Values
-from pipeline.points.point import Point
 from pipeline.store.evidence import CodeRow
-from pipeline.timing.settings import TimingSettings
 from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Place
 from pipeline.toolchain.resources import resources
@@ -189,7 +190,7 @@ def test_what_a_preset_leaves_out_is_looked_into_only_when_asked_for(
     h100 = device.Device(kind="cuda", name="NVIDIA H100", uuid="GPU-planted")
     monkeypatch.setattr(codegen.device, "resolve", lambda _: h100)
     monkeypatch.setattr(codegen.device, "capabilities", lambda _: Gpu((9, 0), 132, 232448, 52428800))
-    environment = fingerprint(device.cpu()).model_copy(update={"compute_capability": "9.0"})
+    environment = fingerprint(device.cpu()).replace(compute_capability="9.0")
     monkeypatch.setattr(codegen, "fingerprint", lambda _: environment)
     found: list[set[str]] = []
 
@@ -274,7 +275,7 @@ def test_a_row_has_the_key_of_the_ledgers_row(tmp_path: Path, said_here: Run) ->
     (row,) = rows(tmp_path)
     timing = TimingSettings(min_samples=5, max_seconds=0.05)
     identity = Identity(loading.load("softmax"), fingerprint(device.resolve("cpu")), timing, 0)
-    assert row["key"] == identity.key(Point.model_validate(row["point"]))
+    assert row["key"] == identity.key(Point.from_dict(row["point"]))
     assert row["native"] is False, "a CPU runs none of it"
 
 
@@ -543,7 +544,7 @@ def test_a_source_that_does_not_compile_leaves_the_others(
 def target_of_gpu(planted: Path, tmp_path: Path) -> CodeTarget:
     """A kernel on a GPU that is not there."""
     loaded = loading.load(str(planted))
-    environment = fingerprint(device.resolve("cpu")).model_copy(update={"compute_capability": "9.0"})
+    environment = fingerprint(device.resolve("cpu")).replace(compute_capability="9.0")
     identity = Identity(loaded, environment, TimingSettings(min_samples=5, max_seconds=0.05), 0)
     gpu = device.Device(kind="cuda", name="Planted GPU", uuid="GPU-planted")
     return CodeTarget(loaded, identity, gpu, ("90",), None, tmp_path / "artifacts", None)
@@ -589,7 +590,7 @@ def test_launches_are_rows_of_their_points_and_unknown_ones_are_said(
     assert (
         "CUDA points without a row: 1, for example blocks-float32-2. They launch renamed<float>" in sentence
     )
-    assert CodeRow.model_validate_json(row.model_dump_json()) == row
+    assert CodeRow.from_json(row.to_json().decode()) == row
 
 
 @of_planted

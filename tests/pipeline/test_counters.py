@@ -14,7 +14,10 @@ from typing import Any
 
 import pytest
 
+from kernel_pipeline import json_lines
 from kernel_pipeline.contract import Gpu
+from kernel_pipeline.records.point import Point
+from kernel_pipeline.records.settings import TimingSettings
 from pipeline import counters as stage
 from pipeline.command.options import CountersConfig
 from pipeline.command.run import run_each
@@ -25,9 +28,7 @@ from pipeline.inspection.ncu import Ncu
 from pipeline.machine import device
 from pipeline.machine.device import Device
 from pipeline.points import catalog
-from pipeline.points.point import Point
-from pipeline.store.evidence import ProfileRow, write_lines
-from pipeline.timing.settings import TimingSettings
+from pipeline.store.evidence import ProfileRow
 from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Place
 from tests import factory
@@ -240,7 +241,7 @@ def test_a_first_look_leaves_out_a_baseline_of_many_kernels_unless_it_is_named(
             sentence="",
             environment="",
         )
-        write_lines(path, [seen])
+        json_lines.write(path, [seen])
         assert roles() == expected
     assert roles("provider=[torch,triton_row]") == {"provider"}
     assert "baseline" in roles(preset="smoke")
@@ -315,7 +316,7 @@ touch "$report.ncu-rep" """
         plan = json.loads((tmp_path / "plan.json").read_text())
         assert ({one["where"] for one in plan["points"]}, plan["seed"]) == ({str(made)}, 0)
         asked.append([one["name"] for one in plan["points"]])
-        assert all(Point.model_validate(one["point"]).kernel == "double" for one in plan["points"])
+        assert all(Point.from_dict(one["point"]).kernel == "double" for one in plan["points"])
         return page(self, report, name)
 
     monkeypatch.setattr(Ncu, "page", with_plan)

@@ -12,11 +12,11 @@ from urllib.parse import quote
 import pytest
 import requests
 
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.credentials import hidden, public, taken_apart
 from pipeline.command.options import SweepConfig
 from pipeline.command.run import run_stage
 from pipeline.store import commit
-from pipeline.store.credentials import hidden, public, taken_apart
 from pipeline.tracking import connection
 from pipeline.tracking.store import opened
 from tests.mlflow_store import behind_a_password, log, run_ids, server

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import ROOT, UserError, docs
+from kernel_pipeline.errors import UserError
+from pipeline import ROOT, docs
 from pipeline.command.options import DocsConfig
 from pipeline.docs import NOTHING, Figures, filled
 from pipeline.store.finals import Final

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from kernel_pipeline import toolchain
-from pipeline import UserError, environment
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.environment import UNKEYED
+from pipeline import environment
 from pipeline.command.options import EnvironmentConfig
 from pipeline.machine import device
 from pipeline.machine import environment as machine
 from pipeline.machine.environment import fingerprint
 from pipeline.store import results
-from pipeline.store.environment import UNKEYED
 
 
 @pytest.fixture(autouse=True)

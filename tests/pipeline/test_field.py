@@ -165,11 +165,11 @@ def test_finals_and_their_baseline_stay_when_the_kernels_folder_is_gone(tmp_path
     torch, cuda = measurement("softmax", "torch", 1024), measurement("softmax", "cuda", 1024)
     held = [final(cuda, 10.0), final(torch, 15.0, (cuda, 10.0, "slower"))]
     for kernel in names:
-        gone = [moved(row, row.point.model_copy(update={"kernel": kernel})) for row in (cuda, torch)]
+        gone = [moved(row, row.point.replace(kernel=kernel)) for row in (cuda, torch)]
         write_finals(
             results,
             [
-                one.model_copy(update={"point": row.point, "parts": row.parts, "key": row.key})
+                one.replace(point=row.point, parts=row.parts, key=row.key)
                 for one, row in zip(held, gone, strict=True)
             ],
         )
@@ -250,7 +250,7 @@ def test_what_a_caller_gets_comes_first_and_the_oracle_beside_it(write: Write, t
         best = us if how == "exact" else 40.0
         got = final(cuda, us) if how == "exact" else final(other, us, (cuda, best, "slower"))
         held += [] if how == "exact" else [final(cuda, best)]
-        held += [got.model_copy(update={"dispatched": how}), final(torch, 80.0, (cuda, best, "slower"))]
+        held += [got.replace(dispatched=how), final(torch, 80.0, (cuda, best, "slower"))]
         rows += [torch, cuda, other]
     write_finals(tmp_path / "results", held)
     markdown, html = write(rows)
@@ -389,7 +389,7 @@ def test_a_comparison_of_finals_with_one_round_is_marked(write: Write, tmp_path:
     row = measurement("softmax", "cuda", 1024, block_size=512, num_warps=4)
     for day, (us, rounds) in enumerate([(20.0, 2), (16.0, 1), (16.0, 2), (8.0, 3)], start=1):
         held = final(row, us, run=f"2026110{day}T120000Z-abcdef")
-        write_finals(tmp_path / "results", [held.model_copy(update={"rounds_us": (us,) * rounds})])
+        write_finals(tmp_path / "results", [held.replace(rounds_us=(us,) * rounds)])
     markdown, _ = write([row])
     (history,) = tables_of(section(markdown, "Finals over commits"))
     assert history[1] == [

@@ -15,7 +15,10 @@ from hydra import compose, initialize_config_dir
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from pipeline import ROOT, UserError, report, sweep
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.ceilings import rate
+from kernel_pipeline.records.measurement import Measurement
+from pipeline import ROOT, report, sweep
 from pipeline.command.options import ReportConfig, SweepConfig
 from pipeline.command.run import checked
 from pipeline.command.words import CONF, CommandLine, for_hydra
@@ -27,9 +30,7 @@ from pipeline.reporting import frames, ranking
 from pipeline.reporting.document import TEMPLATES
 from pipeline.reporting.workload_plots import workload_plots
 from pipeline.store import evidence, ledger, results
-from pipeline.store.ceilings import rate
 from pipeline.store.evidence import ProfileRow
-from pipeline.store.record import Measurement
 from pipeline.tracking import ledgers
 from tests import factory, hostile
 from tests.factory import H100, H200
@@ -210,7 +211,7 @@ def test_evidence_names_no_path_and_belongs_to_its_kernel(folder: Path) -> None:
     row = {
         "key": "1" * 16,
         "kernel": "softmax",
-        "point": factory.made_point().model_dump(),
+        "point": factory.made_point().to_dict(),
         "status": "ok",
         "sentence": "launches one kernel",
         "environment": "2" * 16,
@@ -228,7 +229,7 @@ def test_evidence_names_no_path_and_belongs_to_its_kernel(folder: Path) -> None:
     hostile.write(path, [*map(hostile.encoded, [row, *wrong]), *hostile.GARBAGE[1:]])
     sentences: list[str] = []
     found = evidence.load(folder, sentences.append)
-    assert found.profiles == {("softmax", H200): [ProfileRow.model_validate(row)]}
+    assert found.profiles == {("softmax", H200): [ProfileRow.from_dict(row)]}
     assert f"{path} holds 1 row of another kernel; skipped." in sentences
     reported(folder)
 
@@ -279,12 +280,12 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepConfig, Pat
     (config,) = checked(SweepConfig, composed, CommandLine({}))
     here = device.resolve("cpu")
     (point,) = plan(config.entry, "smoke", Target("cpu"), config.pin, config.provider).points
-    parts = Identity(config.entry.loaded, fingerprint(here), config.timing, config.seed).parts(point)
+    parts = Identity(config.entry.loaded, fingerprint(here), config.timing.settings, config.seed).parts(point)
     row = factory.measurement("square", "torch_square", gpu=here.slug, median_us=12.3, run="here")
     work = factory.work_of(point)
-    row = row.model_copy(update={"point": point, "parts": parts, "key": parts.key})
+    row = row.replace(point=point, parts=parts, key=parts.key)
     assert row.outcome.timing is not None
-    row = row.model_copy(update={"rate": rate(row.outcome.timing.median_us, work, None)})
+    row = row.replace(rate=rate(row.outcome.timing.median_us, work, None))
     return config, results.ledger_path(output, "square", here.slug), row
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.base import Record
 from pipeline.command import words
 from pipeline.command.options import CompareConfig, ProfileConfig, SweepConfig
-from pipeline.points.frozen import Record
 
 SLURM = "hydra/launcher=submitit_slurm"
 

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from pipeline import UserError, report
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.measurement import Measurement
+from pipeline import report
 from pipeline.command.options import ReportConfig
 from pipeline.docs import Figures
 from pipeline.reporting import lines, losses, summary
 from pipeline.reporting.others import Environments, ProviderTime
 from pipeline.store import finals, provenance
 from pipeline.store.finals import Final
-from pipeline.store.record import Measurement
 from pipeline.tracking import notes
 from tests.factory import (
     H200,
@@ -52,7 +53,7 @@ def held(run: str, **times: float) -> list[Final]:
 
 def alone(rows: list[Final], provider: str) -> list[Final]:
     """A run that measured a provider beside none of ours."""
-    return [one.model_copy(update={"against": None}) for one in rows if one.point.provider == provider]
+    return [one.replace(against=None) for one in rows if one.point.provider == provider]
 
 
 BASE = [row(OURS, 100.0), row("sdpa_flash", 150.0)]
@@ -140,17 +141,15 @@ def test_a_time_of_another_environment_is_none(tmp_path: Path) -> None:
     """By the line of its run; and by its digest, where the run's line does not tell."""
     folder = tmp_path / "results"
     write_results(folder, BASE)
-    before = environment(H200).model_copy(update={"driver": "570.0"})
+    before = environment(H200).replace(driver="570.0")
     rows = held(EARLIER, flash_attn_4=74.0, sdpa_cudnn=70.0)
     changed = [
-        one.model_copy(
-            update={"parts": (parts := one.parts.model_copy(update={"environment": "8" * 16}))}
-        ).model_copy(update={"key": parts.key})
+        one.replace(parts=(parts := one.parts.replace(environment="8" * 16))).replace(key=parts.key)
         for one in rows
     ]
     known = provenance.run_of(changed[0].origin, changed[0].parts, KERNEL)
     path = finals.path(folder, KERNEL, H200)
-    finals.append(path, changed, known.model_copy(update={"environment": before}))
+    finals.append(path, changed, known.replace(environment=before))
     write_finals(folder, held(NEWEST, sdpa_flash=150.0))
     report.run(ReportConfig(input=folder, output=tmp_path / "reports", device="cpu"))
     text = (tmp_path / "reports/report.md").read_text()
@@ -158,8 +157,8 @@ def test_a_time_of_another_environment_is_none(tmp_path: Path) -> None:
 
 
 def test_environments_are_equal_as_far_as_the_others_provider_depends_on_them() -> None:
-    other_triton = environment(H200).model_copy(update={"triton": "3.7.0"})
-    other_driver = environment(H200).model_copy(update={"driver": "570.0"})
+    other_triton = environment(H200).replace(triton="3.7.0")
+    other_driver = environment(H200).replace(driver="570.0")
     runs = {"ours": environment(H200), "triton": other_triton, "driver": other_driver}
     environments = Environments(runs, {})
 
@@ -185,9 +184,7 @@ def test_the_newest_time_of_another_counts(tmp_path: Path) -> None:
     """Finals that are older than a sweep, which were faster."""
     folder = tmp_path / "results"
     before = [
-        one.model_copy(
-            update={"origin": one.origin.model_copy(update={"measured_at": MEASURED_AT - timedelta(days=9)})}
-        )
+        one.replace(origin=one.origin.replace(measured_at=MEASURED_AT - timedelta(days=9)))
         for one in held(EARLIER, flash_attn_4=50.0)
     ]
     write_results(folder, [*BASE, row("flash_attn_4", 74.0)])
@@ -227,12 +224,9 @@ def test_a_ratio_over_a_time_that_is_not_to_be_trusted_has_the_mark_and_the_reas
 
 def test_one_round_is_said_to_be_one(tmp_path: Path) -> None:
     rows = [
-        one.model_copy(
-            update={
-                "rounds_us": one.rounds_us[:1],
-                "against": one.against
-                and one.against.model_copy(update={"verdict": "undecided", "high": None}),
-            }
+        one.replace(
+            rounds_us=one.rounds_us[:1],
+            against=one.against and one.against.replace(verdict="undecided", high=None),
         )
         for one in held(NEWEST, sdpa_flash=170.0, sdpa_cudnn=74.0)
     ]
@@ -273,7 +267,7 @@ def test_the_terminal_says_of_one_round_that_it_is_one() -> None:
     ours, other = held(NEWEST, sdpa_flash=170.0)
     console = Console(width=200, record=True)
     for rounds, said in ((1, "sdpa_flash 1.70 one round"), (2, "sdpa_flash 1.70 slower")):
-        row = other.model_copy(update={"rounds_us": other.rounds_us[:rounds]})
+        row = other.replace(rounds_us=other.rounds_us[:rounds])
         console.print(summary.finals_table([[ours, row]], "finals").rich())
         assert said in console.export_text()
 

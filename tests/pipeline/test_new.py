@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from kernel_pipeline import loading
+from kernel_pipeline.errors import UserError
 from kernel_pipeline.loading import Loaded
-from pipeline import UserError, new
+from pipeline import new
 from pipeline.command.options import NewConfig
 from pipeline.command.words import for_hydra
 from pipeline.execution import verification

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
 from pipeline.points import catalog
 from tests.planted.tree import PLANTED, Tree, cpu_tree
 from tests.project import python

@@ -15,10 +15,11 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
+from kernel_pipeline import json_lines
 from pipeline import ROOT, report
 from pipeline.command.options import ReportConfig
 from pipeline.store import results
-from pipeline.store.evidence import CounterRow, NcuRule, joined, write_lines
+from pipeline.store.evidence import CounterRow, NcuRule, joined
 from tests.factory import H100, H200, grid, write_results
 from tests.pipeline.test_ui import CHROMIUM, DRIVER, FLAGS, needs_a_browser
 
@@ -50,7 +51,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         rules=(NcuRule(name="Long", kind="OPT", text="kernel_" * 20, speedup_pct=9.0, scope="global"),),
         sentence=SENTENCE,
     )
-    write_lines(results.counters_path(folder, "softmax", H200), [counted])
+    json_lines.write(results.counters_path(folder, "softmax", H200), [counted])
     output = tmp_path_factory.mktemp("out")
     report.run(ReportConfig(input=folder, output=output, device="cpu"))
     return output / "report.html"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.points.frozen import Values
-from pipeline.store.record import Measurement
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.measurement import Measurement
 from tests.planted.tree import Tree, cpu_tree
 
 HOT = "timing.cache=hot"

@@ -15,12 +15,12 @@ import pytest
 import requests
 
 from kernel_pipeline.contract import Value
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.measurement import Measurement
 from pipeline.command.options import PublishConfig, TrackingConfig
-from pipeline.points.frozen import Values
 from pipeline.publish import publish
 from pipeline.store import results as results_module
-from pipeline.store.record import Measurement
 from pipeline.tracking import connection, ledgers
 from pipeline.tracking.publisher import Published, how_to_open
 from pipeline.tracking.store import opened
@@ -407,7 +407,7 @@ def test_two_workloads_share_a_line_or_have_another_x(tmp_path: Path, database: 
 def of_problem(problem: dict[str, Value], **parameters: Value) -> Measurement:
     """A row of a kernel that this repository does not have, of that problem."""
     row = measurement("convolution", "own", workload="causal", **parameters)
-    return moved(row, row.point.model_copy(update={"problem": Values(problem)}))
+    return moved(row, row.point.replace(problem=Values(problem)))
 
 
 def test_a_kernel_that_is_gone_and_any_type_of_parameter(tmp_path: Path, database: Path) -> None:

@@ -13,11 +13,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pipeline import ROOT, UserError, report
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.base import Values
+from pipeline import ROOT, report
 from pipeline.command.options import ReportConfig
 from pipeline.execution import identity, versions
 from pipeline.machine.device import Device
-from pipeline.points.frozen import Values
 from pipeline.reporting import best
 from pipeline.reporting.content import describe
 from pipeline.reporting.data_files import PLOT_COLUMNS, file_columns
@@ -342,7 +343,7 @@ def test_what_is_stale_about_a_row_is_told():
         return [staleness.parts(row) for row in rows]
 
     assert changed(of.values(), known) == list(of)
-    later = {H200: environment(H200).model_copy(update={"driver": "590.1"})}
+    later = {H200: environment(H200).replace(driver="590.1")}
     rows = [of[()], measurement("softmax", "quack", source=quack, measurement=on_gpu)]
     assert changed(rows, later) == [("environment",), ()], "a peer's can't be told"
     assert changed(rows, {}) == [(), ()]
@@ -610,7 +611,7 @@ def test_an_output_that_is_a_file_is_one_sentence(tmp_path):
 def test_without_ceilings_and_environments_the_rest_is_shown(report_on, tmp_path):
     nothing = {"bound": None, "ceiling_fraction": None}
     rows = [
-        row.model_copy(update={"rate": row.rate and row.rate.model_copy(update=nothing)})
+        row.replace(rate=row.rate and row.rate.replace(**nothing))
         for row in grid(gpus=(H200,), sizes=(1024, 4096))
     ]
     folder = write_results(tmp_path / "results", rows)
@@ -670,7 +671,7 @@ def test_a_kernel_without_words(report_on, tmp_path):
     rows = [measurement("of_old", name, size) for size in (256, 1024) for name in ("torch", "cuda")]
     bare = []
     for row in rows:
-        point = row.point.model_copy(update={"problem": Values({"n": row.point.problem["n"]})})
+        point = row.point.replace(problem=Values({"n": row.point.problem["n"]}))
         bare.append(moved(row, point))
     output = report_on(write_results(tmp_path / "results", bare))
     assert set(json.loads((output / "metrics.json").read_text())["of_old"][H200]) == {"all", "points"}
@@ -740,9 +741,7 @@ def test_failures_of_providers_that_nobody_asked_for_are_left_out(report_on, tmp
 
     def named(row, command: str):
         run = row.origin.run[:-6] + "0a0a0a"
-        return row.model_copy(
-            update={"origin": row.origin.model_copy(update={"command": command, "run": run})}
-        )
+        return row.replace(origin=row.origin.replace(command=command, run=run))
 
     failed = {"status": "runtime_error", "error": "it has no row_stack"}
     liger = measurement("softmax", "liger", 1024, **failed)
@@ -766,8 +765,8 @@ def test_the_data_of_a_plot_has_the_marks_of_the_page(report_on, tmp_path):
     rows += [measurement("softmax", "cuda", size, throttle="sw_power_cap") for size in (1024, 4096)]
     rows += [measurement("softmax", "triton_row", size, valid=False) for size in (1024, 4096)]
     row = measurement("softmax", "triton_tile", 1024)
-    outcome = row.outcome.model_copy(update={"any_answer": "zeros"})
-    rows += [row.model_copy(update={"outcome": outcome}), measurement("softmax", "triton_tile", 4096)]
+    outcome = row.outcome.replace(any_answer="zeros")
+    rows += [row.replace(outcome=outcome), measurement("softmax", "triton_tile", 4096)]
     output = report_on(write_results(tmp_path / "results", rows))
     found = {
         (line["provider"], line["x"]): line for line in csv.DictReader((output / "data/softmax.csv").open())

@@ -14,14 +14,15 @@ from typing import Any
 
 import pytest
 
-from pipeline import UserError
+from kernel_pipeline import json_lines
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.measurement import Measurement
 from pipeline import results as command
 from pipeline.command.options import ResultsConfig
 from pipeline.command.run import run_stage
 from pipeline.command.words import positional
 from pipeline.store import ledger, results, runs
-from pipeline.store.evidence import ProfileRow, write_lines
-from pipeline.store.record import Measurement
+from pipeline.store.evidence import ProfileRow
 from pipeline.store.rows import encode
 from tests import factory
 from tests.factory import H100, H200
@@ -69,7 +70,7 @@ def there(tmp_path: Path) -> Path:
     folder = factory.write_results(tmp_path / "there", made)
     timed = [row for row in made if row.origin.gpu == H200]
     factory.write_finals(folder, [factory.final(timed[0], 12.0)])
-    write_lines(results.profile_path(folder, "softmax", H200), [profile(timed[0], "theirs")])
+    json_lines.write(results.profile_path(folder, "softmax", H200), [profile(timed[0], "theirs")])
     factory.write_record(folder, timed[:2], "20261121T130000Z-aaaaaa")
     text = "timing: {timer: auto}\nseed: 0\n"
     for gpu in (H200, H100):
@@ -146,7 +147,7 @@ def test_conflicts_are_said_and_ours_stay_where_no_time_decides(
     )
     elsewhere = factory.write_results(tmp_path / "elsewhere", [twin, older])
     for folder, word in ((here, "ours"), (elsewhere, "theirs")):
-        write_lines(results.profile_path(folder, "softmax", H200), [profile(mine[0], word)])
+        json_lines.write(results.profile_path(folder, "softmax", H200), [profile(mine[0], word)])
     merged(elsewhere, here)
     out = capsys.readouterr().out
     assert "1 older than ours, which stay, 1 contradict ours, which stay, 0 the same" in out
@@ -240,7 +241,8 @@ def test_a_cpus_results_stay_on_its_host(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from pipeline.store import clone, files
+from kernel_pipeline import files
+from pipeline.store import clone
 from pipeline.execution.identity import settings_beside
 from pipeline.toolchain.resources import BuildReport
 left = int(sys.argv[3])

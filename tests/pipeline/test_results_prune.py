@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from kernel_pipeline import loading
+from kernel_pipeline.records.base import Values, digest
+from kernel_pipeline.records.measurement import Measurement
+from kernel_pipeline.records.settings import TimingSettings
 from pipeline.execution import identity, versions
 from pipeline.execution.old_rows import settings_digest
-from pipeline.points.frozen import Values, digest
 from pipeline.store import ledger, results
-from pipeline.store.record import Measurement
 from pipeline.store.rows import encode
-from pipeline.timing.settings import TimingSettings
 from tests import factory
 from tests.project import python
 
@@ -30,16 +30,16 @@ def row(provider: str, size: int, **parts: str) -> Measurement:
     today = {"source": source, "measurement": versions.measurement("cuda", "auto"), "settings": NOW}
     environment = parts.pop("environment", None)
     made = factory.measurement("softmax", provider, size, **today | parts)  # type: ignore[arg-type]
-    told = made.parts.model_copy(update={"environment": environment} if environment else {})
-    return made.model_copy(update={"parts": told, "key": told.key})
+    told = made.parts.replace(**{"environment": environment} if environment else {})
+    return made.replace(parts=told, key=told.key)
 
 
 def without_a_place(provider: str, problem: dict[str, int | str]) -> Measurement:
     """A row of a point that the kernel does not have."""
     made = row("torch", 64)
-    point = made.point.model_copy(update={"provider": provider, "problem": Values(problem)})
-    told = made.parts.model_copy(update={"point": digest(point.model_dump())})
-    return made.model_copy(update={"point": point, "parts": told, "key": told.key})
+    point = made.point.replace(provider=provider, problem=Values(problem))
+    told = made.parts.replace(point=digest(point.to_dict()))
+    return made.replace(point=point, parts=told, key=told.key)
 
 
 PROBLEM = dict(row("torch", 64).point.problem)
@@ -63,7 +63,7 @@ OLD = {
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     made = factory.write_results(tmp_path / "results", [*CURRENT, *OLD.values()])
-    told = {"timing": TIMING.model_dump(), "seed": 3}
+    told = {"timing": TIMING.to_dict(), "seed": 3}
     results.config_path(made, "softmax", factory.H200).write_text(str(told))
     foreign = made / "timings" / "elsewhere" / f"{factory.H200}.jsonl"
     foreign.parent.mkdir()

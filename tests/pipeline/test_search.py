@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.store.record import Measurement
+from kernel_pipeline.records.measurement import Measurement
 from tests.planted.tree import Tree, cpu_tree
 
 SEARCH = ("kernel=tuned", "size=64", "search=tpe")

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from kernel_pipeline.records import credentials
 from pipeline import ROOT, repro
 from pipeline.execution import supervisor
 from pipeline.machine import device
-from pipeline.store import credentials, ledger
+from pipeline.store import ledger
 from pipeline.store.comparisons import ComparedSide, Comparison, ComparisonRow
 from pipeline.store.evidence import CounterRow
 from pipeline.toolchain.ninja_build import CompileError, LibraryBuild, compile_all
@@ -52,7 +53,7 @@ def test_a_password_is_kept_from_providers_and_from_what_is_written() -> None:
     assert not any(PASSWORD in value or "another-secret" in value for value in told.values())
     row = factory.measurement(status="runtime_error", error=f"KeyError: {PASSWORD!r}, another-secret")
     assert "KeyError: '...', ..." in ledger.encode(row).decode()
-    row = row.model_copy(update={"outcome": factory.measurement().outcome})
+    row = row.replace(outcome=factory.measurement().outcome)
     assert "..." not in ledger.encode(row).decode()
 
 
@@ -69,7 +70,7 @@ def test_a_comparison_and_evidence_are_without_it() -> None:
         **{"b": side, "margin": 0.01, "beyond": "margin", "rows": (row,)},
         command=f"python -m pipeline.compare tracking.uri=http://me:{PASSWORD}@host",
     )
-    text = comparison.model_dump_json()
+    text = comparison.to_json().decode()
     assert "corr" not in text, "nor the part that a limit of length would leave"
     counted = CounterRow(
         **{"kernel": "softmax", "role": "ours", "status": "error", "environment": "e"},

@@ -39,7 +39,7 @@ def test_a_misspelt_name_is_said_without_torch(command: str) -> None:
 
 def test_no_package_is_looked_at_for_plugins() -> None:
     done = python(
-        "-c", OPENED.format("from pipeline.timing.settings import TimingSettings; TimingSettings()")
+        "-c", OPENED.format("from kernel_pipeline.records.settings import TimingSettings; TimingSettings()")
     )
     assert done.stdout == "[]\n", done.stderr
 

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from kernel_pipeline.contract import Provider
+from kernel_pipeline.records.base import Values, digest
+from kernel_pipeline.records.environment import Environment
+from kernel_pipeline.records.measurement import Measurement
+from kernel_pipeline.records.point import Point, order
 from pipeline.machine import device, load
 from pipeline.points import notation
-from pipeline.points.frozen import Values, digest
-from pipeline.points.point import Point, order
-from pipeline.store.environment import Environment
 from pipeline.store.ledger import encode, read_rows
-from pipeline.store.record import Measurement
 from tests.planted.tree import Tree, cpu_tree, size
 
 HOT = "timing.cache=hot"
@@ -52,11 +52,11 @@ def swept(tmp_path: Path, first: tuple[Tree, str]) -> Tree:
 
 def newly_measured(tree: Tree, *options: str) -> tuple[set[tuple[str, int]], str]:
     """Providers and sizes that a sweep of quick measures, as the ledger shows it, and what it prints."""
-    before = {row.model_dump_json() for row in tree.rows("quick")}
+    before = {row.to_json().decode() for row in tree.rows("quick")}
     done = tree.sweep("kernel=quick", HOT, *options)
     assert (done.returncode, done.stderr) == (0, "")
     rows = in_order(tree)
-    new = [row for row in rows if row.model_dump_json() not in before]
+    new = [row for row in rows if row.to_json().decode() not in before]
     assert f"{notation.points(len(new))} measured" in done.stdout
     return {(row.point.provider, size(row.point)) for row in new}, done.stdout
 
@@ -213,8 +213,8 @@ def test_rows_that_were_not_asked_for_stay_whether_current_or_old_or_of_provider
     rows = [json.loads(line) for line in gone if '"removed"' in line]
     shared = swept.rows("quick")[0].parts
     for row in rows:
-        point = digest(Point.model_validate(row["point"]).model_dump())
-        row["key"] = shared.model_copy(update={**row["parts"], "point": point}).key
+        point = digest(Point.from_dict(row["point"]).to_dict())
+        row["key"] = shared.replace(**row["parts"], point=point).key
     ledger.write_text(ledger.read_text() + "".join(json.dumps(row) + "\n" for row in rows))
     assert len(swept.rows("quick")) == 6
     edit(swept, "sums.py", "return x + x", "return 2 * x")
@@ -229,7 +229,7 @@ def test_writes_beside_the_ledger_what_it_is_read_with(swept: Tree) -> None:
     (row, *_) = swept.rows("quick")
     slug, outputs = device.cpu().slug, swept.root / "outputs"
     environment = json.loads((outputs / "environment" / f"{slug}.json").read_text())
-    relevant_environment = Environment.model_validate(environment).keyed_for(
+    relevant_environment = Environment.from_dict(environment).keyed_for(
         Provider("blocks", "blocks.py:add", language="torch")
     )
     assert row.parts.environment == digest(relevant_environment)
@@ -404,12 +404,7 @@ def test_a_kernels_work_is_told_anew_and_nothing_is_measured_for_it(swept: Tree)
 def test_rows_that_had_to_do_without_ceilings_get_their_share_of_them_later(swept: Tree) -> None:
     before = swept.rows("quick")
     bare = [
-        row.model_copy(
-            update={
-                "rate": row.rate and row.rate.model_copy(update={"bound": None, "ceiling_fraction": None})
-            }
-        )
-        for row in before
+        row.replace(rate=row.rate and row.rate.replace(bound=None, ceiling_fraction=None)) for row in before
     ]
     assert bare != before
     swept.ledger("quick").write_bytes(b"".join(map(encode, bare)))

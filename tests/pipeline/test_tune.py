@@ -15,6 +15,8 @@ import pytest
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Gpu
 from kernel_pipeline.ops import source, tuned
+from kernel_pipeline.records.measurement import Measurement
+from kernel_pipeline.records.settings import TimingSettings
 from pipeline import tune
 from pipeline.command.options import TuneConfig
 from pipeline.command.run import run_stage
@@ -23,8 +25,6 @@ from pipeline.machine import device
 from pipeline.machine.device import Device
 from pipeline.points import catalog
 from pipeline.store import results
-from pipeline.store.record import Measurement
-from pipeline.timing.settings import TimingSettings
 from tests import factory
 from tests.factory import H200
 
@@ -74,7 +74,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     here = Device(kind="cuda", name="NVIDIA H200", index=0, uuid="GPU-0")
     monkeypatch.setattr(device, "resolve", lambda wanted: here)
     monkeypatch.setattr(device, "capabilities", lambda one: GPU)
-    environment = factory.environment(H200).model_copy(update={"l2_bytes": GPU.l2_cache})
+    environment = factory.environment(H200).replace(l2_bytes=GPU.l2_cache)
     monkeypatch.setattr(tune, "fingerprint", lambda one: environment)
 
 
@@ -122,10 +122,10 @@ def test_the_table_of_a_gpu_that_is_elsewhere_is_made_of_its_results(
         return said.err if ended.value.code else ""
 
     told = factory.environment(H200)
-    path.write_text(told.model_dump_json())
+    path.write_text(told.to_json().decode())
     assert f"{path} does not say how large the L2 cache is" in tuned_for(H200)
     assert "unknown gpu 'nvidia-h20'. Did you mean 'nvidia-h200'?" in tuned_for("nvidia-h20")
-    path.write_text(told.model_copy(update={"l2_bytes": GPU.l2_cache}).model_dump_json())
+    path.write_text(told.replace(l2_bytes=GPU.l2_cache).to_json().decode())
     assert tuned_for(H200) == ""
     table = json.loads(results.tuned_path(tmp_path, H200).read_text())
     assert (table["gpu"], table["l2_bytes"]) == (H200, GPU.l2_cache)
@@ -306,7 +306,7 @@ def test_nothing_is_chosen_that_was_not_verified(written: Written) -> None:
     rows = some(PLANTED, COLUMNS)
     # The fastest of all was wrong at one problem, so that it is taken at none.
     rows = [
-        one.model_copy(update={"outcome": factory.measurement(status="incorrect").outcome, "rate": None})
+        one.replace(outcome=factory.measurement(status="incorrect").outcome, rate=None)
         if (one.point.parameters.get("block_size"), one.point.problem["columns"]) == (2048, 512)
         else one
         for one in rows

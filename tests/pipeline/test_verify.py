@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import UserError, verify
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.measurement import Measurement, Outcome, State
+from kernel_pipeline.records.point import Point
+from kernel_pipeline.records.settings import TimingSettings
+from pipeline import verify
 from pipeline.command.options import VerifyConfig
 from pipeline.execution import session
 from pipeline.execution.identity import Identity
 from pipeline.machine import device
 from pipeline.points import catalog
-from pipeline.points.point import Point
 from pipeline.store import results
-from pipeline.store.record import Measurement, Outcome, State
-from pipeline.timing.settings import TimingSettings
 from pipeline.verify import SampledRow, sample
 from tests import factory
 from tests.factory import H200
@@ -63,11 +64,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         catalog.find("softmax").loaded, factory.environment(H200), TimingSettings(min_samples=7), 3
     )
     rows = [factory.fresh(row, identity) for row in rows]
-    old = rows[0].parts.model_copy(update={"source": "0" * 16})
-    rows[0] = rows[0].model_copy(update={"parts": old, "key": old.key})
+    old = rows[0].parts.replace(source="0" * 16)
+    rows[0] = rows[0].replace(parts=old, key=old.key)
     assert rows[1].outcome.state is not None
-    marked = rows[1].outcome.state.model_copy(update={"valid": False, "invalid_reason": "it was hot"})
-    rows[1] = rows[1].model_copy(update={"outcome": rows[1].outcome.model_copy(update={"state": marked})})
+    marked = rows[1].outcome.state.replace(valid=False, invalid_reason="it was hot")
+    rows[1] = rows[1].replace(outcome=rows[1].outcome.replace(state=marked))
     factory.write_results(tmp_path, rows)
     results.config_path(tmp_path, "softmax", H200).write_text("timing: {min_samples: 7}\nseed: 3\n")
     return tmp_path
@@ -109,7 +110,7 @@ class Planted:
         outcome = self.rows[point].outcome
         assert outcome.timing is not None
         timing = factory.timing(outcome.timing.median_us * factor)
-        return outcome.model_copy(update={"timing": timing})
+        return outcome.replace(timing=timing)
 
 
 Run = Callable[..., int]
@@ -247,7 +248,7 @@ def test_what_another_gpu_adds_is_noted_with_the_ceilings_and_is_in_every_interv
     with pytest.raises(UserError, match=r"pipeline\.ceilings first, then note=true"):
         run(1.0, 1.0, 1.0, note=True, **again)
     path.parent.mkdir(exist_ok=True)
-    path.write_text(factory.ceilings(H200).model_dump_json())
+    path.write_text(factory.ceilings(H200).to_json().decode())
     monkeypatch.setattr(verify.spread, "FEWEST", 3)
     run(1.04, 1.05, 0.97, note=True, writes=True, **again)
     assert "3 in the 90 % interval" not in capsys.readouterr().out

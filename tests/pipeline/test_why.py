@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from kernel_pipeline import json_lines
+from kernel_pipeline.records.measurement import Measurement
 from pipeline import report
 from pipeline.command.options import ReportConfig
 from pipeline.store import results
-from pipeline.store.evidence import CodeRow, CounterRow, Mix, NcuRule, ProfileRow, joined, write_lines
-from pipeline.store.record import Measurement
+from pipeline.store.evidence import CodeRow, CounterRow, Mix, NcuRule, ProfileRow, joined
 from tests.factory import CPU, H200, grid, write_results
 from tests.mlflow_store import log, run_ids, shown
 
@@ -35,7 +36,7 @@ def counted(row: Measurement, role: str, **numbers: Any) -> CounterRow:
 
 
 def compiled(row: Measurement, registers: int, *, native: bool = True) -> CodeRow:
-    mix = dict.fromkeys(Mix.model_fields, 0) | {
+    mix = dict.fromkeys(Mix.__struct_fields__, 0) | {
         "instructions": 278,
         "global_loads_128": 2,
         "spill_load_bytes": 12,
@@ -99,7 +100,7 @@ def folder(tmp_path: Path) -> Path:
             sentence="memory limits it: memory throughput 91 %, compute throughput 31 %",
         ),
     ]
-    write_lines(results.counters_path(made, "softmax", H200), counters)
+    json_lines.write(results.counters_path(made, "softmax", H200), counters)
     missing = CounterRow(
         **joined(row_of("torch", 256, gpu=CPU).point, "0" * 16),
         role="baseline",
@@ -108,13 +109,13 @@ def folder(tmp_path: Path) -> Path:
         sentence="unavailable: this machine has no NVIDIA GPU",
         environment="e",
     )
-    write_lines(results.counters_path(made, "softmax", CPU), [missing])
+    json_lines.write(results.counters_path(made, "softmax", CPU), [missing])
     code = [
         compiled(best, 25),
         compiled(row_of("triton_online", 256, 8), 22),
         compiled(best, 99, native=False),
     ]
-    write_lines(results.codegen_path(made, "softmax", H200), code)
+    json_lines.write(results.codegen_path(made, "softmax", H200), code)
     profile = ProfileRow(
         **joined(base.point, base.key),
         status="ok",
@@ -124,7 +125,7 @@ def folder(tmp_path: Path) -> Path:
         sentence="a call (aten::softmax) launches 1 device kernel: cunn_SoftMaxForward; 49.5 us",
         environment="e",
     )
-    write_lines(results.profile_path(made, "softmax", H200), [profile])
+    json_lines.write(results.profile_path(made, "softmax", H200), [profile])
     return made
 
 

@@ -16,14 +16,14 @@ from unittest.mock import patch
 
 import pytest
 
+from kernel_pipeline.files import write_atomically
+from kernel_pipeline.records.ceilings import Ceilings
+from kernel_pipeline.records.environment import Environment
+from kernel_pipeline.records.measurement import Measurement
+from kernel_pipeline.records.point import Point
 from pipeline.machine import device, environment
-from pipeline.points.point import Point
 from pipeline.store import results
-from pipeline.store.ceilings import Ceilings
-from pipeline.store.environment import Environment
-from pipeline.store.files import write_atomically
 from pipeline.store.ledger import read_rows
-from pipeline.store.record import Measurement
 
 ROOT = Path(__file__).parents[2]
 PLANTED = Path(__file__).parent
@@ -101,7 +101,7 @@ class Tree:
             matmul_tflops={"float32": 1.0},
         )
         folder = self.root / ("local/results" if where.kind == "cpu" else "results")
-        write_atomically(results.ceilings_path(folder, where.slug), known.model_dump_json().encode())
+        write_atomically(results.ceilings_path(folder, where.slug), known.to_json())
 
     def start(
         self,

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import ROOT, UserError
+from kernel_pipeline.errors import UserError
+from pipeline import ROOT
 from pipeline.cluster import engine
 from tests.pipeline.cluster import hosts
 

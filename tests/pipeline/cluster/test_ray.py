@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.store.record import Measurement
+from kernel_pipeline.records.measurement import Measurement
 from tests.pipeline.cluster.hosts import Hosts, kill_one, of_ray, stations, until
 from tests.planted.tree import Tree, cpu_tree
 

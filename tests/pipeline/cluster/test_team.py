@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 
 from kernel_pipeline import loading
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.environment import Environment
+from kernel_pipeline.records.measurement import Outcome, State
+from kernel_pipeline.records.point import Point
+from kernel_pipeline.records.settings import TimingSettings
 from pipeline.cluster import engine, team
 from pipeline.cluster.engine import LostError, Node
 from pipeline.cluster.station import Answer, Assignment, Chunk, StationHost, code_of
@@ -21,10 +25,6 @@ from pipeline.machine import device
 from pipeline.machine.device import Device
 from pipeline.machine.load import Stolen
 from pipeline.points import catalog
-from pipeline.points.point import Point
-from pipeline.store.environment import Environment
-from pipeline.store.record import Outcome, State
-from pipeline.timing.settings import TimingSettings
 from tests import factory
 
 SOFTMAX = catalog.find("softmax")
@@ -230,11 +230,11 @@ class Cluster:
 
 
 USUAL = factory.environment()
-OTHER = USUAL.model_copy(update={"driver": "570.1"})
+OTHER = USUAL.replace(driver="570.1")
 
 
 def test_every_model_of_a_cluster_has_a_team(monkeypatch: pytest.MonkeyPatch) -> None:
-    processor = USUAL.model_copy(update={"cpu": "Intel"})
+    processor = USUAL.replace(cpu="Intel")
     hosts = (host(USUAL), host(factory.environment(factory.H100)), host(processor))
     cluster = Cluster(monkeypatch, *hosts)
     assert cluster.teams() == {

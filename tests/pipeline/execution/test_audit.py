@@ -10,6 +10,10 @@ from typing import Any, cast
 
 import pytest
 
+from kernel_pipeline.records.base import Record, Values
+from kernel_pipeline.records.measurement import Outcome, State, Timing
+from kernel_pipeline.records.point import Point
+from kernel_pipeline.records.settings import TimingSettings
 from pipeline.execution import audit
 from pipeline.execution.audit import (
     EMPTY_ERROR,
@@ -49,12 +53,8 @@ from pipeline.execution.protocol import (
     Timed,
 )
 from pipeline.machine.load import Scheduled, Stolen
-from pipeline.points.frozen import Record, Values
 from pipeline.points.plan import Plan
-from pipeline.points.point import Point
-from pipeline.store.record import Outcome, State, Timing
 from pipeline.sweeping.kernel_sweep import KernelSweep
-from pipeline.timing.settings import TimingSettings
 
 POINT = Point(kernel="double", provider="cheat", problem=Values({"n": 8}))
 
@@ -250,7 +250,7 @@ class Processes:
                 )
             case Spread():
                 self.sets = request.sets
-                return shared.model_copy(update={"sets": request.sets, "shown": min(4, request.sets)})
+                return shared.replace(sets=request.sets, shown=min(4, request.sets))
             case Empty():
                 self.now_s += 200e-6
             case Fill():
@@ -260,7 +260,7 @@ class Processes:
             case Inspect():
                 self.compared.append(request.sets)
                 if len(self.compared) == self.wrong_at:
-                    return right.model_copy(update={"error": "3 elements are wrong"})
+                    return right.replace(error="3 elements are wrong")
                 return right
             case _:
                 assert isinstance(request, (Offer, Draw)), request

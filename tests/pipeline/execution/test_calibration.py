@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from kernel_pipeline.records.ceilings import Ceilings, Rates
 from pipeline.execution.sidecar_files import known_or_measured, measured
 from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
 from pipeline.store import results
-from pipeline.store.ceilings import Ceilings, Rates
 
 CPU = fingerprint(device.cpu())
 
@@ -39,7 +39,7 @@ def write(path: Path, **changed: object) -> None:
         matmul_tflops={"float32": 2.0},
         noise={"memory": 0.01},
     )
-    path.write_text(known.model_copy(update=changed).model_dump_json())
+    path.write_text(known.replace(**changed).to_json().decode())
 
 
 def test_what_is_known_is_read_and_what_was_measured_elsewhere_is_measured_again(tmp_path: Path) -> None:

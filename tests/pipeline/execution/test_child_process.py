@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from kernel_pipeline.records.settings import TimingSettings
 from pipeline import ROOT
 from pipeline.execution.child_process import MOST_MODES, ChildProcess, GoneError
 from pipeline.execution.fork_server import by_command
 from pipeline.execution.protocol import Echo, Echoed, Setup
-from pipeline.timing.settings import TimingSettings
 
 WANTS = """
 import sys

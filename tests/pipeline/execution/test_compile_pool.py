@@ -16,12 +16,12 @@ import psutil
 import pytest
 
 from kernel_pipeline import loading
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.point import Point
 from pipeline.execution import compile_pool
 from pipeline.execution.compile_pool import Ahead, CompilePool, Compilers
 from pipeline.execution.compile_server import alike
 from pipeline.points import problems
-from pipeline.points.frozen import Values
-from pipeline.points.point import Point
 
 BLOCK_SIZES = (256, 512)
 SIZES = (65536, 131072)
@@ -81,13 +81,13 @@ class Pools(list[tuple[str, Point]]):
 def test_kernels_share_a_pool_that_starts_with_the_first_point(monkeypatch: pytest.MonkeyPatch) -> None:
     pools = Pools()
     monkeypatch.setattr(compile_pool, "CompilePool", pools.pool)
-    torch = POINTS[0].model_copy(update={"provider": "torch", "parameters": Values({})})
+    torch = POINTS[0].replace(provider="torch", parameters=Values({}))
     with Compilers("9.0") as compilers:
         softmax, square = (Ahead(loading.load(name), compilers) for name in ("softmax", "square"))
         softmax.submit([torch])
         assert not pools.started and not softmax.futures, "torch is not compiled ahead"
         softmax.submit([torch, POINTS[0]])
-        of_square = POINTS[0].model_copy(update={"kernel": "square", "provider": "triton_flat"})
+        of_square = POINTS[0].replace(kernel="square", provider="triton_flat")
         square.submit([of_square])
         softmax.submit(POINTS[:2])
         assert pools == [("softmax", POINTS[0]), ("square", of_square), ("softmax", POINTS[1])]
@@ -118,7 +118,7 @@ def test_what_points_launch_is_compiled_when_their_futures_are_done(cache: Path)
 
 
 def test_a_point_that_does_not_compile_holds_up_no_other() -> None:
-    unknown = POINTS[0].model_copy(update={"parameters": Values({"no_such": 1})})
+    unknown = POINTS[0].replace(parameters=Values({"no_such": 1}))
     with CompilePool("9.0") as pool:
         done, _ = wait(pool.submit("softmax", [unknown, POINTS[0]]).values(), timeout=300)
         assert len(done) == 2
@@ -137,14 +137,14 @@ def test_a_pool_that_dies_leaves_the_points_to_their_launch() -> None:
         assert len(later) == 1, "also those that are submitted to a dead one"
 
 
-ASKED = [one.model_dump() for one in POINTS]
+ASKED = [one.to_dict() for one in POINTS]
 
 HOLD = f"""
 import sys, time
-from pipeline.points.point import Point
+from kernel_pipeline.records.point import Point
 from pipeline.execution.compile_pool import CompilePool
 pool = CompilePool("9.0")
-futures = pool.submit("softmax", [Point.model_validate(one) for one in {ASKED}])
+futures = pool.submit("softmax", [Point.from_dict(one) for one in {ASKED}])
 if sys.argv[1] == "compiled":
     next(iter(futures.values())).result()
 print("ready", flush=True)
@@ -206,7 +206,7 @@ def test_compilers_that_are_killed_leave_the_points_to_their_launch() -> None:
 
 
 def test_points_that_differ_in_the_numbers_of_their_problems_alone_share_a_compiler() -> None:
-    half = [one.model_copy(update={"problem": Values({**one.problem, "dtype": "float16"})}) for one in POINTS]
+    half = [one.replace(problem=Values({**one.problem, "dtype": "float16"})) for one in POINTS]
     groups = alike([*POINTS, *half])
     assert sorted(map(len, groups)) == [2, 2, 2, 2]
     for group in groups:

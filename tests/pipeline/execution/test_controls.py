@@ -9,7 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.measurement import Outcome, State
+from kernel_pipeline.records.point import Point
 from pipeline.execution import controls
 from pipeline.execution.controls import STOLEN, UNSTEADY, Control, Controls, Steadiness, steadiness
 from pipeline.execution.crew import Crew
@@ -17,8 +19,6 @@ from pipeline.execution.schedule import Schedule
 from pipeline.execution.supervisor import Supervisor
 from pipeline.machine import device
 from pipeline.machine.load import Stolen
-from pipeline.points.point import Point
-from pipeline.store.record import Outcome, State
 from tests import factory
 
 POINTS = [factory.made_point("softmax", "torch", size) for size in range(1, 17)]

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.point import Point
+from kernel_pipeline.records.settings import TimingSettings
 from pipeline.execution.faults import FaultyError
 from pipeline.execution.protocol import Begin, Check, Checked, Offer, Prepare
 from pipeline.execution.provider_runner import ProviderRunner
 from pipeline.execution.verifier import Verifier
-from pipeline.points.frozen import Values
-from pipeline.points.point import Point
-from pipeline.timing.settings import TimingSettings
 from tests.planted.kinds import DTYPES
 from tests.planted.tree import PLANTED
 

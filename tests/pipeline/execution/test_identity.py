@@ -12,14 +12,15 @@ from pathlib import Path
 import pytest
 
 from kernel_pipeline import loading
-from pipeline import ROOT, UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.environment import Environment
+from kernel_pipeline.records.point import Point
+from kernel_pipeline.records.settings import TimingSettings
+from pipeline import ROOT
 from pipeline.execution import identity, versions
 from pipeline.execution.identity import Identity
 from pipeline.machine.environment import flags
-from pipeline.points.frozen import Values
-from pipeline.points.point import Point
-from pipeline.store.environment import Environment
-from pipeline.timing.settings import TimingSettings
 from tests import factory
 
 FILES = {
@@ -273,7 +274,7 @@ def test_a_compilers_flags_are_those_of_its_libraries(
 def test_an_environment_counts_as_far_as_a_provider_feels_it(
     planted: loading.Loaded, environment: Environment, change: dict[str, object], whose: set[str]
 ) -> None:
-    other = environment.model_copy(update=change)
+    other = environment.replace(**change)
     assert changed(keys(planted, environment), keys(planted, other)) == whose
 
 
@@ -297,9 +298,9 @@ def test_a_flag_counts_for_those_who_read_it(
 ) -> None:
     for environment, whose in ((H200, on_gpu), (CPU, on_cpu)):
         monkeypatch.delenv(name, raising=False)
-        before = environment.model_copy(update={"flags": flags(environment.kind)})
+        before = environment.replace(flags=flags(environment.kind))
         monkeypatch.setenv(name, "planted")
-        after = environment.model_copy(update={"flags": flags(environment.kind)})
+        after = environment.replace(flags=flags(environment.kind))
         assert changed(keys(planted, before), keys(planted, after)) == whose
 
 
@@ -313,9 +314,9 @@ def test_the_seed_and_every_setting_of_the_timing_count(planted: loading.Loaded)
     seen = [keys(planted), keys(planted, seed=1)]
     others = {"timer": "event", "cache": "hot", "stopping": "count", "target_rel_ci": 0.1}
     others |= {"min_samples": 3, "max_seconds": 9.0}
-    assert set(others) == set(TimingSettings.model_fields), "every setting is tried"
+    assert set(others) == set(TimingSettings.__struct_fields__), "every setting is tried"
     for name, value in others.items():
-        seen.append(keys(planted, settings=SETTINGS.model_copy(update={name: value})))
+        seen.append(keys(planted, settings=SETTINGS.replace(**{name: value})))
     for provider in EVERY:
         assert len({one[provider] for one in seen}) == len(seen)
 
@@ -341,7 +342,7 @@ def test_the_parts_say_what_is_old(
 ) -> None:
     edited = write("torch.py", "x * 2", "2 * x")
     point = point_of(planted, "torch")
-    now = Identity(edited, H200.model_copy(update={"driver": "600.1"}), SETTINGS, 0).parts(point)
+    now = Identity(edited, H200.replace(driver="600.1"), SETTINGS, 0).parts(point)
     before = Identity(planted, H200, SETTINGS, 0).parts(point)
     assert now.differences(before) == ["source", "environment"]
     monkeypatch.setattr(versions, "known", lambda: ())
@@ -364,35 +365,35 @@ def test_source_that_can_not_be_read_is_said_with_its_place(write: Write) -> Non
 
 WAYS = set(versions.TIMERS)
 MEASURING = {
-    "timing/timers/graph.py": ("TURN_US = 800.0", "TURN_US = 900.0", {"graph"}),
-    "timing/timers/event.py": ("BATCH = 20", "BATCH = 30", {"graph", "event"}),
-    "timing/timers/cpu.py": ("SHORTEST_SAMPLE_US = 200.0", "SHORTEST_SAMPLE_US = 1.0", {"cpu"}),
-    "timing/timers/capture.py": ("MOST_LAUNCHES = 256", "MOST_LAUNCHES = 64", {"graph"}),
-    "timing/timers/do_bench.py": ("FLUSH_BYTES = 256", "FLUSH_BYTES = 128", {"do_bench"}),
-    "timing/timers/wall.py": ("range(3)", "range(4)", {"wall"}),
-    "timing/timers/__init__.py": ("bitwise_not_()", "zero_()", WAYS),
-    "timing/statistics.py": ("1.96", "1.64", WAYS),
-    "timing/stopping.py": ("self.min_samples and", "1 and", WAYS),
-    "timing/stopwatch.py": ("COLD_FACTOR = 3", "COLD_FACTOR = 1", WAYS),
-    "execution/provider_runner.py": ("quantile(ordered, 0.5)", "quantile(ordered, 0.4)", WAYS),
-    "execution/verifier.py": ("first=0", "first=1", WAYS),
-    "execution/point_audit.py": ("MOST_EDITIONS = 6", "MOST_EDITIONS = 60", WAYS),
-    "execution/plausibility.py": ("GPUS_CEILING = 1.5", "GPUS_CEILING = 15", WAYS),
-    "execution/supervisor.py": ("MOST_DELAY = 0.05", "MOST_DELAY = 0.5", WAYS),
-    "execution/shared_memory.py": ("offset += sets * apart", "offset += apart", WAYS),
+    "pipeline/timing/timers/graph.py": ("TURN_US = 800.0", "TURN_US = 900.0", {"graph"}),
+    "pipeline/timing/timers/event.py": ("BATCH = 20", "BATCH = 30", {"graph", "event"}),
+    "pipeline/timing/timers/cpu.py": ("SHORTEST_SAMPLE_US = 200.0", "SHORTEST_SAMPLE_US = 1.0", {"cpu"}),
+    "pipeline/timing/timers/capture.py": ("MOST_LAUNCHES = 256", "MOST_LAUNCHES = 64", {"graph"}),
+    "pipeline/timing/timers/do_bench.py": ("FLUSH_BYTES = 256", "FLUSH_BYTES = 128", {"do_bench"}),
+    "pipeline/timing/timers/wall.py": ("range(3)", "range(4)", {"wall"}),
+    "pipeline/timing/timers/__init__.py": ("bitwise_not_()", "zero_()", WAYS),
+    "pipeline/timing/statistics.py": ("1.96", "1.64", WAYS),
+    "pipeline/timing/stopping.py": ("self.min_samples and", "1 and", WAYS),
+    "pipeline/timing/stopwatch.py": ("COLD_FACTOR = 3", "COLD_FACTOR = 1", WAYS),
+    "pipeline/execution/provider_runner.py": ("quantile(ordered, 0.5)", "quantile(ordered, 0.4)", WAYS),
+    "pipeline/execution/verifier.py": ("first=0", "first=1", WAYS),
+    "pipeline/execution/point_audit.py": ("MOST_EDITIONS = 6", "MOST_EDITIONS = 60", WAYS),
+    "pipeline/execution/plausibility.py": ("GPUS_CEILING = 1.5", "GPUS_CEILING = 15", WAYS),
+    "pipeline/execution/supervisor.py": ("MOST_DELAY = 0.05", "MOST_DELAY = 0.5", WAYS),
+    "pipeline/execution/shared_memory.py": ("offset += sets * apart", "offset += apart", WAYS),
 }
 NOT_MEASURING = {
-    "timing/timers/graph.py": ("from 1 us up", "from 2 us up"),
-    "execution/provider_runner.py": ('"""A provider at a point ', '"""A point '),
-    "execution/child_process.py": ("TORN_S = 30", "TORN_S = 3"),
-    "execution/process_state.py": ("is running", "runs"),
-    "execution/workers.py": ("if self._spare is None:", "if not self._spare:"),
-    "execution/schedule.py": ("COMPILING_WEIGHT = 35", "COMPILING_WEIGHT = 3"),
-    "store/record.py": ("[:500]", "[:50]"),
-    "points/plan.py": ('"needs a GPU"', '"no"'),
-    "toolchain/extension.py": ("def is_cuda(", "def is_of_cuda("),
-    "timing/rates.py": ("LONG_ENOUGH_US = 200.0", "LONG_ENOUGH_US = 2.0"),
-    "sweeping/kernel_sweep.py": ("middle = order", "middle = list(order)"),
+    "pipeline/timing/timers/graph.py": ("from 1 us up", "from 2 us up"),
+    "pipeline/execution/provider_runner.py": ('"""A provider at a point ', '"""A point '),
+    "pipeline/execution/child_process.py": ("TORN_S = 30", "TORN_S = 3"),
+    "pipeline/execution/process_state.py": ("is running", "runs"),
+    "pipeline/execution/workers.py": ("if self._spare is None:", "if not self._spare:"),
+    "pipeline/execution/schedule.py": ("COMPILING_WEIGHT = 35", "COMPILING_WEIGHT = 3"),
+    "kernel_pipeline/records/measurement.py": ("[:500]", "[:50]"),
+    "pipeline/points/plan.py": ('"needs a GPU"', '"no"'),
+    "pipeline/toolchain/extension.py": ("def is_cuda(", "def is_of_cuda("),
+    "pipeline/timing/rates.py": ("LONG_ENOUGH_US = 200.0", "LONG_ENOUGH_US = 2.0"),
+    "pipeline/sweeping/kernel_sweep.py": ("middle = order", "middle = list(order)"),
 }
 
 
@@ -432,7 +433,7 @@ def test_code_that_times_or_verifies_counts_for_those_who_use_it(
     root, before = pipeline_copy
     monkeypatch.setattr(versions, "ROOT", root)
     old, new, whose = MEASURING[file]
-    with edited(root / "pipeline" / file, old, new):
+    with edited(root / file, old, new):
         assert changed(before, digests()) == whose
 
 
@@ -443,7 +444,7 @@ def test_other_code_of_the_pipeline_does_not_count(
     monkeypatch.setattr(versions, "ROOT", root)
     with ExitStack() as stack:
         for file, (old, new) in NOT_MEASURING.items():
-            stack.enter_context(edited(root / "pipeline" / file, old, new))
+            stack.enter_context(edited(root / file, old, new))
         assert changed(before, digests()) == set()
 
 

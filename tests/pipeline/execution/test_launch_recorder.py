@@ -15,9 +15,9 @@ import triton.runtime.jit
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Provider
+from kernel_pipeline.records.measurement import Launch
 from pipeline.execution.instance import Instance
 from pipeline.execution.launch_recorder import recorded
-from pipeline.store.record import Launch
 
 LAUNCH = {
     "function": "register_resident_rows<float, 4>",
@@ -72,7 +72,7 @@ def test_a_library_reports_what_was_launched_within(tmp_path: Path) -> None:
         launch()
         launch()
     launch()
-    assert told() == (Launch.model_validate(LAUNCH),) * 2
+    assert told() == (Launch.from_dict(LAUNCH),) * 2
     with pytest.raises(RuntimeError, match="planted"), recorded(instance("cuda", path)):
         raise RuntimeError("planted")
     launch()

@@ -9,11 +9,11 @@ import pytest
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Gpu
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.point import Point
 from pipeline.execution.compile_pool import Ahead, Compilers, Libraries
 from pipeline.points import plan as plans
 from pipeline.points.catalog import find
-from pipeline.points.point import Point
 from pipeline.toolchain import extension
 from pipeline.toolchain.extension import Place
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from kernel_pipeline.records.measurement import Outcome, Rate, State
 from pipeline.execution.plausibility import judged
-from pipeline.store.record import Outcome, Rate, State
 from tests import factory
 
 
 def found(us: float, fraction: float | None, timer: str = "graph", cache: str = "cold") -> Outcome:
-    timing = factory.timing(us).model_copy(update={"timer": timer, "cache": cache})
+    timing = factory.timing(us).replace(timer=timer, cache=cache)
     rate = Rate(bytes=1, flops=1, gbps=1.0, tflops=1.0, bound="memory", ceiling_fraction=fraction)
     outcome = Outcome(status="ok", max_abs_err=0.0, timing=timing, state=State())
     kept, rated = judged(outcome, rate)

@@ -11,6 +11,10 @@ from threading import Thread
 
 import pytest
 
+from kernel_pipeline.records.base import Record, Values
+from kernel_pipeline.records.ceilings import Rates
+from kernel_pipeline.records.point import Point
+from kernel_pipeline.records.settings import TimingSettings
 from pipeline.execution import protocol
 from pipeline.execution.protocol import (
     Begin,
@@ -29,10 +33,6 @@ from pipeline.execution.protocol import (
     receive,
     send,
 )
-from pipeline.points.frozen import Record, Values
-from pipeline.points.point import Point
-from pipeline.store.ceilings import Rates
-from pipeline.timing.settings import TimingSettings
 from tests import factory
 
 POINT = Point(
@@ -72,7 +72,7 @@ def test_a_message_comes_as_it_was_sent_and_is_json(message: Record) -> None:
     assert receive(theirs, Ready, type(message)) == message
     send(ours, message)
     ((name, body),) = json.loads(theirs.recv_bytes()).items()
-    assert (name, body) == (type(message).__name__, message.model_dump(mode="json"))
+    assert (name, body) == (type(message).__name__, message.to_dict())
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Thread
 
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.point import Point
 from pipeline.execution.schedule import Schedule
-from pipeline.points.frozen import Values
-from pipeline.points.point import Point
 
 
 def point(provider: str, size: int, dtype: str = "float32", rows: int | None = None) -> Point:

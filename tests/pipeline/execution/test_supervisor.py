@@ -17,17 +17,17 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.ceilings import Rates
+from kernel_pipeline.records.measurement import Outcome
+from kernel_pipeline.records.point import Point
+from kernel_pipeline.records.settings import TimingSettings
 from pipeline.execution import child_process, fork_server, supervisor
 from pipeline.execution.protocol import Rate
 from pipeline.execution.supervisor import BUSY, OWN, Supervisor
 from pipeline.machine import device, load
 from pipeline.machine.reaper import INTERPRETERS
-from pipeline.points.frozen import Values
-from pipeline.points.point import Point
-from pipeline.store.ceilings import Rates
-from pipeline.store.record import Outcome
-from pipeline.timing.settings import TimingSettings
 from pipeline.toolchain import inductor
 from tests.pipeline.machine.test_load import spinning
 from tests.planted import outside

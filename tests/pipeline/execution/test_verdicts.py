@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.measurement import Outcome
+from kernel_pipeline.records.point import Point
+from kernel_pipeline.records.settings import TimingSettings
 from pipeline.execution import instance
 from pipeline.execution.protocol import Draw, Fill, Prepare, Spread
 from pipeline.execution.shared_memory import SharedMemory
@@ -18,11 +22,7 @@ from pipeline.execution.supervisor import Supervisor
 from pipeline.execution.verifier import Verifier
 from pipeline.machine import device
 from pipeline.points import catalog
-from pipeline.points.frozen import Values
 from pipeline.points.plan import Target, plan
-from pipeline.points.point import Point
-from pipeline.store.record import Outcome
-from pipeline.timing.settings import TimingSettings
 from pipeline.timing.stopwatch import ring
 
 SETTINGS = TimingSettings(stopping="count", min_samples=3, cache="hot")

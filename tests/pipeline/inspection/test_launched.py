@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from kernel_pipeline.records.measurement import Launch as Told
 from pipeline.inspection.disassembler import Analysis, Resources
 from pipeline.inspection.launches import DeviceLaunch as Seen
 from pipeline.inspection.launches import joined
 from pipeline.inspection.library import CudaFunction, is_for, known_name
-from pipeline.store.record import Launch as Told
 
 
 def function(name: str, shared: int = 0) -> CudaFunction:

@@ -37,7 +37,7 @@ TEXT = """
 def test_instructions_are_counted_by_kind() -> None:
     first, second = sass.parse(TEXT)
     assert (first.symbol, second.symbol) == ("first", "second")
-    counted = {name: value for name, value in sass.mix(first.instructions).model_dump().items() if value}
+    counted = {name: value for name, value in sass.mix(first.instructions).to_dict().items() if value}
     assert counted == {
         "instructions": 15,  # what stands behind EXIT only fills up
         "global_loads_128": 2,

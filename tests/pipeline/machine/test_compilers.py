@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
 from pipeline.machine import environment as toolchain
 from tests.pipeline.toolchain.tiny import needs_nvcc
 

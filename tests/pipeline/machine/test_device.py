@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from kernel_pipeline.contract import Gpu
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
 from pipeline.machine import device, environment
 from pipeline.machine.device import Device
 from pipeline.machine.environment import fingerprint
@@ -73,7 +73,7 @@ def plant_gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     ],
 )
 def test_a_slug_is_the_models_name_for_files(kind: str, name: str, slug: str) -> None:
-    assert Device.model_validate({"kind": kind, "name": name}).slug == slug
+    assert Device.from_dict({"kind": kind, "name": name}).slug == slug
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_a_fingerprint_is_the_same_each_time_and_names_no_machine(plant_gpus: Ca
         first, second = (fingerprint(device.resolve(name)) for _ in range(2))
         assert first == second
         assert first.digest == second.digest
-        text = json.dumps(first.model_dump())
+        text = json.dumps(first.to_dict())
         assert not any(uuid in text for uuid in UUIDS)
         assert socket.gethostname() not in text
         told = text.replace(first.cxx or "", "").replace(first.host or "", "")

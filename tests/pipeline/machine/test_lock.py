@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
 from pipeline.machine.device import Device
 from pipeline.machine.lock import DeviceLock
 

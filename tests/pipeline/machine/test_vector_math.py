@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from pipeline.execution.protocol import Ready, Setup, receive, send
 from pipeline.execution import MODULE
 from pipeline.machine import torch_install
-from pipeline.timing.settings import TimingSettings
+from kernel_pipeline.records.settings import TimingSettings
 
 torch_install.resolve_vector_math = lambda: print("resolved", flush=True)
 here, there = socket.socketpair()

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from kernel_pipeline import loading
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
 from pipeline.points import catalog
 from pipeline.points.catalog import KernelConfig
 from tests.planted import outside

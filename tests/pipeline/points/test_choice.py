@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from kernel_pipeline.contract import Value
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.base import Values
 from pipeline.points import catalog, choice
-from pipeline.points.frozen import Values
 from pipeline.points.plan import Target, plan
 from tests import factory
 from tests.planted import outside

@@ -9,11 +9,10 @@ import pickle
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from kernel_pipeline.contract import Value
-from pipeline.points.frozen import Values, digest
-from pipeline.points.point import Point, order
+from kernel_pipeline.records.base import ValidationError, Values, digest
+from kernel_pipeline.records.point import Point, order
 
 words = st.text(st.characters(exclude_categories=["C", "Zl", "Zp"]), max_size=20)
 values = st.dictionaries(
@@ -53,7 +52,7 @@ def test_values_do_not_change() -> None:
 
 @pytest.mark.parametrize("value", [1.0, 1.5, None, [1], {"b": 1}])
 def test_nothing_but_numbers_flags_and_words_is_a_value(value: object) -> None:
-    for validate in (Point.model_validate, lambda one: Point.model_validate_json(json.dumps(one))):
+    for validate in (Point.from_dict, lambda one: Point.from_json(json.dumps(one))):
         with pytest.raises(ValidationError):
             validate({"kernel": "k", "provider": "p", "problem": {"a": value}})
 
@@ -62,8 +61,8 @@ def test_nothing_but_numbers_flags_and_words_is_a_value(value: object) -> None:
 def test_a_points_json_gives_it_back(problem: dict[str, Value], parameters: dict[str, Value]) -> None:
     point = Point(kernel="k", provider="p", problem=Values(problem), parameters=Values(parameters))
     for back in (
-        Point.model_validate_json(point.model_dump_json()),
-        Point.model_validate(json.loads(json.dumps(point.model_dump()))),
+        Point.from_json(point.to_json().decode()),
+        Point.from_dict(json.loads(json.dumps(point.to_dict()))),
     ):
         assert back == point
         assert hash(back) == hash(point)
@@ -78,7 +77,7 @@ def test_a_points_json_is_what_a_reader_expects() -> None:
         problem=Values({"m": 16, "dtype": "bfloat16", "causal": True}),
         parameters=Values({"block_m": 64}),
     )
-    assert json.loads(point.model_dump_json()) == {
+    assert json.loads(point.to_json().decode()) == {
         "kernel": "matmul",
         "provider": "triton_tiled",
         "problem": {"m": 16, "dtype": "bfloat16", "causal": True},
@@ -88,7 +87,7 @@ def test_a_points_json_is_what_a_reader_expects() -> None:
 
 def test_copies_are_equal_and_of_equal_hash() -> None:
     point = Point(kernel="k", provider="p", problem=Values({"a": 1, "b": "c", "d": True}))
-    for other in (copy.deepcopy(point), pickle.loads(pickle.dumps(point)), point.model_copy()):
+    for other in (copy.deepcopy(point), pickle.loads(pickle.dumps(point)), point.replace()):
         assert other == point
         assert {point: 1}[other] == 1
 

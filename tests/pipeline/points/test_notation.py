@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from kernel_pipeline.contract import Value
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.point import Point
 from pipeline.points import catalog, notation
-from pipeline.points.frozen import Values
 from pipeline.points.notation import Variant
-from pipeline.points.point import Point
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,12 @@ import pytest
 
 from kernel_pipeline import contract, loading
 from kernel_pipeline.contract import Gpu, Kernel, Provider, Tolerance, Value, Work, one_of, same_as
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.point import Point
 from pipeline.points import catalog
 from pipeline.points.catalog import Entry, KernelConfig
-from pipeline.points.frozen import Values
 from pipeline.points.plan import Plan, Target, plan, with_baseline
-from pipeline.points.point import Point
 from pipeline.points.problems import of_workload
 
 H200 = Gpu(capability=(9, 0), multiprocessors=132, shared_memory=232448, l2_cache=50 << 20)

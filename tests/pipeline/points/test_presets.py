@@ -8,9 +8,9 @@ import pytest
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Gpu
+from kernel_pipeline.records.base import Values
 from pipeline import ROOT
 from pipeline.points import catalog
-from pipeline.points.frozen import Values
 from pipeline.points.plan import Target, plan
 from pipeline.store import results
 from pipeline.store.finals import written_by

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from kernel_pipeline.contract import Kernel, Provider, Tolerance, Work, one_of, same_as
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.point import Point
 from pipeline.points import problems
-from pipeline.points.frozen import Values
-from pipeline.points.point import Point
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,4 +92,4 @@ def test_a_row_from_before_the_dimension_is_declared_still() -> None:
     before = Point(kernel="wider", provider="torch", problem=Values({"columns": 3}))
     assert problems.declares(kernel, before)
     spelled = Values({"columns": 3, "layout": "row"})
-    assert not problems.declares(kernel, before.model_copy(update={"problem": spelled}))
+    assert not problems.declares(kernel, before.replace(problem=spelled))

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from kernel_pipeline.contract import Value
-from pipeline.points.frozen import Values
-from pipeline.points.point import Point
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.point import Point
 from pipeline.points.search import Sampler, Study
 from pipeline.points.searches import SearchBudget, Searches
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kernel_pipeline.contract import Gpu
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
 from pipeline.points import catalog
 from pipeline.points.plan import Plan, Target, plan, with_baseline
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from kernel_pipeline.files import write_atomically
 from pipeline import report
 from pipeline.command.options import ReportConfig
 from pipeline.reporting.answers import MOST_LINES
 from pipeline.store import comparisons
 from pipeline.store.comparisons import ComparedSide, Comparison, ComparisonRow
-from pipeline.store.files import write_atomically
 from tests.factory import H100, H200, MEASURED_AT, final, measurement, write_finals, write_results
 
 GPU, BEATEN, SLOWED, DOUBTED = (
@@ -53,7 +53,7 @@ def compared(folder: Path, a: str, b: str, *verdicts: str) -> None:
         **{"margin": 0.01, "beyond": "margin", "rows": tuple(rows), "command": "compare"},
     )
     path = comparisons.path(folder, "softmax", H200, f"{a}-{b}").with_suffix(".json")
-    write_atomically(path, one.model_dump_json().encode())
+    write_atomically(path, one.to_json())
 
 
 def test_the_first_screen_answers_from_two_gpus_finals_comparisons_and_doubts(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_the_first_screen_answers_from_two_gpus_finals_comparisons_and_doubts(tm
     rows.append(measurement("softmax", "manual", 4096, gpu=H200, median_us=90.0, **hot))  # type: ignore[arg-type]
     folder = write_results(tmp_path / "results", rows)
     ours = measurement("softmax", "cuda", 1024, gpu=H200, median_us=30.0)
-    once = final(ours, 30.0).model_copy(update={"rounds_us": (30.0,)})
+    once = final(ours, 30.0).replace(rounds_us=(30.0,))
     write_finals(folder, [once])
     compared(folder, "aa", "bb", "slower", "same", "same")
     compared(folder, "cc", "cc", "slower")  # a tree with itself, which tells of the tool

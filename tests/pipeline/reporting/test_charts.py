@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from kernel_pipeline.records.measurement import Measurement
 from pipeline.reporting.charts import Chart, Mark, Series, styles
 from pipeline.reporting.comparison import Compared
 from pipeline.reporting.comparison import plot as comparison_plot
@@ -15,7 +16,6 @@ from pipeline.reporting.overview import Summary
 from pipeline.reporting.overview_plot import overview_plot
 from pipeline.reporting.ranking import against_baseline, best_configurations
 from pipeline.reporting.workload_plots import Machine, WorkloadPlot, workload_plots
-from pipeline.store.record import Measurement
 from pipeline.verdicts.intervals import Estimate
 from tests.factory import H100, H200, measurement
 

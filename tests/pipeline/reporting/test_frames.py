@@ -51,7 +51,7 @@ def test_a_timing_not_to_be_trusted_is_best_only_without_another():
 def test_times_of_two_versions_of_the_measuring_code_are_not_compared():
     def of_version(version, **values):
         row = measurement(**values)
-        return row.model_copy(update={"parts": row.parts.model_copy(update={"measurement": version})})
+        return row.replace(parts=row.parts.replace(measurement=version))
 
     rows = [
         of_version("2", provider="torch", size=256, median_us=10.0),
@@ -122,10 +122,8 @@ def test_of_a_point_the_newest_row_counts_that_was_timed_as_usual():
     assert comparable([new, old, hot, elsewhere]) == [new, elsewhere]
     timing = old.outcome.timing
     assert timing is not None
-    other = timing.model_copy(update={"timer": "do_bench"})
-    assert not comparable(
-        [old.model_copy(update={"outcome": old.outcome.model_copy(update={"timing": other})})]
-    )
+    other = timing.replace(timer="do_bench")
+    assert not comparable([old.replace(outcome=old.outcome.replace(timing=other))])
 
 
 def test_a_problem_has_one_rate_whatever_workload_its_row_was_measured_as_one_of():

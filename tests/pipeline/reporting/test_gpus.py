@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from kernel_pipeline.records.measurement import Measurement
 from pipeline import report
 from pipeline.command.options import ReportConfig
 from pipeline.reporting import gpus
 from pipeline.reporting.frames import frame, frame_of_finals
 from pipeline.store.finals import Final
-from pipeline.store.record import Measurement
 from tests.factory import CPU, H100, H200, ceilings, final, measurement, write_results
 
 SLOW = "nvidia-slow"

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from kernel_pipeline.records.measurement import Measurement
 from pipeline import sweep, tune
 from pipeline.command.options import SweepConfig, TuneConfig
 from pipeline.command.run import run_each, run_stage
 from pipeline.points.search import Sampler
 from pipeline.reporting.replays import Grid, play
 from pipeline.store import results
-from pipeline.store.record import Measurement
 from tests import factory
 from tests.factory import CPU, H100, H200
 

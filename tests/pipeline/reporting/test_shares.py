@@ -2,10 +2,10 @@
 
 import pytest
 
-from pipeline.points.frozen import Values
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.ceilings import Rates
 from pipeline.reporting import shares
 from pipeline.reporting.shares import compute_ceiling
-from pipeline.store.ceilings import Rates
 from tests.factory import CPU, H100, H200, ceilings, final, grid, measurement
 
 
@@ -58,8 +58,8 @@ def test_a_share_is_of_the_ceiling_of_today():
 def test_a_sustained_time_has_the_ceiling_of_a_burst():
     row = measurement("matmul", "torch", 4096, "bfloat16")
     burst = final(row, 200.0)
-    lower = burst.rate.model_copy(update={"ceiling_fraction": 1.07})
-    sustained = burst.model_copy(update={"power": "sustained", "rate": lower})
+    lower = burst.rate.replace(ceiling_fraction=1.07)
+    sustained = burst.replace(power="sustained", rate=lower)
     one, other = shares.with_shares([burst, sustained], known())
     assert one.rate == other.rate and one.rate.bound == "compute"
 
@@ -68,6 +68,6 @@ def test_a_kernel_that_is_gone_keeps_the_share_of_a_copy_alone():
     gone = measurement("gone", size=4096)
     (found,) = shares.with_shares([gone], known())
     assert found.rate.ceiling_fraction == pytest.approx(found.rate.gbps / known()[H200].copy_gbps, rel=1e-4)
-    computing = gone.model_copy(update={"rate": gone.rate.model_copy(update={"bound": "compute"})})
+    computing = gone.replace(rate=gone.rate.replace(bound="compute"))
     (found,) = shares.with_shares([computing], known())
     assert (found.rate.bound, found.rate.ceiling_fraction) == (None, None), "in which arithmetic?"

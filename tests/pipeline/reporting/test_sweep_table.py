@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from pipeline.points.frozen import Values
+from kernel_pipeline.records.base import Values
 from pipeline.reporting.numbers import number, percent, speedup
 from pipeline.reporting.sweep_table import (
     MAX_REMARKS,
@@ -141,8 +141,8 @@ def test_a_row_not_to_be_trusted_is_marked():
 def test_no_baseline_and_no_ceiling_leave_their_cells_empty():
     row = measurement(provider="cuda")
     assert row.rate is not None
-    unknown = row.rate.model_copy(update={"bound": None, "ceiling_fraction": None})
-    text = printed([row.model_copy(update={"rate": unknown})])
+    unknown = row.rate.replace(bound=None, ceiling_fraction=None)
+    text = printed([row.replace(rate=unknown)])
     assert "nan" not in text.lower() and len(body(text)[0]) == 6
 
 
@@ -205,7 +205,7 @@ def test_shares_and_ratios():
 def test_text_is_no_markup_and_no_command_to_the_terminal():
     row = measurement("of_old", "torch", 64)
     problem = Values({"n": 64, "dtype": "[/x] [bold]"})
-    row = row.model_copy(update={"point": row.point.model_copy(update={"problem": problem})})
+    row = row.replace(point=row.point.replace(problem=problem))
     assert "[/x] [bold]" in printed([row], width=120)
     out = io.StringIO()
     Terminal(file=out, force_terminal=True, width=80).print(
@@ -219,7 +219,7 @@ def test_a_sweep_ends_with_the_share_of_its_times_that_others_disturbed() -> Non
     marked = rows[1].outcome.state
     assert marked is not None
     rows[1] = rows[1].with_state(marked.distrusted("it was busy"))
-    rows[2] = rows[2].with_state(marked.model_copy(update={"neighbours": 2}))
+    rows[2] = rows[2].with_state(marked.replace(neighbours=2))
     rows.append(measurement(size=1024, status="timeout"))
     assert disturbances(rows) == [
         "2 of 4 times (50%) are not to be trusted: 1 because the clock moved by 8 % while it was timed; "

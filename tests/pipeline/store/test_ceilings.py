@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from kernel_pipeline.contract import Work
-from pipeline.store.ceilings import Ceilings, rate
+from kernel_pipeline.records.ceilings import Ceilings, rate
 
 
 def ceilings(**tflops: float) -> Ceilings:
@@ -39,6 +39,6 @@ def test_no_operations_leave_memory_as_the_limit() -> None:
 
 
 def test_what_was_measured_without_cores_is_no_ceiling() -> None:
-    disturbed = ceilings(float32=1e-4).model_copy(update={"is_disturbed": True})
+    disturbed = ceilings(float32=1e-4).replace(is_disturbed=True)
     found = rate(10.0, Work(5_000, {"float32": 80_000_000}), disturbed)
     assert (found.bound, found.ceiling_fraction, found.tflops) == (None, None, pytest.approx(8.0))

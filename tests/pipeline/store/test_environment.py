@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kernel_pipeline.contract import Provider
+from kernel_pipeline.records import environment as store
 from pipeline.machine.environment import flags
-from pipeline.store import environment as store
 from tests import factory
 
 H200, CPU = factory.environment(factory.H200), factory.environment(factory.CPU)
@@ -56,7 +56,7 @@ def test_numba_feels_what_compiles_it_and_its_own_variables(monkeypatch: pytest.
     monkeypatch.setattr(store, "NUMBA", ("pydantic", "no-such-package"))
     monkeypatch.setenv("NUMBA_OPT", "1")
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
-    told = H200.model_copy(update={"flags": flags("cuda")})
+    told = H200.replace(flags=flags("cuda"))
     relevant_environment = told.keyed_for(PROVIDERS["numba"])
     assert list(relevant_environment["numba"]) == ["pydantic"]
     assert relevant_environment["flags"].get("NUMBA_OPT") == "1"
@@ -65,10 +65,10 @@ def test_numba_feels_what_compiles_it_and_its_own_variables(monkeypatch: pytest.
 
 
 def test_what_only_tells_is_no_part_of_the_digest_or_of_the_devices_limits() -> None:
-    told = H200.model_copy(update={"image": "i", "base_image": "b"})
+    told = H200.replace(image="i", base_image="b")
     assert told.digest == H200.digest
-    elsewhere = H200.model_copy(update={"cpu": "Xeon", "cpu_threads": 1, "triton": "4", "nvcc": None})
+    elsewhere = H200.replace(cpu="Xeon", cpu_threads=1, triton="4", nvcc=None)
     assert elsewhere.digest != H200.digest
     assert elsewhere.of_device == H200.of_device
     for change in ({"driver": "1"}, {"torch": "1"}, {"flags": {"CUBLAS_WORKSPACE_CONFIG": ":8"}}):
-        assert H200.model_copy(update=change).of_device != H200.of_device
+        assert H200.replace(**change).of_device != H200.of_device

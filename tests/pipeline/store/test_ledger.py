@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline import UserError
-from pipeline.store.files import write_atomically
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.files import write_atomically
 from pipeline.store.ledger import Ledger, read_rows
 from pipeline.store.provenance import beside
 from pipeline.store.rows import encode
@@ -51,7 +51,7 @@ def test_reads_back_what_was_appended_the_newest_of_each_point(tmp_path: Path) -
 
 def test_a_row_of_the_first_format_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
-    path.write_bytes(factory.measurement().model_dump_json().encode() + b"\n")
+    path.write_bytes(factory.measurement().to_json() + b"\n")
     with pytest.raises(UserError, match="is of an earlier format, which is not read any more"):
         read_rows(path, silent)
 
@@ -134,7 +134,7 @@ def test_two_processes_with_temporary_folders_of_their_own_lose_no_line(tmp_path
 HOLD = """
 import sys
 from pathlib import Path
-from pipeline.store.files import locked
+from kernel_pipeline.files import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import UserError
-from pipeline.store import files, ledger, provenance
+from kernel_pipeline import files
+from kernel_pipeline.errors import UserError
+from pipeline.store import ledger, provenance
 from pipeline.store.ledger import Ledger
 from pipeline.store.provenance import hashed, run_of
 from tests import factory
@@ -66,8 +67,8 @@ def test_a_row_without_its_runs_line_is_a_sentence_and_stays_in_the_file(tmp_pat
 
 def test_the_last_line_of_a_run_counts_and_lines_of_no_row_go(tmp_path: Path) -> None:
     place = tmp_path / "runs.jsonl"
-    newer = RUN.model_copy(update={"devices": {"cuda:0": hashed("GPU-1")}})
-    other = RUN.model_copy(update={"run": "other"})
+    newer = RUN.replace(devices={"cuda:0": hashed("GPU-1")})
+    other = RUN.replace(run="other")
     place.write_bytes(RUN.line() + other.line() + newer.line())
     assert provenance.read(place) == {RUN.run: newer, "other": other}
     assert provenance.prune(place, lambda: {RUN.run}) == 1
@@ -81,6 +82,6 @@ def test_a_gpu_is_known_again_and_its_uuid_is_not_told() -> None:
 
 
 def test_another_clones_runs_are_added_and_ours_stay() -> None:
-    known = RUN.model_copy(update={"environment": factory.environment(factory.H200)})
+    known = RUN.replace(environment=factory.environment(factory.H200))
     assert provenance.merged({RUN.run: RUN}, {RUN.run: known})[RUN.run] == known
     assert provenance.merged({RUN.run: known}, {RUN.run: RUN})[RUN.run] == known

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
 from pipeline.store import evidence, results
 from pipeline.store.results import (
     ceilings_path,

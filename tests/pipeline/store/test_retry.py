@@ -2,15 +2,15 @@ from __future__ import annotations
 
 import pytest
 
+from kernel_pipeline.records.measurement import Measurement, Outcome
 from pipeline.store import retry
-from pipeline.store.record import Measurement, Outcome
 from tests import factory
 
 
 def failure(status: str, error: str, attempts: int = 1) -> Measurement:
     row = factory.measurement(status="timeout")
-    outcome = Outcome.model_validate({"status": status, "error": error})
-    return row.model_copy(update={"outcome": outcome, "attempts": attempts})
+    outcome = Outcome.from_dict({"status": status, "error": error})
+    return row.replace(outcome=outcome, attempts=attempts)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
 from pipeline.store.runs import Heading, Recorder
 from tests.factory import H200, ceilings, environment, measurement
 

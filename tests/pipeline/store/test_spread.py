@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from kernel_pipeline.records.measurement import Timing
 from pipeline.store import spread
-from pipeline.store.record import Timing
 from tests import factory
 
 
 def timing(us: float, rel_ci: float = 0.0, excess_us: float = 0.0) -> Timing:
-    return factory.timing(us).model_copy(update={"rel_ci": rel_ci, "excess_us": excess_us})
+    return factory.timing(us).replace(rel_ci=rel_ci, excess_us=excess_us)
 
 
 def test_nine_of_ten_pairs_lie_within_what_is_added_and_it_is_found_by_duration() -> None:

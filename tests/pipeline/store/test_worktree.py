@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
 from pipeline.store.worktree import worktree
 from tests.project import wait_until
 from tests.repository import commit, git

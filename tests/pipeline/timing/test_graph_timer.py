@@ -11,8 +11,8 @@ from itertools import count
 import pytest
 import torch
 
-from pipeline.store.ceilings import Canary
-from pipeline.store.record import State
+from kernel_pipeline.records.ceilings import Canary
+from kernel_pipeline.records.measurement import State
 from pipeline.timing import launch_gap
 from pipeline.timing.launch_gap import LAUNCHES, LaunchGap
 from pipeline.timing.stopping import Count

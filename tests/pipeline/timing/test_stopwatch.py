@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from kernel_pipeline.loading import Tensors
-from pipeline.store.record import State
+from kernel_pipeline.records.measurement import State
+from kernel_pipeline.records.settings import TimingSettings
 from pipeline.timing import stopwatch
-from pipeline.timing.settings import TimingSettings
 from pipeline.timing.stopwatch import (
     ALIGNMENT,
     COLD_FACTOR,
@@ -122,7 +122,7 @@ def sets_at(size: int, cache: str) -> int:
         seen.add(given.data_ptr())
         return given * 1
 
-    settings = TimingSettings.model_validate(
+    settings = TimingSettings.from_dict(
         {"cache": cache, "stopping": "budget", "max_seconds": 0.2, "min_samples": 3}
     )
     Stopwatch(CPU, settings, pytest.fail).time(call, (x,), 2 * x.nbytes)

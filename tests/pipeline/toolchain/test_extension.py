@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from kernel_pipeline import loading
-from pipeline import ROOT, UserError
+from kernel_pipeline.errors import UserError
+from pipeline import ROOT
 from pipeline.inspection.library import CudaFunction, library_of
 from pipeline.machine import environment
 from pipeline.machine.torch_install import installed_torch

@@ -24,7 +24,7 @@ ptxas info    : Used 30 registers, used 0 barriers, 380 bytes cmem[0], 8 bytes c
 @needs_nvcc
 def test_parse() -> None:
     first, second = parse(LOG, "k", "kernels/k/cuda.cu")
-    assert first.model_dump() == {
+    assert first.to_dict() == {
         "kernel": "k",
         "source": "kernels/k/cuda.cu",
         "function": "g<int>",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import UserError
+from kernel_pipeline.errors import UserError
 from pipeline.machine.environment import find_nvcc
 from pipeline.toolchain.extension import Place
 

@@ -9,9 +9,10 @@ from typing import Any, cast
 import pytest
 
 from kernel_pipeline import loading
-from pipeline import ROOT, UserError
-from pipeline.points.frozen import Values
-from pipeline.points.point import Point
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.point import Point
+from pipeline import ROOT
 from pipeline.verdicts import code
 from pipeline.verdicts.rounds import Candidate, Match, Side
 from tests.planted.tree import Tree
@@ -42,7 +43,7 @@ def test_an_edit_of_a_triton_function_is_seen_in_its_numbers(tmp_path: Path) -> 
     assert code.differences(before, before) == []
 
     with pytest.raises(UserError, match="unknown provider of square"):
-        code.of_side(ROOT, "square", POINT.model_copy(update={"provider": "nope"}), "90")
+        code.of_side(ROOT, "square", POINT.replace(provider="nope"), "90")
 
 
 def looked_into(a: tuple[str, str, int], b: tuple[str, str, int], verdict: str = "slower") -> bool:
@@ -51,7 +52,7 @@ def looked_into(a: tuple[str, str, int], b: tuple[str, str, int], verdict: str =
     candidates = tuple(
         Candidate(
             Side(side, Path(side), "square"),
-            POINT.model_copy(update={"provider": name, "parameters": Values({"num_warps": warps})}),
+            POINT.replace(provider=name, parameters=Values({"num_warps": warps})),
             f"{side}{name}{warps}",
         )
         for side, name, warps in (a, b)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Gpu
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.measurement import Measurement
+from kernel_pipeline.records.settings import TimingSettings
 from pipeline.execution.identity import Identity
 from pipeline.points import catalog
 from pipeline.points.catalog import Entry, Workload
-from pipeline.points.frozen import Values
-from pipeline.store.record import Measurement
-from pipeline.timing.settings import TimingSettings
 from pipeline.verdicts.tuning import Caller
 from tests import factory
 from tests.factory import H200

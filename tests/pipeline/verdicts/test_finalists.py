@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kernel_pipeline.contract import Gpu
+from kernel_pipeline.records.settings import TimingSettings
 from pipeline.execution.identity import Identity
 from pipeline.points import catalog, choice
 from pipeline.points.plan import Target, plan
-from pipeline.timing.settings import TimingSettings
 from pipeline.toolchain import extension
 from pipeline.verdicts import finalists
 from pipeline.verdicts.tuning import Caller, Dispatched

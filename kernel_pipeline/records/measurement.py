@@ -8,24 +8,25 @@ from math import isclose
 from types import MappingProxyType
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from msgspec import Meta
 
-from pipeline.points.frozen import Record, Values, digest
-from pipeline.points.limits import (
+from .base import Record, Values, digest
+from .credentials import MaskedText, masked
+from .fields import (
+    Changed,
     Count,
-    Digits,
     Integer,
     Microseconds,
     Name,
     NotNegative,
     Quantity,
+    Rounded,
     Text,
     When,
     rounded,
     visible,
 )
-from pipeline.points.point import Point
-from pipeline.store.credentials import MaskedText, masked
+from .point import Point
 
 Status = Literal[
     "ok",
@@ -42,13 +43,13 @@ interpreter). ``not_judged``: this machine's interpreter can't do it, which is n
 others: no number."""
 
 
-Commit = Annotated[str, StringConstraints(pattern=r"^\w{1,64}$")]
+Commit = Annotated[str, Meta(pattern=r"^\w{1,64}\Z")]
 """A commit's hash, or ``unknown``."""
 
-Error = Annotated[float, Field(ge=0), Digits(3)]
+Error = Annotated[float, Meta(ge=0), Rounded(3)]
 """How far a number is off, at most."""
 
-Ratio = Annotated[float, Field(ge=1e-9, le=1e9)]
+Ratio = Annotated[float, Meta(ge=1e-9, le=1e9)]
 
 NINE_OF_TEN = 1.645
 """Standard deviations of a normal distribution within which 90 % of it lie."""
@@ -89,13 +90,12 @@ class Timing(Record):
     canary_us: tuple[Microseconds, Microseconds] | None = None
     excess_us: NotNegative = 0.0
 
-    @model_validator(mode="after")
-    def _in_order(self) -> Self:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         ordered = (self.min_us, self.p20_us, self.median_us, self.p80_us)
         # A quantile between two samples that are the same may be off by a rounding.
         if any(low > high * (1 + ROUNDING) for low, high in itertools.pairwise(ordered)):
             raise ValueError(f"min, p20, median and p80 are not in order: {ordered}")
-        return self
 
 
 class Rate(Record):
@@ -107,8 +107,8 @@ class Rate(Record):
 
     bytes: Count
     flops: Count
-    gbps: float = Field(ge=0)
-    tflops: float = Field(ge=0)
+    gbps: Annotated[float, Meta(ge=0)]
+    tflops: Annotated[float, Meta(ge=0)]
     bound: Literal["memory", "compute"] | None = None
     ceiling_fraction: NotNegative | None = None
 
@@ -143,7 +143,7 @@ class State(Record):
 
     def distrusted(self, reason: str) -> Self:
         """The same, not to be trusted for a reason; what is not trusted already keeps its own."""
-        return self.model_copy(update={"valid": False, "invalid_reason": reason}) if self.valid else self
+        return self.replace(valid=False, invalid_reason=reason) if self.valid else self
 
 
 class Launch(Record):
@@ -178,11 +178,11 @@ class Parts(Record):
     @property
     def key(self) -> str:
         """What identifies a measurement: with the same key, measuring again could only repeat it."""
-        return digest(self.model_dump())
+        return digest(self.to_dict())
 
     def differences(self, other: Parts) -> list[str]:
         """The parts in which the two differ."""
-        return [name for name in type(self).model_fields if getattr(self, name) != getattr(other, name)]
+        return [name for name in type(self).__struct_fields__ if getattr(self, name) != getattr(other, name)]
 
 
 class Earlier(Record):
@@ -218,6 +218,10 @@ class Origin(Record):
     base_image: Text | None = None
 
 
+def _one_line(error: str) -> str:
+    return visible(" ".join(masked(error).split()))[:500]
+
+
 class Outcome(Record):
     """How the worker got on with a point: the status, and the timing only if there is one to report.
 
@@ -232,7 +236,7 @@ class Outcome(Record):
     """
 
     status: Status
-    error: str | None = None
+    error: Annotated[str, Changed(_one_line)] | None = None
     interpreted: Values | None = None
     max_abs_err: Error | None = None
     max_rel_err: Error | None = None
@@ -254,8 +258,8 @@ class Outcome(Record):
             return f"it depends on files that are not in the key: {self.unkeyed}"
         return None
 
-    @model_validator(mode="after")
-    def _no_number_without_right(self) -> Self:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.status == "ok") != (self.timing is not None):
             raise ValueError(f"a measurement has a timing exactly if its status is ok, not {self.status}")
         if self.timing is None and self.state is not None:
@@ -264,12 +268,6 @@ class Outcome(Record):
             raise ValueError(f"status {self.status} needs an output that was verified")
         if (self.status not in ("ok", "verified")) != (self.error is not None):
             raise ValueError(f"status {self.status} and error {self.error!r} contradict each other")
-        return self
-
-    @field_validator("error")
-    @classmethod
-    def _one_line(cls, value: str | None) -> str | None:
-        return value and visible(" ".join(masked(value).split()))[:500]
 
 
 def noise_class(rate: Rate, time_us: float) -> str:
@@ -296,20 +294,19 @@ class Measurement(Record):
     rate: Rate | None = None
     parts: Parts
     origin: Origin
-    attempts: int = Field(default=1, ge=1, le=1000)
+    attempts: Annotated[int, Meta(ge=1, le=1000)] = 1
     earlier: Earlier | None = None
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.rate is None) != (self.outcome.timing is None):
             raise ValueError("a rate needs a timing, and a timing has a rate")
         if self.rate and self.outcome.timing and not self.rate.is_of(self.outcome.timing.median_us):
             raise ValueError("the rates are not those of the time")
-        if self.parts.point != digest(self.point.model_dump()):
+        if self.parts.point != digest(self.point.to_dict()):
             raise ValueError("the key is that of another point")
         if self.key != self.parts.key:
             raise ValueError("the key is not that of the parts")
-        return self
 
     @property
     def slot(self) -> tuple[Point, str]:
@@ -331,11 +328,11 @@ class Measurement(Record):
         floors = [spread, None if of_process is None else NINE_OF_TEN * of_process]
         floor = max((one for one in floors if one is not None), default=None)
         floor = None if floor is None else rounded(floor, FLOOR_DIGITS)
-        return self.with_state(self.outcome.state.model_copy(update={"noise_floor": floor}))
+        return self.with_state(self.outcome.state.replace(noise_floor=floor))
 
     def with_state(self, state: State) -> Self:
         """The same measurement with another state of the device."""
-        return self.model_copy(update={"outcome": self.outcome.model_copy(update={"state": state})})
+        return self.replace(outcome=self.outcome.replace(state=state))
 
     def before(self, parts: Parts) -> Earlier | None:
         """What a newer row of the same point, of these parts, says of an earlier time."""

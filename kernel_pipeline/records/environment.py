@@ -7,12 +7,12 @@ from contextlib import suppress
 from importlib import metadata
 from typing import Any, Literal
 
-from pydantic import Field
+from msgspec import field
 
-from kernel_pipeline.contract import Provider
-from pipeline.points.frozen import Record, digest
-from pipeline.points.limits import Count, Name, Text
-from pipeline.store import variables
+from ..contract import Provider
+from . import variables
+from .base import Record, digest
+from .fields import Count, Name, Text
 
 NUMBA = ("numba", "numba-cuda", "llvmlite", "nvidia-nvvm", "nvidia-nvjitlink")
 """The packages that decide what Numba makes of a kernel; those of them that are installed count."""
@@ -44,7 +44,7 @@ class Environment(Record):
     cpu_threads: Count
     platform: Text
     host: Text | None = None
-    flags: dict[Text, Text] = Field(default_factory=dict)
+    flags: dict[Text, Text] = field(default_factory=dict)
     image: Text | None = None
     base_image: Text | None = None
     l2_bytes: Count | None = None
@@ -52,7 +52,7 @@ class Environment(Record):
     @property
     def digest(self) -> str:
         """All of it but what is unkeyed."""
-        return digest(self.model_dump(exclude=UNKEYED))
+        return digest(self.to_dict(exclude=UNKEYED))
 
     @property
     def of_device(self) -> str:

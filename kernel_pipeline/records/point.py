@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kernel_pipeline.contract import shown
-from pipeline.points.frozen import Record, Values
-from pipeline.points.limits import Name
+from ..contract import shown
+from .base import Record, Values
+from .fields import Name
 
 
 class Point(Record):

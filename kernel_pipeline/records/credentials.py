@@ -16,9 +16,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 from urllib.parse import quote, unquote
 
-from pydantic import AfterValidator
-
-from pipeline.points.limits import short
+from .fields import Changed, short
 
 SECRETS = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 """Environment variables whose values are never shown; MLFLOW_TRACKING_URI may hold one."""
@@ -95,7 +93,7 @@ def masked(text: str) -> str:
     return _without(text, [*_secrets(), *(taken_apart(uri).password or "" for uri in _addresses())])
 
 
-MaskedText = Annotated[str, AfterValidator(masked), AfterValidator(short)]
+MaskedText = Annotated[str, Changed(lambda text: short(masked(text)))]
 """A ``Text`` of a record that repeats what kernels' code, compilers or tools have said."""
 
 

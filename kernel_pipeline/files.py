@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
 
-from pipeline import UserError
+from .errors import UserError
 
 WAIT_S = 60.0
 """Many times what a command holds a ledger for."""

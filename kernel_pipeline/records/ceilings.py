@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from msgspec import field
 
-from kernel_pipeline.contract import Work
-from pipeline.points.frozen import Record
-from pipeline.points.limits import Ceiling, Count, Microseconds, Name, NotNegative, Text
-from pipeline.store.record import Rate
+from ..contract import Work
+from .base import Record
+from .fields import Ceiling, Count, Microseconds, Name, NotNegative, Text
+from .measurement import Rate
 
 NEAR = 0.05
 """A canary that is this share above its fast time is not in the fast mode: the slow one is 0.2 above it."""
@@ -54,7 +54,7 @@ class Rates(Record):
 
     copy_gbps: Ceiling
     matmul_tflops: dict[Name, Ceiling]
-    sustained_tflops: dict[Name, Ceiling] = Field(default_factory=dict)
+    sustained_tflops: dict[Name, Ceiling] = field(default_factory=dict)
     canary: Canary | None = None
 
     def at_best(self, other: Rates) -> Rates:
@@ -87,8 +87,8 @@ class Ceilings(Rates):
     gpu: Name
     environment: Text
     is_disturbed: bool = False
-    noise: dict[Name, NotNegative] = Field(default_factory=dict)
-    spread: dict[Name, NotNegative] = Field(default_factory=dict)
+    noise: dict[Name, NotNegative] = field(default_factory=dict)
+    spread: dict[Name, NotNegative] = field(default_factory=dict)
 
 
 def rate(time_us: float, work: Work, ceilings: Ceilings | None) -> Rate:

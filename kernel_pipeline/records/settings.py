@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal, get_args
 
-from pydantic import Field
+from msgspec import Meta
 
-from pipeline.points.frozen import Record
+from .base import Record
+
+TimerChoice = Literal["auto", "graph", "event", "do_bench", "wall"]
+"""Timers that a sweep may take."""
+
+TIMERS: tuple[TimerChoice, ...] = get_args(TimerChoice)
 
 
 class TimingSettings(Record):
@@ -20,9 +25,9 @@ class TimingSettings(Record):
         after ``max_seconds``.
     """
 
-    timer: Literal["auto", "graph", "event", "do_bench", "wall"] = "auto"
+    timer: TimerChoice = "auto"
     cache: Literal["cold", "hot"] = "cold"
     stopping: Literal["confidence", "count", "budget"] = "confidence"
-    target_rel_ci: float = Field(default=0.005, gt=0, lt=1)
-    min_samples: int = Field(default=20, ge=3)
-    max_seconds: float = Field(default=0.1, gt=0)
+    target_rel_ci: Annotated[float, Meta(gt=0, lt=1)] = 0.005
+    min_samples: Annotated[int, Meta(ge=3)] = 20
+    max_seconds: Annotated[float, Meta(gt=0)] = 0.1

@@ -1,0 +1,18 @@
+"""Mistakes of users, each as the sentence that the user reads."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """A mistake that the user can correct. Its text says what is wrong and what to write instead."""
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
+    """The error for a name that is not among the known ones; it suggests the nearest known name."""
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f" Did you mean '{near[0]}'?" if near else ""
+    return UserError(f"unknown {what} '{name}'.{hint} Known: {', '.join(known) or 'none'}.")
