@@ -1,4 +1,3 @@
-"""The library: the contract of a kernel's author, finding and loading kernels, and ``ops``, which calls them.
-
-It needs torch and Triton, and knows neither ``kernels/`` nor ``pipeline/``.
+"""The library: the contract of a kernel's author, the loader of kernels, and ``ops``, which calls them. It
+needs torch and Triton, and imports neither ``kernels/`` nor ``pipeline/``.
 """

@@ -12,7 +12,8 @@ INSTALLED = (
 
 
 def main() -> None:
-    """Run the pipeline's command that the first word names. Without a checkout, say what is here."""
+    """Run the pipeline's command that the first argument names. Without a checkout, list what is
+    installed."""
     if importlib.util.find_spec("pipeline") is None:
         print(f"error: {INSTALLED}", file=sys.stderr)
         sys.exit(2)

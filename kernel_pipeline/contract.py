@@ -1,10 +1,10 @@
-"""The contract between a kernel and whoever measures it: all that a kernel's author reads.
+"""The contract between a kernel and the pipeline: everything that a kernel's author needs to read.
 
-A kernel is an operation: the problems it can be given, how inputs are made, what the right answer is, and the
-least work that an answer takes. A provider is one implementation of it, with parameters of its own. A
-kernel's folder holds its declaration, ``__init__.py``, which imports no torch, so that whoever only plans
-starts at once; beside it ``reference.py`` and the files that the providers' entries name. Nothing here knows
-of timing, DVC, Hydra or MLflow.
+A kernel is an operation: its problems, its inputs, its reference answer, and the least work of a problem. A
+provider is one implementation of it, with parameters of its own. A
+kernel's folder holds its declaration, ``__init__.py``, which imports no torch, so that commands which only
+plan start at once; beside it ``reference.py`` and the files that the providers' entries name. The contract
+does not depend on timing, DVC, Hydra or MLflow.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from pathlib import PurePosixPath
 from typing import Any
 
 Value = int | bool | str
-"""What a dimension or a parameter may be."""
+"""The type of a dimension's or a parameter's value."""
 
 LANGUAGES = ("torch", "triton", "gluon", "cuda", "cpp", "numba")
-"""What a provider may be written in."""
+"""The languages of providers."""
 
 LANGUAGE_PACKAGES = {"numba": "numba-cuda[cu13]"}
-"""What has to be installed for a language, as pip is told; what the others need is always there."""
+"""The package that a language needs, as an argument of pip; the other languages need none."""
 
 EPSILON = {
     **{"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7},
     **{"float8_e4m3fn": 2.0**-3, "float8_e4m3fnuz": 2.0**-3},
     **{"float8_e5m2": 2.0**-2, "float8_e5m2fnuz": 2.0**-2, "float8_e8m0fnu": 1.0},
 }
-"""The distance from 1 to the next number, by dtype: torch.finfo without torch. A unit in a number's last
-place is between a half and the whole of it, times the number."""
+"""The distance from 1 to the next number, by dtype: torch.finfo without torch. The unit in the last place
+of a number is between half of it and all of it, times the number."""
 
 ITEM_BYTES = {
     **{"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2},
@@ -47,17 +47,18 @@ ITEM_BYTES = {
 
 
 class ContractError(Exception):
-    """A declaration that can't be; the text is a sentence for the kernel's author."""
+    """An invalid declaration; the text is a sentence for the kernel's author."""
 
 
 def one_of(
     *values: Value, default: Value | None = None, unit: str | None = None, omit_default: bool = False
 ) -> Any:
-    """A dimension or parameter that takes one of these values; the first is the default unless another is
-    named.
+    """Declare a dimension or parameter that takes one of these values; the first is the default unless
+    ``default`` is given.
 
-    ``unit`` makes for short labels: with ``unit="w"`` eight warps are ``8w``, with ``unit=""`` a block size
-    is the number alone. Without one it is ``name=value``. With ``omit_default`` a label leaves the parameter
+    ``unit`` shortens labels: with ``unit="w"`` eight warps are ``8w``, with ``unit=""`` a block size
+    is the number alone. Without a unit the label is ``name=value``. With ``omit_default`` a label leaves
+    the parameter
     out where it has its default, and a configuration written without it means the default. A point leaves
     out such a dimension of its problem at its default: rows from before it was declared stay rows of the
     same points.
@@ -69,16 +70,16 @@ def one_of(
 
 
 def same_as(name: str) -> Any:
-    """A dimension that is another one's value unless it is given."""
+    """Declare a dimension that defaults to the value of another one."""
     return field(default=None, metadata={"same_as": name})
 
 
 @dataclass(frozen=True)
 class Variable:
-    """A dimension of a problem or a parameter of a provider, as it was declared.
+    """A declared dimension of a problem or parameter of a provider.
 
-    ``values`` is None for a number that may be any from 1 on; ``default`` is None for a dimension that has to
-    be given, and for one that is the ``same_as`` another.
+    ``values`` is None for any whole number from 1 on; ``default`` is None for a required dimension, and for
+    one that is ``same_as`` another.
     """
 
     name: str
@@ -90,7 +91,7 @@ class Variable:
     omit_default: bool = False
 
     def check(self, value: object) -> Value:
-        """The value, if it is one. Raises ValueError with a clause that says what it has to be."""
+        """Return the value if it is valid. Raises ValueError with a clause that says which values are."""
         if self.type is bool and value in (0, 1) and not isinstance(value, str):
             value = bool(value)
         if type(value) is not self.type:
@@ -104,7 +105,7 @@ class Variable:
 
 
 def shown(value: object) -> str:
-    """A value as it is written on a command line and in YAML."""
+    """Return a value as it is written on a command line and in YAML."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -114,8 +115,8 @@ def _either(values: Sequence[Value]) -> str:
 
 
 def variables(declared: type) -> dict[str, Variable]:
-    """The fields of a problem's or a parameters' dataclass, in their order. Raises ContractError for a type
-    that no command line can write."""
+    """Return the fields of a problem's or a parameters' dataclass, in their order. Raises ContractError for
+    a type that a command line can't write."""
     hints = typing.get_type_hints(declared)
     found = {}
     for one in dataclasses.fields(declared):
@@ -144,10 +145,10 @@ def variables(declared: type) -> dict[str, Variable]:
 
 @dataclass(frozen=True)
 class Gpu:
-    """What a provider may ask of a GPU before it says that a configuration fits; known without torch.
+    """The properties of a GPU by which a provider decides whether a configuration fits; known without torch.
 
-    ``capability`` is the compute capability, ``(9, 0)``; sizes are in bytes, ``shared_memory`` what a block
-    may ask for, ``l2_cache`` the whole device's.
+    ``capability`` is the compute capability, ``(9, 0)``; sizes are in bytes, ``shared_memory`` is the most
+    that a block may use, ``l2_cache`` the whole device's.
     """
 
     capability: tuple[int, int]
@@ -162,7 +163,7 @@ class Tolerance:
     ``|out - ref| <= atol + rtol * |ref|``, of complex numbers for each part.
 
     With ``rtol`` ``EPSILON[dtype]`` an output may be off by one unit in its last place, of which its own
-    rounding takes half. A wider one hides mistakes: say beside it what needs it.
+    rounding takes half. A wider tolerance hides mistakes: give its reason in a comment.
     """
 
     rtol: float
@@ -185,7 +186,7 @@ class Work:
 
 
 def nothing_against(problem: Any, parameters: Any, gpu: Gpu | None) -> str | None:
-    """What ``fits`` says where every configuration fits."""
+    """A ``fits`` for providers whose configurations all fit."""
     del problem, parameters, gpu
     return None
 
@@ -201,36 +202,37 @@ class Provider:
         tensor, or a tuple of them. Inputs that only some problems have are None by default. For inputs that
         it refuses a Python entry raises ValueError with a sentence, an operator RuntimeError.
     parameters:
-        A frozen dataclass of what the provider can be tuned by, or None.
+        A frozen dataclass of the tunable values, or None.
     fits:
-        ``fits(problem, parameters, gpu)`` answers why the provider can't do a problem in this configuration
-        ("one block holds a row: ..."), or None when it can. ``gpu`` is None where there is none.
+        ``fits(problem, parameters, gpu)`` returns the reason why the provider can't do a problem in this
+        configuration ("one block holds a row: ..."), or None when it can. ``gpu`` is None on a host without
+        one.
     language:
-        One of ``LANGUAGES``; read off the entry's file where that tells: ``.cu``, ``.cpp``, and Python files
+        One of ``LANGUAGES``; derived from the entry's file if it is ``.cu``, ``.cpp``, or a Python file
         named ``torch``, ``triton``, ``gluon``, ``numba`` or with that word before an underscore.
     compiled:
         Whether the entry is to be called through ``torch.compile``.
     extension:
         The C++ or CUDA source that has to be built and loaded before a Python entry is called.
     devices:
-        Device types that can time it; read off the language. On a CPU a Triton provider is verified by
+        Device types that can time it; derived from the language. On a CPU a Triton provider is verified by
         Triton's interpreter, a Numba provider by Numba's simulator.
     needs:
-        The least compute capability, ``sm_80``, or with a letter the only architecture: ``sm_90a``. A CUDA
-        source of a provider with a letter is compiled for it where code for its capability is wanted. For
-        other capabilities the source compiles to nothing, by ``#ifdef __CUDA_ARCH_FEAT_SM90_ALL``.
+        The least compute capability, ``sm_80``, or with a letter the only architecture: ``sm_90a``. For an
+        architecture with a letter the CUDA source is compiled for it in place of its capability. For other
+        capabilities the source compiles to nothing, by ``#ifdef __CUDA_ARCH_FEAT_SM90_ALL``.
     package:
-        The PyPI package that brings the implementation, for a peer: neither ours nor torch's. What a peer
-        gives is verified like any other's, but its limits are its own.
+        The PyPI package of a peer, an implementation that is neither ours nor torch's. A peer's outputs are
+        verified like any other's.
     textbook:
-        Whether it is written here as everybody writes it: one that the others are compared with.
+        Whether it is the textbook form, with which the others are compared.
     reference:
         The file that has ``inputs`` and ``reference`` of its own, where the provider takes its inputs in
         another form than the kernel's: weights that are dequantised, packed or compressed once, before any
-        call. It makes the same problem from the same seed, and its outputs are the kernel's. Nothing of the
-        change of form is timed, and the cold cache is that of the inputs that the provider takes.
+        call. It makes the same problem from the same seed, and its outputs are the kernel's. The conversion
+        is not timed, and cold caches are cold for the converted inputs.
     compile_weight:
-        How long a configuration takes to compile beside the others; those that take longest are begun first.
+        The relative compile time of a configuration; the longest are compiled first.
     """
 
     name: str
@@ -280,17 +282,17 @@ class Provider:
 
     @property
     def is_own(self) -> bool:
-        """Whether it is written here, as against what torch or a peer brings."""
+        """Whether it is written in this repository, not by torch or a peer."""
         return self.package is None and self.language != "torch"
 
     @property
     def requires(self) -> str | None:
-        """What has to be installed for it, as pip is told: its package, or what its language needs."""
+        """The package that it needs, as an argument of pip: a peer's, or its language's."""
         return self.package or LANGUAGE_PACKAGES.get(self.language)
 
     @property
     def is_installed(self) -> bool:
-        """Whether what it requires is there; imports nothing."""
+        """Whether the required package is installed; imports nothing."""
         if self.requires is None:
             return True
         try:
@@ -305,16 +307,16 @@ class Provider:
 
     @property
     def compiles_ahead(self) -> bool:
-        """Whether Triton's compiler, which takes a second for each configuration, can do its work before the
-        measurement. Numba compiles a function once for each dtype, whatever its launch."""
+        """Whether configurations are compiled ahead of the measurement: Triton's compiler takes a second
+        for each. Numba compiles a function once for each dtype, for any launch."""
         return self.language == "triton" and self.package is None
 
     def variables(self) -> dict[str, Variable]:
-        """Its parameters; none for a provider without any."""
+        """The parameters; empty for a provider without any."""
         return {} if self.parameters is None else variables(self.parameters)
 
     def runs_on(self, gpu: Gpu) -> str | None:
-        """Why the provider can't run on this GPU, or None when it can."""
+        """Return the reason why the provider can't run on this GPU, or None."""
         if self.needs is None:
             return None
         wanted = self.needs.removeprefix("sm_")
@@ -327,7 +329,7 @@ class Provider:
 
 
 def as_it_is(problem: Any) -> Any:
-    """A problem that an interpreter can do whole."""
+    """Return the problem itself: an interpreter can do it whole."""
     return problem
 
 
@@ -420,10 +422,10 @@ class Kernel:
 
 
 def bytes_of(dtype: str, *shapes: Sequence[int]) -> int:
-    """Bytes of tensors of these shapes and one dtype."""
+    """Return the bytes of tensors of these shapes and one dtype."""
     return ITEM_BYTES[dtype] * sum(map(math.prod, shapes))
 
 
 def summary(module: types.ModuleType) -> str:
-    """What a kernel's declaration says of it first, on one line."""
+    """Return the first sentence of a kernel's declaration, on one line."""
     return " ".join((inspect.getdoc(module) or "").split("\n\n")[0].split())

@@ -1,6 +1,6 @@
-"""Finds and loads kernels: a folder a kernel, found by its folder alone.
+"""Find and load kernels. A kernel is a folder.
 
-``load`` gives a kernel's declaration, without torch; ``Loaded`` knows its files and calls.
+``load`` reads a kernel's declaration, without torch; ``Loaded`` has its files and calls.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ is another project's name."""
 PACKAGE = f"{__package__}.kernels" if ROOT == INSTALLED else "kernels"
 
 MOVED = {f"kernels.{name}" for name in ("contract", "numba_launch", "ops", "tensors", "threads", "toolchain")}
-"""Modules that kernels imported by these names until this package had them."""
+"""Former names of modules that kernels import, with today's."""
 
 FORM = ":"
-"""Stands between where a kernel is found and the file of a form of its inputs."""
+"""The separator between a kernel's address and the file of a form of its inputs."""
 
 Tensors = tuple["torch.Tensor", ...]
 
 
 def names() -> list[str]:
-    """Every kernel of this repository, by the name of its folder, without importing any."""
+    """Return the name of every kernel of this repository, without importing any."""
     return sorted(folder.name for folder in ROOT.iterdir() if (folder / "__init__.py").is_file())
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A kernel's declaration and where it came from.
+    """A kernel's declaration with its folder.
 
-    ``name`` is the folder's, ``package`` what its modules are imported as, ``where`` what finds it again: the
-    name of a kernel of this repository, or the folder of one outside of it.
+    ``name`` is the folder's, ``package`` the package of its modules, ``where`` an argument for ``load``:
+    the name of a kernel of this repository, or the folder of one outside of it.
     """
 
     name: str
@@ -63,11 +63,11 @@ class Loaded:
 
     @property
     def is_outside(self) -> bool:
-        """Whether the kernel's folder is no folder of this repository."""
+        """Whether the kernel's folder is outside of this repository."""
         return self.where != self.name
 
     def module(self, file: str) -> ModuleType:
-        """A Python file of the folder as a module."""
+        """Import a Python file of the folder."""
         try:
             return importlib.import_module(
                 f"{self.package}.{Path(file).with_suffix('').as_posix().replace('/', '.')}"
@@ -76,9 +76,8 @@ class Loaded:
             raise _named_anew(error, self.folder / file) from error
 
     def address(self, provider: str) -> str:
-        """What ``load`` finds this kernel by, with the inputs in the form that a provider takes.
-
-        Raises KeyError for a name that is no provider."""
+        """Return the argument by which ``load`` finds this kernel with the inputs in a provider's form.
+        Raises KeyError for an unknown provider."""
         form = self.kernel.provider(provider).reference
         return self.where if form is None else f"{self.where}{FORM}{form}"
 
@@ -97,7 +96,8 @@ class Loaded:
         return as_tuple(self.module(self.kernel.reference).reference(*inputs, **self.arguments(problem)))
 
     def comparison(self) -> Callable[[Any, Tensors, Tensors, Tensors], str | None] | None:
-        """What says whether outputs are right in place of the tolerance; None for a kernel without."""
+        """The kernel's own comparison of outputs, which replaces the tolerance; None for a kernel without
+        one."""
         name = self.kernel.comparison
         if name is None:
             return None
@@ -105,11 +105,12 @@ class Loaded:
         return found
 
     def arguments(self, problem: Any) -> dict[str, Any]:
-        """The dimensions that entries are given by name."""
+        """Return the dimensions that entries take as named arguments."""
         return {name: getattr(problem, name) for name in self.kernel.arguments}
 
     def entry(self, provider: Provider) -> Callable[..., Any]:
-        """What a provider's entry names. Its library has to be loaded before; with ``TRITON_INTERPRET=1`` in
+        """Return the function of a provider's entry. Its library has to be loaded before; with
+        ``TRITON_INTERPRET=1`` in
         the environment before the first call, Triton runs under the interpreter, with
         ``NUMBA_ENABLE_CUDASIM=1`` Numba under its simulator."""
         if provider.file.endswith(".py"):
@@ -126,7 +127,7 @@ class Loaded:
 
 
 def as_tuple(made: Any) -> Tensors:
-    """One tensor or several as a tuple."""
+    """Return one tensor or several as a tuple."""
     return tuple(made) if isinstance(made, (tuple, list)) else (made,)
 
 
@@ -134,11 +135,9 @@ _loaded: dict[str, Loaded] = {}
 
 
 def load(where: str) -> Loaded:
-    """The kernel of that name, or in that folder; where ``Loaded.address`` names one, with the inputs in a
-    provider's form.
-
-    Raises KeyError when there is none of that name, FileNotFoundError for a folder without ``__init__.py``,
-    and ContractError, with the file, for a declaration that can't be.
+    """Return the kernel of that name, or in that folder; for a ``Loaded.address`` with the inputs in a
+    provider's form. Raises KeyError for an unknown name, FileNotFoundError for a folder without
+    ``__init__.py``, and ContractError, with the file, for an invalid declaration.
     """
     base, _, form = where.rpartition(FORM)
     if base and form.endswith(".py"):
@@ -160,7 +159,7 @@ def _in_form(where: str, form: str) -> Loaded:
 
 
 def known() -> list[Loaded]:
-    """Every kernel that this process has loaded."""
+    """Return every kernel that this process has loaded."""
     return list(_loaded.values())
 
 
@@ -192,7 +191,7 @@ def _from_folder(where: str) -> Loaded:
 
 
 def _named_anew(error: ModuleNotFoundError, file: Path) -> Exception:
-    """The error of a file's import; a sentence where a module has another name now."""
+    """Return the error of a file's import; for a module that was renamed, a sentence with its new name."""
     if error.name not in MOVED:
         return error
     return ContractError(

@@ -1,4 +1,4 @@
-"""How a Numba kernel is launched: on torch's tensors and torch's stream, or in Numba's simulator on a CPU.
+"""Launch Numba kernels on torch's tensors and torch's stream, or in Numba's simulator on a CPU.
 
 Numba alone would launch on a stream of its own. Torch would not wait for it, and a CUDA graph that torch
 captures would not hold it.
@@ -25,16 +25,18 @@ SIMULATED = bool(config.ENABLE_CUDASIM)
 """Whether Numba's kernels run in its simulator: ``NUMBA_ENABLE_CUDASIM=1`` when Numba was imported."""
 
 SIMULATED_BLOCKS = 4
-"""Most blocks of a kernel that takes any number of them, where each thread is one of Python's."""
+"""The most blocks in the simulator, for a kernel that takes any number of them: each thread is a Python
+thread."""
 
 SWITCH_S = 1e-4
-"""How long a simulated thread runs before another one's turn."""
+"""Seconds that a simulated thread runs before the next one's turn."""
 
 Shape = int | tuple[int, int]
 
 
 def check_numba(x: torch.Tensor) -> None:
-    """Raises ValueError for a tensor that Numba can't take, or that lies where nothing can run."""
+    """Raises ValueError for a tensor of a dtype that Numba does not know, or on a device where it can't
+    run."""
     dtype = str(x.dtype).removeprefix("torch.")
     if dtype not in NUMBA_DTYPES:
         raise ValueError(f"Numba needs {' or '.join(NUMBA_DTYPES)}, got {dtype}")
@@ -43,8 +45,8 @@ def check_numba(x: torch.Tensor) -> None:
 
 
 def blocks_for(elements: int, threads: int) -> int:
-    """Blocks of a kernel whose threads go on to further elements while there are any: one element a thread.
-    Raises ValueError for more blocks than CUDA can launch."""
+    """Return the number of blocks for one element a thread, for a kernel whose threads loop over further
+    elements. Raises ValueError for more blocks than CUDA can launch."""
     blocks = -(-elements // threads)
     if blocks > 2**31 - 1:
         raise ValueError(f"a launch has at most 2**31 - 1 blocks, this needs {blocks}")
@@ -71,8 +73,8 @@ def launch(kernel: Any, blocks: Shape, threads: Shape, *arguments: Any, shared_b
 
 
 def _simulate(launched: Any, arguments: Sequence[Any]) -> None:
-    """Run a kernel in the simulator, whose threads wait for each other: with Python's own 5 ms between two
-    threads' turns that takes three times as long."""
+    """Run a kernel in the simulator. Its threads wait for each other, which takes three times as long with
+    Python's default of 5 ms between two threads' turns."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_S)
     try:

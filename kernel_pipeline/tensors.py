@@ -1,4 +1,4 @@
-"""What references and entries share: seeded inputs, checks of what a call was given, a launch's grid."""
+"""Helpers of references and entries: seeded inputs, checks of arguments, a launch's grid."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 
 FLOATS = ("float32", "bfloat16", "float16")
-"""The dtypes that a kernel which computes in float32 can serve in full."""
+"""The dtypes whose values float32 holds exactly."""
 
 
 def dtype_of(name: str) -> torch.dtype:
-    """torch's dtype of that name."""
+    """Return torch's dtype of that name."""
     found: torch.dtype = getattr(torch, name)
     return found
 
@@ -19,7 +19,7 @@ def dtype_of(name: str) -> torch.dtype:
 def normal(
     shapes: Sequence[Sequence[int]], dtype: str, device: torch.device, seed: int
 ) -> tuple[torch.Tensor, ...]:
-    """Tensors of standard normal values, the same for the same seed on the same kind of device."""
+    """Return tensors of standard normal values, equal for equal seeds on the same kind of device."""
     wanted = dtype_of(dtype)
     if device.type == "meta":
         return tuple(torch.empty(tuple(shape), dtype=wanted, device=device) for shape in shapes)
@@ -31,7 +31,7 @@ def normal(
 
 
 def check_matrix(kernel: str, x: torch.Tensor) -> None:
-    """Raises ValueError for a tensor that has no rows of at least one column."""
+    """Raises ValueError for a tensor that is not a matrix with at least one column."""
     if x.dim() != 2:
         raise ValueError(f"{kernel} needs rows and columns, got shape {tuple(x.shape)}")
     if x.shape[1] == 0:
@@ -39,7 +39,8 @@ def check_matrix(kernel: str, x: torch.Tensor) -> None:
 
 
 def check_affine(kernel: str, name: str, parameter: torch.Tensor, x: torch.Tensor) -> None:
-    """Raises ValueError for a weight or bias that is not one number for each column of x, of its dtype."""
+    """Raises ValueError for a weight or bias that does not have one number for each column of x, in its
+    dtype."""
     if parameter.shape != x.shape[1:] or parameter.dtype != x.dtype:
         raise ValueError(
             f"{kernel} needs a {name} of shape ({x.shape[1]},) and {x.dtype}, "
@@ -48,15 +49,14 @@ def check_affine(kernel: str, name: str, parameter: torch.Tensor, x: torch.Tenso
 
 
 def check_dtype(x: torch.Tensor) -> None:
-    """Raises ValueError for a dtype that a kernel which computes in float32 can't serve in full."""
+    """Raises ValueError for a dtype whose values float32 does not hold exactly."""
     if str(x.dtype).removeprefix("torch.") not in FLOATS:
         raise ValueError(f"needs {', '.join(FLOATS)}, got {str(x.dtype).removeprefix('torch.')}")
 
 
 def without_padding(x: torch.Tensor) -> torch.Tensor:
-    """The matrix, copied where it is one of bfloat16 on a CPU and other elements stand behind each row.
-
-    On AMX oneDNN's product multiplies some of those by zero (torch 2.13), and NaN times zero is NaN.
+    """Return the matrix, copied if it is bfloat16 on a CPU with other elements behind each row. On AMX
+    oneDNN's product multiplies some of those by zero (torch 2.13), and NaN times zero is NaN.
     """
     if x.is_cpu and x.dtype == torch.bfloat16 and x.stride(0) > x.shape[1] and x.stride(1) == 1:
         return x.contiguous()
@@ -64,15 +64,15 @@ def without_padding(x: torch.Tensor) -> torch.Tensor:
 
 
 def launch_grid(programs: int) -> tuple[int]:
-    """A one-dimensional launch grid. Raises ValueError for more programs than CUDA can launch."""
+    """Return a one-dimensional launch grid. Raises ValueError for more programs than CUDA can launch."""
     if programs > 2**31 - 1:
         raise ValueError(f"a launch has at most 2**31 - 1 programs, this needs {programs}")
     return (programs,)
 
 
 def persistent_programs(x: torch.Tensor, each: int = 1) -> int:
-    """How many programs a persistent kernel has: ``each`` to a multiprocessor of x's GPU. Without a GPU two,
-    so that a program takes several tiles."""
+    """Return the number of programs of a persistent kernel: ``each`` for each multiprocessor of x's GPU.
+    Without a GPU two, so that a program takes several tiles."""
     if x.device.type != "cuda":
         return 2
     return torch.cuda.get_device_properties(x.device).multi_processor_count * each

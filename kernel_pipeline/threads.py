@@ -1,4 +1,4 @@
-"""What kernels share whose code is that of one thread: how many threads a block has, and what Numba takes.
+"""Parameters and limits of kernels that are written for one thread: threads of a block, and Numba's dtypes.
 Without torch."""
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from typing import Any
 from .contract import Gpu, one_of
 
 NUMBA_DTYPES = ("float32", "float16")
-"""The dtypes whose tensors Numba takes."""
+"""The dtypes that Numba supports."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Threads:
-    """How many threads a block is launched with."""
+    """The number of threads in a block."""
 
     threads: int = one_of(32, 64, 128, 256, 512, 1024, default=128, unit="t")
 
 
 def numba_fits(problem: Any, parameters: object, gpu: Gpu | None) -> str | None:
-    """Why Numba can't take a problem's tensors or do its arithmetic, or None when it can."""
+    """Return the reason why Numba can't take a problem's tensors or do its arithmetic, or None."""
     del parameters, gpu
     if getattr(problem, "arithmetic", "ieee") != "ieee":
         return f"{problem.arithmetic} is done by tensor cores, which Numba does not reach"

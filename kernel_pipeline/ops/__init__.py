@@ -1,8 +1,8 @@
-"""What was measured, as functions: ``from kernel_pipeline.ops import softmax; y = softmax(x)``.
+"""The measured kernels as functions: ``from kernel_pipeline.ops import softmax; y = softmax(x)``.
 
-There is a function for each kernel whose folder has an ``op.py``. It takes tensors of any shape, and gives
-them to the provider that was measured to be the fastest for this problem on this GPU. ``warm`` does ahead
-what the first call of a form waits for, ``untuned`` says what was asked for and never measured.
+There is a function for each kernel whose folder has an ``op.py``. It takes tensors of any shape and calls
+the provider that was measured as the fastest for this problem on this GPU. ``warm`` compiles ahead of the
+first call, ``untuned`` lists problems of calls that were never measured.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
 
 def names() -> list[str]:
-    """The kernels that are functions here."""
+    """Return the names of the kernels that are functions."""
     return [name for name in loading.names() if (loading.ROOT / name / "op.py").is_file()]
 
 
 @functools.cache
 def function(name: str) -> Function:
-    """The function of a kernel and its plans. Raises KeyError for a name that is none of ``names()``."""
+    """Return the function of a kernel with its plans. Raises KeyError for a name that is not in
+    ``names()``."""
     if name not in names():
         raise KeyError(name)
     from .calls import Function
@@ -50,13 +51,12 @@ def __dir__() -> list[str]:
 
 
 def warm(call: Callable[..., Result], *args: Any, **kwargs: Any) -> Choice:
-    """Do now what the first such call would wait for, and say what was chosen: the provider, its parameters,
-    how it was chosen and why.
+    """Build and compile ahead for such a call, and return the choice: the provider, its parameters, and how
+    and why it was chosen.
 
-    ``warm(softmax, x)`` chooses for tensors like x, builds or compiles, and calls once. Where a tensor
-    requires a gradient the backward pass is made ready too.
-
-    Raises ValueError for what is no function of this module.
+    ``warm(softmax, x)`` chooses for tensors like x, builds or compiles, and calls once. If a tensor
+    requires a gradient, the backward pass is prepared, too. Raises ValueError for a function that is not of
+    this module.
     """
     import torch
 
@@ -76,7 +76,7 @@ def warm(call: Callable[..., Result], *args: Any, **kwargs: Any) -> Choice:
 
 
 def untuned() -> list[Asked]:
-    """What was asked for in this process and has no measurement of its own, the most often asked first.
+    """Return the problems of this process's calls that were not measured, the most frequent first.
 
     Each has ``kernel``, ``dimensions``, ``calls``, and ``choice`` with the reason. With
     ``KERNELS_UNTUNED=file`` the problems are written to a file when the process ends.

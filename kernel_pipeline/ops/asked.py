@@ -1,4 +1,4 @@
-"""What was asked for: each problem, what was chosen for it and how often it was called.
+"""Count calls: each problem, the choice for it and the number of calls.
 
 With ``KERNELS_UNTUNED=file`` in the environment the problems that were not tuned are written there, for
 ``python -m pipeline.sweep kernel=K workload=file``: a JSON object, for each kernel its problems under
@@ -21,17 +21,16 @@ from typing import Any
 from .tuned import Choice
 
 MOST = 1 << 16
-"""Problems that are counted in a process; those that come later are not."""
+"""The most problems that a process counts; later ones are ignored."""
 
 VARIABLE = "KERNELS_UNTUNED"
 
 
 @dataclass(slots=True)
 class Asked:
-    """A problem of a kernel, what was chosen for it, and how many calls there were.
-
-    ``problem`` is None for calls that are none, as those of a dtype that no provider has: ``choice.reason``
-    says why."""
+    """A problem of a kernel, the choice for it, and the number of calls. ``problem`` is None for calls that
+    are no problem of the kernel, such as those of a dtype that no provider has: ``choice.reason`` says
+    why."""
 
     kernel: str
     problem: Any
@@ -50,7 +49,7 @@ _written: set[tuple[Any, ...]] = set()
 
 
 def of(kernel: str, problem: Any, choice: Choice) -> Asked:
-    """Where calls of a problem are counted."""
+    """Return the counter of a problem's calls."""
     key = (kernel, problem if problem is not None else choice.reason, choice.how)
     with _lock:
         found = _asked.get(key) or Asked(kernel, problem, choice)
@@ -60,21 +59,20 @@ def of(kernel: str, problem: Any, choice: Choice) -> Asked:
 
 
 def untuned() -> list[Asked]:
-    """What was asked for and has no measurement of its own, the most often asked first."""
+    """Return the problems that were called and not measured, the most frequent first."""
     found = [one for one in _asked.values() if one.choice.how != "exact"]
     return sorted(found, key=lambda one: -one.calls)
 
 
 def forget() -> None:
-    """Count from nothing."""
+    """Reset all counts."""
     with _lock:
         _asked.clear()
 
 
 def write(path: Path) -> None:
-    """Add the problems that were not tuned to a file, each once; those that other processes wrote stay.
-
-    Raises OSError where it can't be written and ValueError for a file of other content.
+    """Add the untuned problems to a file, each once; problems of other processes stay. Raises OSError if
+    the file can't be written and ValueError if it holds something else.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as file:
@@ -96,7 +94,7 @@ def write(path: Path) -> None:
 
 
 def _text(held: dict[str, Any]) -> str:
-    """JSON with a problem a line."""
+    """Return JSON with one line for each problem."""
     kernels = []
     for name, content in sorted(held.items()):
         lines = ",\n".join(f"    {json.dumps(problem)}" for problem in content["problems"])

@@ -1,7 +1,7 @@
-"""The functions that users call: past the dispatcher where nothing but the answer is wanted.
+"""The functions that users call: they skip the dispatcher where only the answer is needed.
 
-A call goes through ``torch.ops`` where something else looks at it: autograd, torch.compile, a mode, a
-subclass of Tensor. Under ``torch.func`` and forward-mode differentiation, which take no operator's own
+A call goes through ``torch.ops`` if autograd, torch.compile, a mode or a subclass of Tensor needs to see
+it. Under ``torch.func`` and forward-mode differentiation, which take no operator's own
 derivative, it is torch's function. All other calls run the plan of their form.
 
 A call like an earlier one is recognised in one step (``known``). At others all is looked at one by one, which
@@ -26,14 +26,14 @@ from .plans import MOST_PLANS, CallPlan, first, form_of
 from .registration import NAMESPACE, register
 
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
-"""Types whose tensors are no more than their data."""
+"""Types of plain tensors."""
 
 MOST_KNOWN = 4
 """Kinds of call that are recognised for the same shapes (``Function._shape``); the latest are kept."""
 
 
 class Function:
-    """A kernel's op: ``call`` is what users call, ``plan`` what a call of given arguments does."""
+    """A kernel's op: ``call`` is the function that users call, ``plan`` the plan of a call."""
 
     def __init__(self, op: Op, loaded: Loaded) -> None:
         self.op = op
@@ -54,21 +54,21 @@ class Function:
         self.call.__module__ = __name__.rpartition(".")[0]
 
     def run(self, *args: Any, **kwargs: Any) -> Result:
-        """The answer, whoever looks."""
+        """Return the answer, through the dispatcher or not."""
         return self._planned(self.filled(args, kwargs))[1]
 
     def by_torch(self, *args: Any, **kwargs: Any) -> Result:
-        """The answer by torch alone, whatever the tensors are. Raises as ``check`` does."""
+        """Return the answer by torch alone, for any tensors. Raises as ``check`` does."""
         args = self.filled(args, kwargs)
         self.check(args)
         return self.op.definition(*args)
 
     def trains(self, *args: Any, **kwargs: Any) -> bool:
-        """Whether the op's ``training`` is for a call whose gradient is wanted."""
+        """Whether a call that needs a gradient goes to the op's ``training``."""
         return self.op.trains(*self.filled(args, kwargs))
 
     def plan(self, *args: Any, **kwargs: Any) -> CallPlan:
-        """The plan of such calls, after one of them if there was none before."""
+        """Return the plan of such calls; the first one makes it by calling once."""
         args = self.filled(args, kwargs)
         self._check_tensors(args)
         plan = self._plans.get(form_of(args))
@@ -78,8 +78,8 @@ class Function:
         return plan
 
     def filled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """All arguments by position, those that were left out at their defaults. Raises TypeError for
-        arguments that the function does not have, and for one that is missing."""
+        """Return all arguments by position, with defaults. Raises TypeError for unknown and for missing
+        arguments."""
         if kwargs or not self._required <= len(args) <= len(self._defaults):
             bound = self.signature.bind(*args, **kwargs)
             bound.apply_defaults()
@@ -87,25 +87,25 @@ class Function:
         return args + self._defaults[len(args) :]
 
     def check(self, args: tuple[Any, ...]) -> None:
-        """Raises ValueError, with a sentence, for a call with all its arguments that the function refuses: an
-        option has a value that there is not, or one that the tensors do not have."""
+        """Raises ValueError, with a sentence, for a call that the function refuses: an option has an
+        unknown value, or one that does not fit the tensors."""
         for option in self._options:
             option.check(args, {})
         if reason := self.op.refused(*args):
             raise ValueError(f"{reason}.")
 
     def _check_tensors(self, args: tuple[Any, ...]) -> None:
-        """Raises TypeError, with a sentence, for what is no dense tensor."""
+        """Raises TypeError, with a sentence, for an argument that is not a dense tensor."""
         for tensor in self._tensors:
             tensor.check(args)
 
     def forget(self) -> None:
-        """Choose again for every form."""
+        """Forget all plans, so that every form is chosen again."""
         self._plans.clear()
         self._known.clear()
 
     def _planned(self, args: tuple[Any, ...]) -> tuple[CallPlan, Result]:
-        """The plan of a call with all its arguments, and its answer."""
+        """Return the plan of a call with all its arguments, and its answer."""
         form = form_of(args)
         plan = self._plans.get(form)
         if plan is not None:
@@ -120,7 +120,7 @@ class Function:
         return plan, out
 
     def _looked_at(self, args: tuple[Any, ...]) -> Result:
-        """The answer to a call that is not known, which becomes known if nothing but the answer is wanted."""
+        """Return the answer to an unknown call, and make it known if only the answer is needed."""
         self._check_tensors(args)
         if torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
             return self.by_torch(*args)
@@ -136,8 +136,8 @@ class Function:
         return out
 
     def _dispatched(self, args: tuple[Any, ...]) -> Result:
-        """The operator's answer. Raises TypeError, with a sentence, for a tensor whose class says how its
-        operators are computed, and nothing of this one."""
+        """Return the operator's answer. Raises TypeError, with a sentence, for a tensor subclass that does
+        not implement this operator."""
         try:
             return self.operator(*args)
         except (TypeError, NotImplementedError) as error:
@@ -165,12 +165,12 @@ class Function:
         return False
 
     def _shape(self, args: tuple[Any, ...]) -> Any:
-        """By what kinds of call are looked up: the shapes of the first and of the last tensor that each call
-        has, as of queries and values, which are of another length at each step of a language model."""
+        """Return the key by which known calls are looked up: the shapes of the first and of the last tensor
+        that each call has. Queries and values change their length at each step of a language model."""
         return args[0].shape if self._required == 1 else (args[0].shape, args[self._required - 1].shape)
 
     def _caller(self) -> Callable[..., Result]:
-        """The function that users call. All that it uses is a local name, which Python looks up fastest."""
+        """Return the function that users call. It uses only local names, which Python looks up fastest."""
         operator, plain, required, last = self.operator, PLAIN, self._required, self._required - 1
         options = self._options
         known_of, looked_at = self._known.get, self._looked_at

@@ -1,8 +1,8 @@
-"""How a kernel is called as a function of tensors: what ``op.py`` in a kernel's folder declares.
+"""The declaration of a kernel as a function of tensors, in ``op.py`` of a kernel's folder.
 
-A problem of the contract has the layout that was measured: a matrix, rows of a dtype. A user has a tensor of
-any shape. An ``Op`` says in torch what the function is, which problem a call is, how the tensors go into a
-provider's entry and how its answer comes back.
+A problem of the contract has the measured layout, such as a matrix of a dtype; a user has a tensor of any
+shape. An ``Op`` has the definition in torch, and maps a call to a problem, its tensors to the inputs of a
+provider's entry, and the entry's outputs to the answer.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Result = Any
 
 
 class NotServedError(Exception):
-    """A call that is no problem of the kernel's, as one of another dtype; the text is a sentence that says
-    why. Such a call is torch's."""
+    """A call that is no problem of the kernel, for example by its dtype; the text is a sentence with the
+    reason. Torch computes such a call."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class Derivative:
     keeps:
         Names of arguments that the formula needs. ``out`` is the output, ``outs`` are all outputs, and
         ``x.shape`` is the shape of a tensor that is not kept itself, which the formula takes as ``x_shape``.
-        A tensor that torch's own function does not keep is not kept here.
+        An op keeps no tensor that torch's own function does not keep.
     formula:
         ``formula(grad, **kept)`` gives the gradients of the op's tensors, in their order, None for one
         that has none. It is made of operators that torch can trace.
     only_for:
-        The one input whose gradient needs a kept tensor, by the tensor's name. Where nobody wants that
-        gradient, the tensor is not kept, and the formula gets None.
+        The one input whose gradient needs a kept tensor, by the tensor's name. If that gradient is not
+        needed, the tensor is not kept, and the formula gets None.
     """
 
     keeps: tuple[str, ...]
@@ -70,20 +70,19 @@ class Op:
 
     definition:
         The function by torch alone, with annotations: its name, its signature, its docstring. It computes
-        what no provider takes, and tells the outputs' shapes and dtypes.
+        calls that no provider takes, and determines the outputs' shapes and dtypes.
     problem:
-        ``problem(*args)``: which problem of the kernel a call is. Raises NotServedError where it is none.
-        None for a function that only torch computes.
+        ``problem(*args)`` returns the kernel's problem of a call. Raises NotServedError for a call that is
+        none. None for a function that only torch computes.
     refused:
-        ``refused(*args)``: why there is no such function of these tensors, as a clause, or None. Such a call
-        raises ValueError. Options with a value that the kernel's dimension does not have are refused without
-        it.
+        ``refused(*args)`` returns the reason why a call is invalid, as a clause, or None. Such a call
+        raises ValueError. Unknown values of options are refused without it.
     inputs:
-        ``inputs(*args)``: the tensors as the kernel's entries take them.
+        ``inputs(*args)`` returns the tensors as the kernel's entries take them.
     result:
-        ``result(made, *args)``: what an entry gave, as the caller wants it.
+        ``result(made, *args)`` converts an entry's output to the caller's.
     derivative:
-        How it is differentiated. Without one a backward pass ends with a sentence.
+        Its gradient. Without one a backward pass ends with an error.
     training:
         The op that is called instead where a gradient is wanted, because its further outputs save the
         backward pass work; its first output is this op's.
@@ -102,20 +101,19 @@ class Op:
 
     @property
     def name(self) -> str:
-        """Of the function, and of the operator in ``torch.ops.kernel_pipeline``."""
+        """The name of the function, and of the operator in ``torch.ops.kernel_pipeline``."""
         return self.definition.__name__
 
 
 def dtype_name(x: torch.Tensor) -> str:
-    """``float32`` of a tensor of torch.float32."""
+    """Return a tensor's dtype by name: ``float32``."""
     return str(x.dtype).removeprefix("torch.")
 
 
 def problem_of(declared: type, *tensors: torch.Tensor, **dimensions: Any) -> Any:
-    """The problem of these dimensions, of some tensors that share a dtype.
-
-    Raises NotServedError, with a sentence, for tensors that are empty or of several dtypes or devices, and
-    for a dimension's value that the problem does not have, as a dtype.
+    """Return the problem of these dimensions and of tensors that share a dtype. Raises NotServedError, with
+    a sentence, for tensors that are empty or of several dtypes or devices, and for an unknown value of a
+    dimension, such as a dtype.
     """
     name = dtype_name(tensors[0])
     for x in tensors:
@@ -135,7 +133,8 @@ def problem_of(declared: type, *tensors: torch.Tensor, **dimensions: Any) -> Any
 
 
 def as_matrix(x: torch.Tensor) -> torch.Tensor:
-    """A tensor as a matrix of its last dimension's rows, without a copy where its strides allow that."""
+    """Return a tensor as a matrix of its last dimension's rows, without a copy where its strides allow
+    that."""
     if x.dim() == 2:
         return x
     # Not -1, which is no number of rows where there are no columns.
@@ -143,5 +142,5 @@ def as_matrix(x: torch.Tensor) -> torch.Tensor:
 
 
 def like(made: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """What an entry made of a matrix, in the shape of the tensor that it was."""
+    """Return an entry's matrix in the shape of the original tensor."""
     return made if made.shape == x.shape else made.view(x.shape)

@@ -1,4 +1,4 @@
-"""What a choice may know of a tensor's device, and its name in the files of what was measured."""
+"""The properties of a tensor's device that a choice uses, and the device's name in files of results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..contract import Gpu
 
 @functools.cache
 def gpu(device: torch.device) -> Gpu | None:
-    """What a provider may ask of a GPU; None for a CPU."""
+    """Return the properties of a GPU; None for a CPU."""
     if device.type != "cuda":
         return None
     told: Any = torch.cuda.get_device_properties(device)  # its stub lacks a field
@@ -27,16 +27,16 @@ def gpu(device: torch.device) -> Gpu | None:
 
 @functools.cache
 def slug(device: torch.device) -> str | None:
-    """A GPU's name in file names, ``nvidia-h200``; None for a CPU, for which nothing is tuned."""
+    """Return a GPU's name in file names, ``nvidia-h200``; None for a CPU, which has no table."""
     return named(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
 
 
 def named(name: str) -> str:
-    """The slug of a GPU of that name: the pipeline's files are named so too, which a test looks after."""
+    """Return the slug of a GPU's name. The pipeline names its files alike, which a test checks."""
     plain = re.sub(r"\((r|tm|c)\)|@.*|\bcpu\b|\bprocessor\b", " ", name.lower())
     return re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
 
 
 def one_gpu() -> bool:
-    """Whether no tensor can be on another GPU than the current one."""
+    """Whether this process sees one GPU at most."""
     return torch.cuda.device_count() <= 1

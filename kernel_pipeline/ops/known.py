@@ -1,10 +1,9 @@
-"""Calls like an earlier one, recognised in one step.
+"""Recognise calls like an earlier one in one step.
 
-torch.compile recognises the inputs of a graph by ``TensorGuards``. A check compares of each tensor the
-Python type, dtype, device, shape, strides, ``requires_grad``, and the dispatch keys, those of the thread
-included. So it also fails where a dispatch mode, a trace or a transformation of ``torch.func`` has begun
-since, or a tensor is of another kind. It sees neither modes of functions, nor dual numbers, nor whether
-gradients are switched on.
+torch.compile recognises the inputs of a graph by ``TensorGuards``. A check compares each tensor's Python
+type, dtype, device, shape, strides, ``requires_grad``, and the dispatch keys, including the thread's. So it
+also fails after a dispatch mode, a trace or a transformation of ``torch.func`` has begun, or for a tensor
+of another kind. It does not detect function modes, dual numbers, or whether gradients are switched on.
 """
 
 from __future__ import annotations
@@ -25,11 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Known:
-    """A kind of call, and how it runs.
-
-    ``check(*tensors)`` recognises the ``count`` tensors that lead the arguments, ``others`` are the further
-    ones. ``trains`` says whether a gradient would be wanted if it were not switched off. ``run(*tensors)``
-    gives the answer, ``asked`` counts the calls.
+    """A known kind of call. ``check(*tensors)`` recognises the first ``count`` arguments, which are
+    tensors; ``others`` are the remaining ones. ``trains`` says whether a gradient is needed while gradients
+    are switched on. ``run(*tensors)`` returns the answer, ``asked`` counts the calls.
     """
 
     check: Callable[..., bool]
@@ -40,15 +37,14 @@ class Known:
     asked: Asked
 
     def recognises(self, args: tuple[Any, ...]) -> bool:
-        """Whether a call is of this kind, while gradients are switched off."""
+        """Whether a call is of this kind if gradients are switched off."""
         tensors, others = args[: self.count], args[self.count :]
         return len(tensors) == self.count and others == self.others and self.check(*tensors)
 
 
 def known(args: tuple[Any, ...], filled: tuple[Any, ...], plan: CallPlan) -> Known | None:
-    """The kind of a call whose plan there is, ``filled`` being all its arguments.
-
-    None for a call with a tensor behind another argument.
+    """Return the kind of a call that has a plan; ``filled`` are all its arguments. None for a call with a
+    tensor after another argument.
     """
     is_tensor = [isinstance(one, torch.Tensor) for one in args]
     count = sum(is_tensor)
@@ -66,7 +62,8 @@ def known(args: tuple[Any, ...], filled: tuple[Any, ...], plan: CallPlan) -> Kno
 
 
 def _check(tensors: tuple[torch.Tensor, ...]) -> Callable[..., bool]:
-    """The check of such tensors. Guards pass no tensor that is given twice: each has its own then."""
+    """Return the check of such tensors. Guards refuse a tensor that is given twice, so each tensor then
+    gets its own guard."""
     if len({id(one) for one in tensors}) < len(tensors):
         checks = [_check((one,)) for one in tensors]
         return lambda *given: all(check(one) for check, one in zip(checks, given, strict=True))

@@ -1,9 +1,10 @@
-"""C++ and CUDA sources of providers: built once for this machine, kept, loaded.
+"""Build C++ and CUDA sources of providers once for this machine, keep the libraries, and load them.
 
-In a checkout what ``make build`` made is taken while it is of these sources. Else a source is compiled at the
-first call that needs it, or ahead by ``python -m kernel_pipeline.ops.build``, and kept in ``$KERNELS_CACHE``,
-by default ``~/.cache/kernel_pipeline``, which must be this user's alone: libraries there are loaded. The
-folder's name covers all that the library is made of.
+In a checkout the libraries of ``make build`` are used while they are up to date. Otherwise a source is
+compiled at the first call that needs it, or ahead by ``python -m kernel_pipeline.ops.build``, and kept in
+``$KERNELS_CACHE``, by default ``~/.cache/kernel_pipeline``. Only this user may own and write that folder,
+since its libraries are loaded. A library's folder is named by the digest of its sources, headers and
+commands.
 """
 
 from __future__ import annotations
@@ -31,20 +32,19 @@ from ..toolchain import NoCompilerError
 VARIABLE = "KERNELS_CACHE"
 
 BUILT = loading.LIBRARY.parent / "build" / "kernels"
-"""Where the pipeline of a checkout builds."""
+"""The folder in which a checkout's pipeline builds."""
 
 _log = logging.getLogger(__name__)
 
 
 class NotThereError(Exception):
-    """A provider that can't be called here; the text is a sentence that says why."""
+    """A provider that can't be called on this machine; the text is a sentence with the reason."""
 
 
 def load(loaded: Loaded, source: str) -> None:
-    """Make a source's operators available in ``torch.ops``, building the library first if need be.
-
-    Raises NotThereError with a sentence where that can't be done: without a compiler, for a source that does
-    not compile, for CUDA where there is no GPU.
+    """Make a source's operators available in ``torch.ops``, after building the library if necessary. Raises
+    NotThereError with a sentence without a compiler, for a source that does not compile, and for CUDA
+    without a GPU.
     """
     if not is_there(loaded, source):
         path = library(loaded, source)
@@ -55,13 +55,14 @@ def load(loaded: Loaded, source: str) -> None:
 
 
 def is_there(loaded: Loaded, source: str) -> bool:
-    """Whether this process has the operators that a source defines."""
+    """Whether this process has a source's operators."""
     defined = re.findall(r'm\.def\(\s*"(\w+)\(', (loaded.folder / source).read_text())
     return bool(defined) and all(hasattr(getattr(torch.ops, loaded.name), name) for name in defined)
 
 
 def library(loaded: Loaded, source: str) -> Path:
-    """The library of a source for this machine, built if it is not there. Raises what ``load`` raises."""
+    """Return the library of a source for this machine, after building it if necessary. Raises as ``load``
+    does."""
     capabilities = _capabilities() if _is_cuda(source) else ()
     if _is_cuda(source) and not capabilities:
         raise NotThereError(f"{loaded.name}/{source} needs a GPU, and torch sees none.")
@@ -82,15 +83,14 @@ def _is_cuda(source: str) -> bool:
 
 @functools.cache
 def _capabilities() -> tuple[str, ...]:
-    """The compute capabilities of this process's GPUs: ``90``."""
+    """Return the compute capabilities of this process's GPUs: ``90``."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     found = {"{}{}".format(*torch.cuda.get_device_capability(index)) for index in range(count)}
     return tuple(sorted(found))
 
 
 def _is_current(made: Path, capabilities: tuple[str, ...]) -> bool:
-    """Whether a library of the pipeline's is of the sources, the torch and the GPUs that are here, by the
-    manifest beside it."""
+    """Whether a library of the pipeline is of today's sources, torch and GPUs, by the manifest beside it."""
     try:
         told = json.loads(made.with_suffix(".json").read_text())
         recipe, inputs = told["recipe"], told["inputs"]
@@ -107,7 +107,7 @@ def _is_current(made: Path, capabilities: tuple[str, ...]) -> bool:
 
 
 def _runs(architectures: list[str], capability: str) -> bool:
-    """Whether code for some architectures runs on a GPU: that of 8.0 runs on 8.9."""
+    """Whether code for some architectures runs on a GPU: code for 8.0 runs on 8.9."""
     return any(
         one == capability or (one[:-1] == capability[:-1] and one[-1] <= capability[-1])
         for one in architectures
@@ -119,7 +119,7 @@ def _sha256(path: Path) -> str:
 
 
 def _compiled(loaded: Loaded, source: str, capabilities: tuple[str, ...]) -> Path:
-    """The library in the cache, compiled into it if it is missing."""
+    """Return the library in the cache, after compiling it if it is missing."""
     cxx = toolchain.find_cxx()
     nvcc = toolchain.find_nvcc() if _is_cuda(source) else None
     flags: tuple[str, ...] = toolchain.CXX_FLAGS
@@ -145,7 +145,7 @@ def _make(
     path: Path,
     how: tuple[toolchain.Cxx, toolchain.Nvcc | None, tuple[str, ...]],
 ) -> None:
-    """Compile and link elsewhere, and put the library to its place when it is whole."""
+    """Compile and link in a temporary folder, then move the complete library to its place."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder, path.name)
         steps = toolchain.commands(
@@ -166,7 +166,7 @@ def _make(
 
 
 def _architecture(loaded: Loaded, source: str, capability: str) -> str:
-    """``90a`` instead of ``90`` where a provider of the source needs it."""
+    """Return ``90a`` instead of ``90`` if a provider of the source needs it."""
     needed = {
         one.needs.removeprefix("sm_")
         for one in loaded.kernel.providers
@@ -176,7 +176,7 @@ def _architecture(loaded: Loaded, source: str, capability: str) -> str:
 
 
 def _contents(loaded: Loaded, source: str) -> Iterator[str]:
-    """What a library may be made of: the source, the headers beside it and those that all share."""
+    """Return the files of a library: the source, the headers beside it and the shared ones."""
     headers = (
         path
         for folder in (loaded.folder, loading.ROOT / "include")
@@ -188,15 +188,15 @@ def _contents(loaded: Loaded, source: str) -> Iterator[str]:
 
 
 def cache() -> Path:
-    """The folder that libraries are kept in."""
+    """Return the folder of the libraries."""
     chosen = os.environ.get(VARIABLE)
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(chosen) if chosen else Path(home) / "kernel_pipeline"
 
 
 def _own(folder: Path) -> Path:
-    """Make a folder, unless it is there. Raises NotThereError for a link, for somebody else's folder, and for
-    one that others can write."""
+    """Make a folder if it does not exist. Raises NotThereError for a link, for another user's folder, and
+    for one that others can write."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
@@ -215,7 +215,7 @@ def _own(folder: Path) -> Path:
 
 @contextmanager
 def _lock(folder: Path) -> Iterator[None]:
-    """Hold off other processes that compile the same."""
+    """Hold the lock against other processes that compile the same library."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""The arguments of a function, and the check of what a call gives for them.
+"""The arguments of a function and their checks.
 
 Options take one of a few words: they are the kernel's ``arguments``, as ``arithmetic`` and ``causal``, with
 the values of the dimension. Tensors are dense ones.
@@ -27,7 +27,7 @@ class CallOption:
     values: tuple[Value, ...]
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Raises ValueError, with a sentence, where a call gives it a value that there is not."""
+        """Raises ValueError, with a sentence, for an unknown value."""
         value = args[self.place] if self.place < len(args) else kwargs.get(self.name, self.default)
         # A tensor of one truth value equals it, but a plan is for tensors of any value.
         if isinstance(value, torch.Tensor) or value not in self.values:
@@ -46,7 +46,7 @@ class TensorArgument:
     is_optional: bool
 
     def check(self, args: Sequence[Any]) -> None:
-        """Raises TypeError, with a sentence, where a call gives what is no dense tensor."""
+        """Raises TypeError, with a sentence, for an argument that is not a dense tensor."""
         value = args[self.place] if self.place < len(args) else None
         if value is None and (self.is_optional or self.place >= len(args)):
             return
@@ -60,7 +60,8 @@ class TensorArgument:
 
 
 def _kind(x: torch.Tensor) -> str | None:
-    """The kind of a tensor that is not dense: ``jagged``, ``sparse_coo``, ``quantized``; None for dense."""
+    """Return the kind of a tensor that is not dense: ``jagged``, ``sparse_coo``, ``quantized``; None for a
+    dense one."""
     with torch._C.DisableTorchFunctionSubclass():  # whatever its class does when it is asked
         if x.layout is not torch.strided:
             return str(x.layout).removeprefix("torch.").lstrip("_")
@@ -68,7 +69,7 @@ def _kind(x: torch.Tensor) -> str | None:
 
 
 def tensors_of(definition: Callable[..., Any]) -> tuple[TensorArgument, ...]:
-    """The tensors that a function takes, by its annotations."""
+    """Return the tensor arguments of a function, by its annotations."""
     hints = get_type_hints(definition)
     return tuple(
         TensorArgument(name, place, type(None) in get_args(hints[name]))
@@ -78,7 +79,7 @@ def tensors_of(definition: Callable[..., Any]) -> tuple[TensorArgument, ...]:
 
 
 def options_of(signature: inspect.Signature, loaded: Loaded) -> tuple[CallOption, ...]:
-    """The options of a kernel's function."""
+    """Return the options of a kernel's function."""
     dimensions = loaded.kernel.dimensions()
     found = []
     for place, parameter in enumerate(signature.parameters.values()):

@@ -1,9 +1,10 @@
-"""The host's cost of a call beside the provider's: ``python -m kernel_pipeline.ops.overhead [KERNEL...]``.
+"""Measure the host's cost of a call on top of the provider's:
+``python -m kernel_pipeline.ops.overhead [KERNEL...]``.
 
-A line a function, for a problem so small that the host's time is all there is: the entry of the chosen
-provider called directly, the function, the operator that torch.compile and autograd call, in microseconds.
-Batches of each take turns, in an order that alternates. The entry's time is the least of its batches, and
-what is added the median of what batches of one turn differ by.
+It prints a line for each function, for a problem so small that only the host's time counts: the entry of
+the chosen provider called directly, the function, and the operator that torch.compile and autograd call, in
+microseconds. Batches of each take turns, in alternating order. The entry's time is the least of its
+batches; the added times are medians of the differences within a turn.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ MOST, FEWEST = 200, 5
 """Calls of a batch. The queue of a GPU holds more launches than that."""
 
 BATCH_S = 0.01
-"""How long a batch takes, if that is between so many calls."""
+"""The seconds of a batch, within the limits of the number of calls."""
 
 
 def small(loaded: loading.Loaded) -> Any:
-    """The smallest problem with everything at its default: of sizes that have none 64."""
+    """Return the smallest problem with all defaults; a size without a default is 64."""
     dimensions = loaded.kernel.dimensions()
     named: dict[str, Any] = {
         name: 64 for name, one in dimensions.items() if one.default is None and one.same_as is None
@@ -41,7 +42,7 @@ def small(loaded: loading.Loaded) -> Any:
 
 
 def microseconds(calls: Sequence[Callable[[], Any]], device: torch.device) -> list[float]:
-    """What one of the first calls takes, and what one of each of the others takes more."""
+    """Return the microseconds of the first call, and the additional ones of each other call."""
     longest = max(timed(call, FEWEST, device) for call in calls)
     count = max(FEWEST, min(MOST, int(BATCH_S / longest)))
     turns: list[list[float]] = []
@@ -54,7 +55,7 @@ def microseconds(calls: Sequence[Callable[[], Any]], device: torch.device) -> li
 
 
 def timed(call: Callable[[], Any], count: int, device: torch.device) -> float:
-    """The host's seconds for one of so many calls."""
+    """Return the host's seconds for one call, out of so many."""
     begin = perf_counter()
     for _ in range(count):
         call()
@@ -65,7 +66,7 @@ def timed(call: Callable[[], Any], count: int, device: torch.device) -> float:
 
 
 def measure(name: str, device: torch.device) -> tuple[str, list[float]]:
-    """The provider of a function, and the microseconds of its entry, and those that the function and the
+    """Return the provider of a function, the microseconds of its entry, and those that the function and the
     operator add."""
     loaded, function = loading.load(name), ops.function(name)
     problem = small(loaded)

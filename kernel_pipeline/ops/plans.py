@@ -1,6 +1,6 @@
-"""A call's plan: which entry runs it, made once for each form of the tensors and kept.
+"""Plans of calls: the entry that runs a call, chosen once for each form of the tensors.
 
-Providers run on the current CUDA device and stream. An answer has the layout that its provider gives.
+Providers run on the current CUDA device and stream. An answer has its provider's layout.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from .known import Known
 from .tuned import Choice
 
 MOST_PLANS = 1 << 14
-"""Plans of an op that are kept; past it all are made again."""
+"""The most plans that an op keeps; beyond it all are made again."""
 
 
 SWITCHING = frozenset({"torch", "cuda"})
-"""Languages whose entries make the tensors' GPU the current one themselves."""
+"""Languages whose entries switch to the tensors' GPU themselves."""
 
 
 class CallPlan:
-    """How calls of one form run: ``run(*args[:takes])``, with all arguments where ``takes`` is None.
-    ``asked`` counts the calls, and ``known`` is the last kind of them that was looked at."""
+    """The plan of calls of one form: ``run(*args[:takes])``, with all arguments if ``takes`` is None.
+    ``asked`` counts the calls, and ``known`` is the latest known kind of them."""
 
     __slots__ = ("asked", "choice", "known", "run", "takes")
 
@@ -45,8 +45,8 @@ class CallPlan:
 
 
 def form_of(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What of the arguments a plan depends on: of tensors shape, strides, dtype and device, of others the
-    value."""
+    """Return the part of the arguments that a plan depends on: shape, strides, dtype and device of tensors,
+    and other values."""
     form: list[Any] = []
     for one in args:
         if isinstance(one, torch.Tensor):
@@ -57,10 +57,8 @@ def form_of(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def first(op: Op, loaded: Loaded, args: tuple[Any, ...]) -> tuple[CallPlan, Result]:
-    """The plan of calls of this form, and the first call's answer.
-
-    A provider that is not there, or that refuses the tensors after all, is warned of once; the call is
-    torch's then.
+    """Return the plan of calls of this form, and the first call's answer. If a provider is missing or
+    refuses the tensors, warn once and use torch.
     """
     problem, choice = _chosen(op, loaded, args)
     if problem is not None:
@@ -79,7 +77,7 @@ def first(op: Op, loaded: Loaded, args: tuple[Any, ...]) -> tuple[CallPlan, Resu
 
 
 def _chosen(op: Op, loaded: Loaded, args: tuple[Any, ...]) -> tuple[Any, Choice]:
-    """The problem, or None for a call that is none, and what is chosen for it."""
+    """Return the problem, or None for a call that is none, and the choice for it."""
     if op.problem is None:
         return None, Choice("torch", {}, "torch", f"{op.name} is computed by torch alone.")
     try:
@@ -91,8 +89,8 @@ def _chosen(op: Op, loaded: Loaded, args: tuple[Any, ...]) -> tuple[Any, Choice]
 
 
 def ready(loaded: Loaded, problem: Any, choice: Choice, of: torch.device) -> Callable[..., Any]:
-    """A provider's entry, its library built and loaded. Raises NotThereError with a sentence where it can't
-    do the problem so on this device."""
+    """Return a provider's entry after building and loading its library. Raises NotThereError with a
+    sentence if it can't do the problem in this configuration on this device."""
     try:
         provider = loaded.kernel.provider(choice.provider)
     except KeyError:
@@ -113,7 +111,7 @@ def ready(loaded: Loaded, problem: Any, choice: Choice, of: torch.device) -> Cal
 
 
 def _missing(provider: Provider, of: torch.device, gpu: Gpu | None) -> str | None:
-    """Why a provider can't be called on a device, or None."""
+    """Return the reason why a provider can't be called on a device, or None."""
     if provider.reference is not None:
         return "it takes its inputs in another form."
     if not provider.is_installed:
@@ -127,7 +125,7 @@ def _missing(provider: Provider, of: torch.device, gpu: Gpu | None) -> str | Non
 
 
 def _bound(loaded: Loaded, problem: Any, choice: Choice, entry: Callable[..., Any]) -> Callable[..., Any]:
-    """The entry with the arguments and parameters that it is given by name."""
+    """Return the entry with its named arguments and parameters bound."""
     named = {**loaded.arguments(problem), **choice.parameters}
     return functools.partial(entry, **named) if named else entry
 
@@ -135,10 +133,9 @@ def _bound(loaded: Loaded, problem: Any, choice: Choice, entry: Callable[..., An
 def _fitted(
     op: Op, entry: Callable[..., Any], args: tuple[Any, ...]
 ) -> tuple[Callable[..., Result], int | None, Result]:
-    """An entry as a function of so many of the op's arguments, None for all, and the answer to these.
-
-    The form fixes shapes and strides. So where the op only views a tensor otherwise, its view is made in
-    place of asking the op again, and where it does nothing, nothing is done.
+    """Return an entry as a function of the op's arguments, the number of arguments it takes (None for all),
+    and the answer to these. The form fixes shapes and strides. So if the op only views a tensor in another
+    shape, later calls make that view without the op's code.
     """
     given = op.inputs(*args)
     made = entry(*given)
@@ -158,8 +155,8 @@ def _fitted(
 
 
 def _viewed(one: Any, of: Any) -> tuple[int, ...] | None:
-    """The shape in which a tensor views another, empty where it is the other; None where it is no view of
-    all of a contiguous one."""
+    """Return the shape in which a tensor views all of a contiguous one, empty if it is that tensor; None if
+    it is no such view."""
     if one is of:
         return ()
     if not isinstance(one, torch.Tensor) or not isinstance(of, torch.Tensor):
@@ -171,7 +168,7 @@ def _viewed(one: Any, of: Any) -> tuple[int, ...] | None:
 def _through_views(
     entry: Callable[..., Any], views: Sequence[tuple[int, ...] | None], back: tuple[int, ...]
 ) -> Callable[..., Result]:
-    """The entry with each tensor, and its answer, viewed in a shape."""
+    """Return the entry with each tensor, and its answer, viewed in a shape."""
 
     def run(*args: Any) -> Result:
         given = [one.view(*shape) if shape else one for one, shape in zip(args, views, strict=False)]
@@ -182,8 +179,8 @@ def _through_views(
 
 
 def _on(of: torch.device, entry: Callable[..., Any], provider: Provider) -> Callable[..., Any]:
-    """The entry with the tensors' GPU as the current one, where there are several. torch's functions and the
-    operators in CUDA change to it themselves, and Triton, Numba and what a package brings may not."""
+    """Return the entry with the tensors' GPU as the current one, if there are several. torch's functions
+    and CUDA operators switch themselves; Triton, Numba and peers may not."""
     switches = provider.package is None and provider.language in SWITCHING
     if of.type != "cuda" or switches or device.one_gpu():
         return entry
@@ -203,12 +200,12 @@ _warned: set[str] = set()
 
 
 def _warn(sentence: str) -> None:
-    """Say a sentence, once in a process."""
+    """Warn once in a process."""
     if sentence not in _warned:
         _warned.add(sentence)
         warnings.warn(sentence, stacklevel=5)
 
 
 def forget_warnings() -> None:
-    """Say again what was said."""
+    """Allow all warnings again."""
     _warned.clear()

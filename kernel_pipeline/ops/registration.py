@@ -1,7 +1,6 @@
-"""Ops as operators of ``torch.library``, with a fake implementation and a derivative.
-
-They are defined by a schema and implemented in Python below autograd. ``torch.library.custom_op`` would wrap
-each call in checks of its own.
+"""Register ops as operators of ``torch.library``, with a fake implementation and a derivative. They are
+defined by a schema and implemented in Python below autograd, because ``torch.library.custom_op`` would wrap
+each call in checks.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ _library = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyp
 def register(
     op: Op, run: Callable[..., Result], by_torch: Callable[..., Result], trains: Callable[..., bool]
 ) -> torch._ops.OpOverload:
-    """The operator of an op, whose calls below autograd are ``run``'s. Those of tensors without data are
-    ``by_torch``'s, and with a gradient those that its ``training`` is not for, as ``trains`` says."""
+    """Return the operator of an op. Calls below autograd go to ``run``. Calls of tensors without data go to
+    ``by_torch``, and so do calls that need a gradient for which ``trains`` is false."""
     schema = torch.library.infer_schema(op.definition, mutates_args=())
     _library.define(f"{op.name}{schema}")  # type: ignore[no-untyped-call]
     _library.impl(op.name, _promised(op, run), "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
@@ -39,8 +38,8 @@ def register(
 
 
 def _promised(op: Op, function: Callable[..., Result]) -> Callable[..., Result]:
-    """A function of the op's with the layout that its operator promises: contiguous outputs, whichever
-    provider is chosen. Of a function that only torch computes they are as torch gives them."""
+    """Return the op's function with the operator's layout: contiguous outputs for any provider. A function
+    that only torch computes keeps torch's layout."""
     if op.problem is None:
         return function
 
@@ -57,7 +56,7 @@ def _with_training(
     trains: Callable[..., bool],
     by_torch: Callable[..., Result],
 ) -> Callable[..., Result]:
-    """Calls of an op whose backward pass needs what only another op's outputs hold."""
+    """Return a function for an op whose backward pass needs outputs of another op."""
 
     def at_autograd(*args: Any) -> Result:
         if torch.is_grad_enabled() and any(

@@ -1,4 +1,4 @@
-"""Which configuration a problem is given that nobody has measured: the rule between tuned problems.
+"""Choose a configuration for a problem that was not measured: the rule between tuned problems.
 
 It looks at the six tuned problems that are nearest, by the logarithms of their numbers, and takes the
 configuration that was best there: by the mean of how many times as long it took as the best one, weighted
@@ -21,28 +21,27 @@ from dataclasses import dataclass
 from ..contract import Value
 
 NEIGHBOURS = 6
-"""Tuned problems that the rule looks at."""
+"""The number of nearest tuned problems that the rule uses."""
 
 MOST = 1.25
-"""A configuration that took more than this many times the best's time is as bad as one that was not
-measured."""
+"""A configuration slower than this many times the best counts like one that was not measured."""
 
 OTHER_NUMBER = 0.25
-"""What a doubling counts of a dimension that no size stands for; of the others it counts 1."""
+"""The distance of a doubling in a dimension that no size stands for; in the others it is 1."""
 
 NEAREST = 0.05
-"""What is added to a distance, so that the nearest does not decide all alone."""
+"""Added to each distance, so that the nearest problem does not decide alone."""
 
 POWER = 3
-"""Of the distance, by which a neighbour's weight falls."""
+"""The exponent of the distance in a neighbour's weight."""
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """A problem that was measured.
+    """A measured problem.
 
     ``near`` are the configurations that took at most ``MOST`` times as long as the best, by their labels,
-    with that ratio; ``failed`` those that gave no right output here.
+    with that ratio; ``failed`` those without a right output at this problem.
     """
 
     problem: Mapping[str, Value]
@@ -61,12 +60,12 @@ class Pick:
 
 
 def words(problem: Mapping[str, Value]) -> dict[str, Value]:
-    """What of a problem is no number: its dtype, whether it is causal."""
+    """Return the dimensions of a problem that are no numbers: its dtype, whether it is causal."""
     return {name: value for name, value in problem.items() if not _is_number(value)}
 
 
 def numbers(problem: Mapping[str, Value]) -> dict[str, int]:
-    """The numbers of a problem."""
+    """Return the numeric dimensions of a problem."""
     return {name: int(value) for name, value in problem.items() if _is_number(value)}
 
 
@@ -78,11 +77,10 @@ def pick(
     can: Callable[[str], bool],
     neighbours: int = NEIGHBOURS,
 ) -> Pick | None:
-    """The configuration for a problem that is not among the tuned ones; None where there is nothing to go
-    by.
+    """Return the configuration for a problem that is not tuned; None without a neighbour.
 
-    ``size`` are the dimensions that a size stands for. ``can`` says of a label whether it may be taken:
-    whether it fits the problem. What failed at one of the neighbours is not taken. ``neighbours`` is how
+    ``size`` are the dimensions that a size stands for. ``can`` says whether a label's configuration fits
+    the problem. A configuration that failed at a neighbour is not taken. ``neighbours`` is how
     many there are.
     """
     around = _nearest(tuned, problem, within_l2, size)[:neighbours]

@@ -1,6 +1,6 @@
-"""What of a provider's files decides what it does, as one digest that needs no more than this package.
+"""One digest of the code of a provider's files, computed by this package alone.
 
-A table of tuned configurations says by it which sources its numbers are of. It is coarser than a ledger's
+A table of tuned configurations stores it to name its sources. It is coarser than a ledger's
 key: it covers whole files, the provider's own and those that these import or include from the kernel's folder
 and from the modules and headers that kernels share. Comments, docstrings and formatting change nothing, nor
 does the name that a package is imported by.
@@ -19,10 +19,10 @@ from pathlib import Path
 from ..loading import LIBRARY, ROOT, Loaded
 
 DECLARATIONS = ("__init__.py", "contract.py")
-"""Files that say what there is and decide no output: they are not followed."""
+"""Declarations, which decide no output: imports of these files are not followed."""
 
 SILENT = {"ctx", "kind", "type_comment", "type_ignores"}
-"""Fields of a syntax tree that repeat what its shape says."""
+"""Fields of a syntax tree that its shape repeats."""
 
 TOKEN = re.compile(
     r"""
@@ -40,9 +40,8 @@ INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">]+)[">]', re.MULTILIN
 
 
 def digest(loaded: Loaded, provider: str) -> str:
-    """Sixteen hexadecimal digits of what a provider's files hold.
-
-    Raises KeyError for a name that is no provider, OSError for a file that can't be read and SyntaxError for
+    """Return sixteen hexadecimal digits of the digest of a provider's files. Raises KeyError for an unknown
+    provider, OSError for a file that can't be read and SyntaxError for
     one that is not Python.
     """
     declared = loaded.kernel.provider(provider)
@@ -51,13 +50,13 @@ def digest(loaded: Loaded, provider: str) -> str:
 
 
 def of_file(file: Path) -> str:
-    """The digest of one file's own tokens."""
+    """Return the digest of one file's tokens."""
     return _hashed([_text(file)])
 
 
 @functools.cache
 def _of_files(folder: Path, names: tuple[str, ...], called: tuple[str, ...]) -> str:
-    """The digest of some files of a kernel's folder and of all that they reach; read once a process."""
+    """Return the digest of some files of a kernel's folder and of all that they import or include; cached."""
     found: dict[Path, str] = {}
     pending = [(folder / name).resolve() for name in names]
     while pending:
@@ -105,7 +104,7 @@ def _plain(node: object) -> object:
 
 
 def _is_docstring(node: object) -> bool:
-    """Whether a statement is a constant alone, which does nothing."""
+    """Whether a statement is only a constant, which does nothing."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
@@ -123,7 +122,8 @@ def _tokens(text: str) -> Iterator[str]:
 
 
 def _reached(file: Path, folder: Path) -> Iterator[Path]:
-    """The files of the kernel's folder, beside it, and of this package that a file imports or includes."""
+    """Return the files of the kernel's folder, beside it, and of this package that a file imports or
+    includes."""
     if file.suffix == ".py":
         candidates = _imported(file)
     else:
@@ -138,8 +138,8 @@ def _reached(file: Path, folder: Path) -> Iterator[Path]:
 
 
 def _imported(file: Path) -> Iterator[Path]:
-    """Where the modules could lie that a Python file imports; of ``from a.b import c`` both ``a/b.py`` and
-    ``a/b/c.py``."""
+    """Return possible paths of the modules that a Python file imports: for ``from a.b import c`` both
+    ``a/b.py`` and ``a/b/c.py``."""
     packages = {"kernels": ROOT, __name__.partition(".")[0]: LIBRARY}
     names = []
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):

@@ -1,8 +1,8 @@
-"""The table of tuned configurations of one GPU: ``results/tuned/<gpu>.json``, as it is read and written.
+"""Read and write the table of tuned configurations of one GPU: ``results/tuned/<gpu>.json``.
 
-A table is JSON with a line a problem. Whoever writes and whoever reads one uses the types below, so that both
-mean the same by it. It says of each kernel which configurations there are, what was measured at each problem,
-and how far the rule between problems may be trusted.
+A table is JSON with one line for each problem. Writer and reader share the types below. For each kernel it
+has the configurations, the measurements at each problem, and the region in which the rule between problems
+is trusted.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 from ..contract import Value
 
 FORMAT = 3
-"""What a reader has to know."""
+"""The version of the table's format."""
 
 
 LARGEST = {float: 1e300, int: 2.0**63}
-"""No number of a table's is larger, infinity least of all."""
+"""The largest number that a table may hold."""
 
 
 class TableError(Exception):
-    """A table that can't be used; the text is a clause that says why."""
+    """A table that can't be used; the text is a clause with the reason."""
 
 
 FEWEST = 5
-"""Problems by which a region's rule is judged, at least."""
+"""The fewest problems by which a region's rule is assessed."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Configuration:
 
 @dataclass(frozen=True)
 class TunedProblem:
-    """What was measured at one problem.
+    """The measurements at one problem.
 
     best:
         The label of the fastest configuration, and in ``us`` its median time with the interval around it: by
@@ -84,7 +84,8 @@ class TunedRegion:
     than the fastest, found by leaving each problem out.
 
     problems:
-        How many could be left out, and of these ``regret_median`` and ``regret_p90`` are over all choices.
+        The number of problems that could be left out; ``regret_median`` and ``regret_p90`` are over all of
+        their choices.
     distance:
         Up to how many doublings from the nearest tuned problem the rule is trusted; None where it never is.
     generalised, generalised_p90:
@@ -105,14 +106,13 @@ class TunedRegion:
     fallback: Mapping[str, Mapping[str, float]]
 
     def is_safer(self, p90: float) -> bool:
-        """Whether the rule's choice, trusted or not, has less regret than what has this 90th percentile of
-        it."""
+        """Whether the rule's choice has less regret than a candidate with this 90th percentile."""
         return self.problems >= FEWEST and self.regret_p90 is not None and self.regret_p90 < p90
 
 
 @dataclass(frozen=True)
 class TunedKernel:
-    """What a table has of a kernel. ``sources`` are the digests of the files of each provider that it names,
+    """A kernel's part of a table. ``sources`` are the digests of the files of each provider that it names,
     by ``source.digest``; ``configurations`` are by label."""
 
     sources: Mapping[str, str]
@@ -123,8 +123,8 @@ class TunedKernel:
 
 @dataclass(frozen=True)
 class Table:
-    """A whole table. ``gpu`` is the slug of the whole GPU, ``environment`` what of the machine the numbers
-    depend on, and ``rule`` the digest of the rule that the regrets are of."""
+    """A whole table. ``gpu`` is the slug of the GPU, ``environment`` the relevant environment of the
+    machine, and ``rule`` the digest of the rule behind the regrets."""
 
     gpu: str
     name: str
@@ -135,7 +135,7 @@ class Table:
 
 
 def text(table: Table) -> str:
-    """The table as JSON: a line a value, a configuration, a region and a problem."""
+    """Return the table as JSON, with one line for each value, configuration, region and problem."""
     head = {"format": FORMAT, **{one: getattr(table, one) for one in ("gpu", "name", "l2_bytes")}}
     lines = [f"  {_line(name)}: {_line(value)}," for name, value in head.items()]
     lines += [f'  "environment": {_line(table.environment)},', f'  "rule": {_line(table.rule)},']
@@ -167,7 +167,7 @@ def _line(value: Any) -> str:
 
 
 def read(path: Path, gpu: str) -> Table:
-    """The table in a file, which has to be of this GPU. Raises TableError."""
+    """Read the table in a file, which has to be of this GPU. Raises TableError."""
     try:
         content = json.loads(path.read_bytes())
     except OSError as error:
@@ -204,7 +204,7 @@ def _table(content: Mapping[str, Any]) -> Table:
 
 
 def _record(kind: type[Any], given: Mapping[str, Any]) -> Any:
-    """A record of a kind whose fields have the types that the kind declares."""
+    """Return a record whose fields have their declared types."""
     declared = get_type_hints(kind)
     if given.keys() != declared.keys():
         raise ValueError(f"a {kind.__name__} has {', '.join(sorted(declared))}")
@@ -215,7 +215,7 @@ def _record(kind: type[Any], given: Mapping[str, Any]) -> Any:
 
 
 def _is(value: object, hint: Any) -> bool:
-    """Whether a value is of a declared type; a number is one that float64 holds, and a whole one int64."""
+    """Whether a value is of a declared type; a number has to fit float64, and a whole number int64."""
     origin, of = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return any(_is(value, one) for one in of)
@@ -231,7 +231,8 @@ def _is(value: object, hint: Any) -> bool:
 
 
 def _check(one: TunedKernel) -> None:
-    """Every label is of a configuration, every ratio above 0: what is not checked here would be called."""
+    """Check that every label is of a configuration and every ratio above 0, because configurations of the
+    table are called."""
     for problem in one.problems:
         named = {problem.best, *problem.near}
         if missing := named - one.configurations.keys():

@@ -1,9 +1,8 @@
-"""Which provider a problem is given to, and in which configuration.
+"""Choose the provider and its configuration for a problem.
 
-A problem that was tuned on this very GPU gets what was the fastest there. One between tuned problems gets
-what the rule chooses (``rule``), where the table says that the rule may be trusted; elsewhere the safest by
-the table of the rule's choice, a provider's default configuration, and torch.
-Where there is no table of the GPU, torch is called.
+A problem that was tuned on this GPU gets its fastest configuration. A problem between tuned ones gets the
+choice of the rule (``rule``) where the table trusts it, elsewhere the safest of the rule's choice, a
+provider's default configuration, and torch. Without a table of the GPU torch is called.
 Nothing is chosen that was not verified on the GPU, by the source that is here.
 """
 
@@ -26,10 +25,10 @@ from .table import Configuration, Table, TableError, TunedKernel, TunedRegion
 LIBRARY = Path(__file__).resolve().parents[1]
 
 PLACES = (LIBRARY.parent / "results" / "tuned", LIBRARY / "tuned")
-"""Where tables lie: in a checkout of the repository, and in an installed package."""
+"""Folders of tables: in a checkout of the repository, and in an installed package."""
 
 VARIABLE = "KERNELS_TUNED"
-"""Names another table, or a folder of them."""
+"""The environment variable that names another table, or a folder of them."""
 
 RULE = Path(rule.__file__)
 
@@ -39,9 +38,9 @@ class Choice:
     """A provider in a configuration, with a value for each of its parameters.
 
     ``how`` is ``exact`` for a problem that was tuned; ``generalised`` for one between tuned problems;
-    ``guessed`` for one where the rule is not trusted, and safer than what follows; ``default`` for a
-    provider's default configuration; ``torch`` for the kernel's baseline. ``reason`` is a sentence that says
-    why it is not exact, or empty.
+    ``guessed`` where the rule is not trusted but safer than the next two; ``default`` for a
+    provider's default configuration; ``torch`` for the kernel's baseline. ``reason`` is a sentence that
+    says why the choice is not exact, or empty.
     """
 
     provider: str
@@ -51,15 +50,15 @@ class Choice:
 
 
 def choose(loaded: Loaded, problem: object, gpu: Gpu | None, slug: str | None) -> Choice:
-    """What a problem of a kernel is given to on a GPU.
+    """Return the choice for a problem of a kernel on a GPU.
 
     problem:
         An instance of the kernel's problem type.
     gpu, slug:
         The GPU and its name in files (``nvidia-h200``); both None on a CPU, where torch is called.
 
-    A table that can't be used, and a provider that the table names and that can't be called, are a warning,
-    once a process.
+    A table that can't be used, and a provider of the table that can't be called, give one warning in a
+    process.
     """
     if slug is None:
         return _baseline(loaded.kernel, "tables are of GPUs, and these tensors are on a CPU.")
@@ -72,7 +71,7 @@ def choose(loaded: Loaded, problem: object, gpu: Gpu | None, slug: str | None) -
 
 
 def choose_by(found: Table, loaded: Loaded, problem: object, gpu: Gpu | None) -> Choice:
-    """The same by a table that is at hand."""
+    """Return the choice by a given table."""
     if loaded.name not in found.kernels:
         return _baseline(loaded.kernel, f"{loaded.name} was not tuned on {found.gpu}.")
     return _Chooser(found, loaded, problem, gpu).choose()
@@ -108,8 +107,8 @@ class _Chooser:
 
     @functools.cached_property
     def picked(self) -> rule.Pick | None:
-        """What the rule chooses; None where it has nothing to go by, and if the table's regrets are not of
-        this rule."""
+        """Return the rule's choice; None without neighbours, and if the table's regrets are of another
+        rule."""
         if self.table.rule != rule_digest():
             return None
         return rule.pick(
@@ -122,12 +121,12 @@ class _Chooser:
 
     @property
     def region(self) -> TunedRegion | None:
-        """The region that the problem lies in."""
+        """Return the region of the problem."""
         return next((one for one in self.tuned.regions if one.within_l2 == self.within_l2), None)
 
     def fallback(self, reason: str) -> Choice:
-        """What is called where no other is known to be good: the safest of the defaults that fit and the
-        baseline, by the 90th percentile of their regret, or the rule's choice where the rule's is less."""
+        """Return the choice without a trusted rule: the safest of the defaults that fit, the baseline and
+        the rule's choice, by the 90th percentile of their regret."""
         region = self.region
         known = {} if region is None else region.fallback.get(words_text(self.values), {})
         safest = next(
@@ -145,8 +144,8 @@ class _Chooser:
         return self.tuned.configurations[label].provider == self.kernel.baseline
 
     def against(self, label: str) -> str | None:
-        """Why a configuration of the table can't be called here, as a sentence, or None. What is wrong with
-        its provider is a warning, too."""
+        """Return the reason why a configuration of the table can't be called on this machine, as a
+        sentence, or None. Warn of a fault of its provider."""
         chosen = self.tuned.configurations[label]
         if why := self._unusable(chosen.provider):
             _warn(why)
@@ -154,7 +153,7 @@ class _Chooser:
         return self._unfit(self.kernel.provider(chosen.provider), chosen)
 
     def _unusable(self, provider: str) -> str | None:
-        """Why no configuration of a provider can be called, whatever the problem."""
+        """Return the reason why no configuration of a provider can be called for any problem."""
         name = f"{self.loaded.name}/{provider}"
         declared = {one.name: one for one in self.kernel.providers}.get(provider)
         if declared is None:
@@ -186,12 +185,12 @@ class _Chooser:
 
 
 def is_within(kernel: Kernel, problem: Any, l2_bytes: int) -> bool:
-    """Whether what a problem reads and writes fits the L2 cache together."""
+    """Whether all that a problem reads and writes fits the L2 cache."""
     return kernel.work(problem).bytes <= l2_bytes
 
 
 def completed(kernel: Kernel, problem: Mapping[str, Value]) -> dict[str, Value]:
-    """A problem with a value for every dimension: those that are left out have their defaults."""
+    """Return a problem with a value for every dimension; missing ones have their defaults."""
     found = dict(problem)
     for name, variable in kernel.dimensions().items():
         if name not in found:
@@ -202,7 +201,7 @@ def completed(kernel: Kernel, problem: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def tuned_of(kernel: Kernel, one: TunedKernel) -> list[rule.Tuned]:
-    """A table's problems as the rule takes them."""
+    """Return a table's problems as the rule takes them."""
     return [
         rule.Tuned(completed(kernel, each.problem), each.within_l2, each.near, frozenset(each.failed))
         for each in one.problems
@@ -210,18 +209,18 @@ def tuned_of(kernel: Kernel, one: TunedKernel) -> list[rule.Tuned]:
 
 
 def words_text(problem: Mapping[str, Value]) -> str:
-    """What of a problem is no number, in a text: ``dtype=bfloat16``."""
+    """Return a problem's dimensions that are no numbers as text: ``dtype=bfloat16``."""
     return " ".join(f"{name}={value}" for name, value in sorted(rule.words(problem).items()))
 
 
 @functools.cache
 def rule_digest() -> str:
-    """What identifies the rule that is here."""
+    """Return the digest of the rule's code."""
     return source.of_file(RULE)
 
 
 def table_of(slug: str) -> Table | None:
-    """The table of a GPU, or None where there is none; one that can't be used is a warning."""
+    """Return the table of a GPU, or None; warn of a table that can't be used."""
     told = os.environ.get(VARIABLE)
     return _read(Path(told) if told else None, slug)
 
@@ -252,8 +251,8 @@ def _baseline(kernel: Kernel, reason: str) -> Choice:
 
 
 def _made(provider: Provider, parameters: Mapping[str, Value]) -> Any:
-    """The provider's parameters from a table's values, None for a provider without any. Raises ValueError for
-    values that it does not take."""
+    """Return the provider's parameters from a table's values, None for a provider without any. Raises
+    ValueError for invalid values."""
     declared = provider.variables()
     if declared.keys() != parameters.keys():
         raise ValueError(f"its parameters are {', '.join(declared) or 'none'}")
@@ -263,7 +262,7 @@ def _made(provider: Provider, parameters: Mapping[str, Value]) -> Any:
 
 
 def _source(loaded: Loaded, provider: str) -> str:
-    """The digest of a provider's files; empty where they can't be read."""
+    """Return the digest of a provider's files; empty if they can't be read."""
     try:
         return source.digest(loaded, provider)
     except (OSError, SyntaxError):
@@ -274,7 +273,7 @@ _said: set[str] = set()
 
 
 def _warn(sentence: str) -> None:
-    """Say a sentence once a process."""
+    """Warn once in a process."""
     if sentence not in _said:
         _said.add(sentence)
         warnings.warn(sentence, RuntimeWarning, stacklevel=2)
