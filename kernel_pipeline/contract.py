@@ -1,10 +1,10 @@
 """The contract between a kernel and the pipeline: everything that a kernel's author needs to read.
 
 A kernel is an operation: its problems, its inputs, its reference answer, and the least work of a problem. A
-provider is one implementation of it, with parameters of its own. A
-kernel's folder holds its declaration, ``__init__.py``, which imports no torch, so that commands which only
-plan start at once; beside it ``reference.py`` and the files that the providers' entries name. The contract
-does not depend on timing, DVC, Hydra or MLflow.
+provider is one implementation of it, with parameters of its own. A kernel's folder holds its declaration,
+``__init__.py``, which imports no torch, so that commands which only plan start at once; beside it
+``reference.py`` and the files that the providers' entries name. The contract does not depend on timing, DVC,
+Hydra or MLflow.
 """
 
 from __future__ import annotations
@@ -56,12 +56,11 @@ def one_of(
     """Declare a dimension or parameter that takes one of these values; the first is the default unless
     ``default`` is given.
 
-    ``unit`` shortens labels: with ``unit="w"`` eight warps are ``8w``, with ``unit=""`` a block size
-    is the number alone. Without a unit the label is ``name=value``. With ``omit_default`` a label leaves
-    the parameter
-    out where it has its default, and a configuration written without it means the default. A point leaves
-    out such a dimension of its problem at its default: rows from before it was declared stay rows of the
-    same points.
+    ``unit`` shortens labels: with ``unit="w"`` eight warps are ``8w``, with ``unit=""`` a block size is the
+    number alone. Without a unit the label is ``name=value``. With ``omit_default`` a label leaves the
+    parameter out where it has its default, and a configuration written without it means the default. A point
+    leaves out such a dimension of its problem at its default: rows from before it was declared stay rows of
+    the same points.
     """
     chosen = values[0] if default is None else default
     if chosen not in values:

@@ -110,9 +110,8 @@ class Loaded:
 
     def entry(self, provider: Provider) -> Callable[..., Any]:
         """Return the function of a provider's entry. Its library has to be loaded before; with
-        ``TRITON_INTERPRET=1`` in
-        the environment before the first call, Triton runs under the interpreter, with
-        ``NUMBA_ENABLE_CUDASIM=1`` Numba under its simulator."""
+        ``TRITON_INTERPRET=1`` in the environment before the first call, Triton runs under the interpreter,
+        with ``NUMBA_ENABLE_CUDASIM=1`` Numba under its simulator."""
         if provider.file.endswith(".py"):
             found: Callable[..., Any] = getattr(self.module(provider.file), provider.function)
         else:

@@ -1,1 +1,1 @@
-"""What is measured: a folder a kernel, and the modules and headers that several kernels share."""
+"""The measured kernels: a folder for each, and the modules and headers that several share."""

@@ -1,5 +1,4 @@
-"""What kernels over the elements of a matrix share: their problem, and how much of it is interpreted.
-Without torch."""
+"""The problem of kernels over the elements of a matrix, and its interpreted form. Without torch."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from .rows import INTERPRETED_ROWS
 
 @dataclass(frozen=True, kw_only=True)
 class Matrix:
-    """A matrix whose elements are worked on one by one, whatever row they are in."""
+    """A matrix for operations on single elements."""
 
     rows: int
     columns: int
@@ -21,15 +20,15 @@ class Matrix:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of the matrix."""
+        """The shape of the matrix."""
         return self.rows, self.columns
 
     @property
     def elements(self) -> int:
-        """Of the matrix."""
+        """The number of elements of the matrix."""
         return self.rows * self.columns
 
 
 def few_rows(problem: Matrix) -> Matrix:
-    """The problem for Triton's interpreter, which is slow."""
+    """Return a small problem for Triton's slow interpreter."""
     return dataclasses.replace(problem, rows=min(problem.rows, INTERPRETED_ROWS))

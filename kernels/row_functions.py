@@ -1,4 +1,4 @@
-"""What ops over the rows and over the elements of a tensor share."""
+"""Problems of ops over the rows and over the elements of a tensor."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from . import elementwise, rows
 
 
 def rows_problem(x: torch.Tensor, *parameters: torch.Tensor) -> rows.Matrix:
-    """The rows of a tensor's last dimension, with weights and the like of a number for each column. Raises
-    NotServedError for tensors that are no such problem."""
+    """Return the problem of a tensor's rows along its last dimension, with weights that have a number for
+    each column. Raises NotServedError for other tensors."""
     columns = x.shape[-1] if x.dim() else 1
     for one in parameters:
         if one.shape != (columns,):
@@ -23,8 +23,8 @@ def rows_problem(x: torch.Tensor, *parameters: torch.Tensor) -> rows.Matrix:
 
 
 def elements_problem(x: torch.Tensor) -> elementwise.Matrix:
-    """The elements of a tensor, in rows of its last dimension. Raises NotServedError for a tensor that is no
-    such problem."""
+    """Return the problem of a tensor's elements, in rows of its last dimension. Raises NotServedError for
+    other tensors."""
     columns = x.shape[-1] if x.dim() else 1
     made: elementwise.Matrix = problem_of(
         elementwise.Matrix, x, rows=x.numel() // max(columns, 1), columns=columns

@@ -1,8 +1,7 @@
-"""What kernels over the rows of a matrix share: their problem, their parameters, and what fits. Without
-torch.
+"""The problem, the parameters and the limits of kernels over the rows of a matrix. Without torch.
 
 A Triton program keeps a whole row in registers (register-resident), or takes it in steps of ``block_size``
-columns, twice (two-pass). What the CUDA kernel can do with a row is in ``kernels/rows_plan.py``.
+columns, twice (two-pass). ``kernels/rows_plan.py`` has the strategies of the CUDA kernel.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ INTERPRETED_ROWS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Matrix:
-    """A matrix whose rows are worked on one by one. 4096 rows fill every GPU several times over at a program
-    a row."""
+    """A matrix for operations on rows. 4096 rows fill every GPU several times with one program for each
+    row."""
 
     rows: int = 4096
     columns: int
@@ -40,51 +39,52 @@ class Matrix:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of the matrix."""
+        """The shape of the matrix."""
         return self.rows, self.columns
 
     @property
     def elements(self) -> int:
-        """Of the matrix."""
+        """The number of elements of the matrix."""
         return self.rows * self.columns
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """How a program of one register-resident row is launched."""
+    """The launch of a program with one register-resident row."""
 
     num_warps: int = one_of(1, 2, 4, 8, 16, 32, default=4, unit="w")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tile:
-    """How a program or block that takes ``block_size`` elements at a time is launched."""
+    """The launch of a program or block that takes ``block_size`` elements at a time."""
 
     block_size: int = one_of(256, 512, 1024, 2048, 4096, 8192, 16384, 32768, default=1024, unit="")
     num_warps: int = one_of(1, 2, 4, 8, 16, 32, default=4, unit="w")
 
 
 def few_rows(problem: Matrix) -> Matrix:
-    """The problem for Triton's interpreter, which is slow."""
+    """Return a small problem for Triton's slow interpreter."""
     return dataclasses.replace(problem, rows=min(problem.rows, INTERPRETED_ROWS))
 
 
 def elements_a_thread(parameters: Any) -> float:
-    """By which configurations take longer to compile than others."""
+    """Return a weight of the compile time."""
     block_size: int = getattr(parameters, "block_size", 1024)
     num_warps: int = parameters.num_warps
     return block_size / (32 * num_warps)
 
 
 def row_too_wide(columns: int) -> str | None:
-    """Why rows of so many columns can't be register-resident in a Triton program, or None when they can."""
+    """Return the reason why rows of so many columns can't be register-resident in a Triton program, or
+    None."""
     if columns > MAX_RESIDENT_COLUMNS:
         return f"one block holds a row: {columns} columns > {MAX_RESIDENT_COLUMNS}"
     return None
 
 
 def threads_too_full(elements: int, num_warps: int) -> str | None:
-    """Why so many elements are not for so few warps of a Triton program, or None when they are."""
+    """Return the reason why a Triton program needs more warps for so many elements, or None."""
     of_thread = elements // (32 * num_warps)
     if of_thread > MAX_ELEMENTS:
         return f"too much for the registers: {of_thread} elements a thread > {MAX_ELEMENTS}"
@@ -92,7 +92,8 @@ def threads_too_full(elements: int, num_warps: int) -> str | None:
 
 
 def row_fits(problem: Any, parameters: Row | None, gpu: Gpu | None) -> str | None:
-    """Why such a row can't be register-resident in a Triton program, or not with so few warps, or None."""
+    """Return the reason why a row can't be register-resident in a Triton program with so many warps, or
+    None."""
     del gpu
     reason = row_too_wide(problem.columns)
     if reason is None and parameters is not None:
@@ -102,13 +103,13 @@ def row_fits(problem: Any, parameters: Row | None, gpu: Gpu | None) -> str | Non
 
 
 def step_fits(problem: Any, parameters: Tile, gpu: Gpu | None) -> str | None:
-    """Why a block_size is not for so few warps of a Triton program, or None when it is."""
+    """Return the reason why a Triton program needs more warps for a block_size, or None."""
     del problem, gpu
     return threads_too_full(parameters.block_size, parameters.num_warps)
 
 
 def rows_fit_tile(problem: Any, parameters: Tile, gpu: Gpu | None) -> str | None:
-    """Why a Triton program of register-resident rows can't obey a block_size, or None when it can."""
+    """Return the reason why a Triton program of register-resident rows can't have a block_size, or None."""
     if problem.columns > parameters.block_size:
         return f"one block holds whole rows: {problem.columns} columns > block_size {parameters.block_size}"
     return row_too_wide(problem.columns) or step_fits(problem, parameters, gpu)
@@ -119,10 +120,11 @@ MAX_UNROLLED_COLUMNS = 32768
 
 
 def constexpr_columns(columns: int) -> int | None:
-    """The number of columns as a constexpr of a two-pass Triton kernel, or None for a kernel that takes any.
+    """Return the number of columns as a constexpr of a two-pass Triton kernel, or None for a kernel that
+    takes any number.
 
     Loops over a constexpr number of columns are unrolled, with more loads in flight: on an H200 layernorm of
-    16384 bfloat16 columns took 65.9 us instead of 74.7. Of 65536 columns nothing was gained.
+    16384 bfloat16 columns took 65.9 us instead of 74.7. 65536 columns gained nothing.
     """
     return columns if columns <= MAX_UNROLLED_COLUMNS else None
 
@@ -132,8 +134,8 @@ MAX_FEW_ROWS = 64
 
 
 def constexpr_columns_of_few_rows(rows: int, columns: int) -> int | None:
-    """The same for a Triton kernel of register-resident rows: few rows take as long as its instructions do,
-    and with a constexpr number of columns there are fewer.
+    """Return the same for a Triton kernel of register-resident rows: instructions limit few rows, and a
+    constexpr number of columns saves some.
 
     On an H200 layernorm of 37 rows of 781 float32 columns took 1.95 us instead of 2.07; but rmsnorm of 4096
     rows 8.2 instead of 7.6.
@@ -142,7 +144,7 @@ def constexpr_columns_of_few_rows(rows: int, columns: int) -> int | None:
 
 
 def vector_width(x: torch.Tensor, block_size: int) -> int:
-    """Elements that a thread of a Triton program loads by one instruction: 16 bytes of them, but no more than
-    ``block_size``, where Triton knows that all rows begin at multiples of 16 bytes, else one."""
+    """Return the elements of one load of a thread: 16 bytes, but no more than ``block_size``, if Triton
+    knows that all rows begin at multiples of 16 bytes, else one."""
     aligned = x.data_ptr() % 16 == 0 and x.stride(0) % 16 == 0
     return min(16 // x.element_size(), block_size) if aligned else 1

@@ -1,7 +1,7 @@
-"""What the launch plan of the CUDA row kernels can be told, and which plans fit. Without torch.
+"""Parameters of the CUDA row kernels' launch plan, and checks of plans. Without torch.
 
-``kernels/include/launch_plan.h`` says what a plan is, ``kernels/include/plan_rows.h`` makes it. A plan that
-does not fit is no point of a sweep. Called with one, the operator refuses it with a sentence.
+``kernels/include/launch_plan.h`` defines a plan, ``kernels/include/plan_rows.h`` makes it. A plan that does
+not fit is no point of a sweep, and the operator refuses it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ LINE_BYTES = 128
 
 @dataclass(frozen=True, kw_only=True)
 class RowsPlan(Tile):
-    """What the plan can be told. A block takes on ``block_size`` elements. 0 leaves a number to the plan."""
+    """Requests for the plan. A block takes ``block_size`` elements. 0 leaves a number to the plan."""
 
     strategy: str = one_of(*STRATEGIES, omit_default=True)
     cluster_size: int = one_of(0, 1, 2, 3, 4, 6, 8, 12, 16, omit_default=True)
@@ -58,18 +58,18 @@ class RowsPlan(Tile):
 
 
 def plan_fits(problem: Any, plan: RowsPlan, gpu: Gpu | None) -> str | None:
-    """Why the CUDA kernel can't launch by such a plan, or None when it can."""
+    """Return the reason why the CUDA kernel can't launch by this plan, or None."""
     return next(_reasons(problem, plan, gpu, MAX_REGISTER_ELEMENTS), None)
 
 
 def plan_with_bias_fits(problem: Any, plan: RowsPlan, gpu: Gpu | None) -> str | None:
-    """The same for an operation with a bias."""
+    """Return the reason for an operation with a bias, or None."""
     twice = ITEM_BYTES[problem.dtype] == 2
     return next(_reasons(problem, plan, gpu, MAX_REGISTER_ELEMENTS * (2 if twice else 1)), None)
 
 
 def _reasons(problem: Any, plan: RowsPlan, gpu: Gpu | None, elements: int) -> Iterator[str]:
-    """What speaks against a plan; ``elements`` is how many of them a thread has in registers at most."""
+    """Yield the reasons against a plan; a thread has at most ``elements`` in registers."""
     largest = _largest_cluster(gpu)
     if plan.stages and plan.strategy != "persistent":
         yield f"{plan.strategy} takes no stages"
@@ -93,7 +93,8 @@ def _reasons(problem: Any, plan: RowsPlan, gpu: Gpu | None, elements: int) -> It
 
 
 def _resident(problem: Any, plan: RowsPlan, largest: int, room: int) -> Iterator[str]:
-    """The same for a row in registers or shared memory; ``room`` is how many elements a block has there."""
+    """Yield the reasons against a row in registers or shared memory, where a block has room for ``room``
+    elements."""
     if plan.cluster_size & (plan.cluster_size - 1):
         yield f"{plan.strategy} needs a power of two as cluster_size: {plan.cluster_size}"
     if plan.block_size > room:
@@ -135,7 +136,7 @@ def _persistent(problem: Any, plan: RowsPlan, gpu: Gpu | None) -> Iterator[str]:
 
 
 def _largest_cluster(gpu: Gpu | None) -> int:
-    """Blocks of the largest cluster: 1 before sm_90, the portable size after sm_100."""
+    """Return the blocks of the largest cluster: 1 before sm_90, the portable size after sm_100."""
     if gpu is None:
         return 16
     major = gpu.capability[0]
@@ -143,5 +144,5 @@ def _largest_cluster(gpu: Gpu | None) -> int:
 
 
 def _shared_memory(gpu: Gpu | None) -> int:
-    """What a block may ask for, or as much as any GPU has."""
+    """Return the most shared memory of a block, or without a GPU that of any."""
     return 227 << 10 if gpu is None else gpu.shared_memory

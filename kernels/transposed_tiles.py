@@ -1,4 +1,4 @@
-"""What products with packed weights for Hopper can be tuned by: see ``include/transposed_tiles.cuh``."""
+"""Parameters of Hopper's products with packed weights: see ``include/transposed_tiles.cuh``."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def shared_memory(tiles: Wgmma, bytes_of_w: int) -> int:
 
 
 def fits(shape: tuple[int, int, int], tiles: Wgmma, bytes_of_w: int, gpu: Gpu | None) -> str | None:
-    """Why a product of m rows of x and n of w, with k columns, can't have such tiles, or why others do the
-    same with less, or None."""
+    """Return the reason why a product of m rows of x and n of w, with k columns, can't have these tiles or
+    needs less, or None."""
     m, n, k = shape
     for name, value, multiple in (("n", n, 16), ("k", k, STEP_K)):
         if value % multiple:

@@ -1,8 +1,8 @@
 """The functions that users call: they skip the dispatcher where only the answer is needed.
 
-A call goes through ``torch.ops`` if autograd, torch.compile, a mode or a subclass of Tensor needs to see
-it. Under ``torch.func`` and forward-mode differentiation, which take no operator's own
-derivative, it is torch's function. All other calls run the plan of their form.
+A call goes through ``torch.ops`` if autograd, torch.compile, a mode or a subclass of Tensor needs to see it.
+Under ``torch.func`` and forward-mode differentiation, which take no operator's own derivative, it is torch's
+function. All other calls run the plan of their form.
 
 A call like an earlier one is recognised in one step (``known``). At others all is looked at one by one, which
 takes longer (``Function._looked_at``).

@@ -79,9 +79,8 @@ def pick(
 ) -> Pick | None:
     """Return the configuration for a problem that is not tuned; None without a neighbour.
 
-    ``size`` are the dimensions that a size stands for. ``can`` says whether a label's configuration fits
-    the problem. A configuration that failed at a neighbour is not taken. ``neighbours`` is how
-    many there are.
+    ``size`` are the dimensions that a size stands for. ``can`` says whether a label's configuration fits the
+    problem. A configuration that failed at a neighbour is not taken. ``neighbours`` is how many there are.
     """
     around = _nearest(tuned, problem, within_l2, size)[:neighbours]
     failed = {label for _, one in around for label in one.failed}

@@ -1,9 +1,9 @@
 """One digest of the code of a provider's files, computed by this package alone.
 
-A table of tuned configurations stores it to name its sources. It is coarser than a ledger's
-key: it covers whole files, the provider's own and those that these import or include from the kernel's folder
-and from the modules and headers that kernels share. Comments, docstrings and formatting change nothing, nor
-does the name that a package is imported by.
+A table of tuned configurations stores it to name its sources. It is coarser than a ledger's key: it covers
+whole files, the provider's own and those that these import or include from the kernel's folder and from the
+modules and headers that kernels share. Comments, docstrings and formatting change nothing, nor does the name
+that a package is imported by.
 """
 
 from __future__ import annotations
@@ -41,9 +41,7 @@ INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">]+)[">]', re.MULTILIN
 
 def digest(loaded: Loaded, provider: str) -> str:
     """Return sixteen hexadecimal digits of the digest of a provider's files. Raises KeyError for an unknown
-    provider, OSError for a file that can't be read and SyntaxError for
-    one that is not Python.
-    """
+    provider, OSError for a file that can't be read and SyntaxError for one that is not Python."""
     declared = loaded.kernel.provider(provider)
     files = tuple(filter(None, (declared.file, declared.extension)))
     return _of_files(loaded.folder, tuple(dict.fromkeys(files)), (declared.entry, str(declared.compiled)))

@@ -2,8 +2,8 @@
 
 A problem that was tuned on this GPU gets its fastest configuration. A problem between tuned ones gets the
 choice of the rule (``rule``) where the table trusts it, elsewhere the safest of the rule's choice, a
-provider's default configuration, and torch. Without a table of the GPU torch is called.
-Nothing is chosen that was not verified on the GPU, by the source that is here.
+provider's default configuration, and torch. Without a table of the GPU torch is called. Nothing is chosen
+that was not verified on the GPU, by the source that is here.
 """
 
 from __future__ import annotations

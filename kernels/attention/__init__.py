@@ -1,11 +1,11 @@
 """Attention, forward: ``out = softmax(q @ k.T / sqrt(head_dim)) @ v`` for each batch entry and head.
 
-q is (batch, heads, seq_q, head_dim), k and v are (batch, kv_heads, seq_k, head_dim). With
-fewer ``kv_heads`` than ``heads`` neighbouring query heads share a key head (grouped-query attention). With
-``causal`` a query sees the keys up to its own position, where the last query and the last key have the same
-position: the mask is aligned at the bottom right, as FlashAttention does it. A query that would see no key
-is refused. q is normal with a standard deviation of 2, k and v are standard normal: attention is as peaked as
-real one, which makes a block of keys that is left out show.
+q is (batch, heads, seq_q, head_dim), k and v are (batch, kv_heads, seq_k, head_dim). With fewer ``kv_heads``
+than ``heads`` neighbouring query heads share a key head (grouped-query attention). With ``causal`` a query
+sees the keys up to its own position, where the last query and the last key have the same position: the mask
+is aligned at the bottom right, as FlashAttention does it. A query that would see no key is refused. q is
+normal with a standard deviation of 2, k and v are standard normal: attention is as peaked as real one, which
+makes a block of keys that is left out show.
 
 The work is counted as the FlashAttention papers do: two matrix products of two operations a multiplication,
 ``4 batch heads seq_q seq_k head_dim``, half of that where ``causal``. Softmax is not counted. q, k and v are
@@ -65,12 +65,12 @@ class Problem:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """Of q and of the output."""
+        """The shape of q and of the output."""
         return self.batch, self.heads, self.seq_q, self.head_dim
 
     @property
     def shapes(self) -> tuple[tuple[int, int, int, int], ...]:
-        """Of q, k and v."""
+        """The shapes of q, k and v."""
         keys = (self.batch, self.kv_heads, self.seq_k, self.head_dim)
         return self.shape, keys, keys
 
@@ -140,8 +140,8 @@ def operations(problem: Problem, products: int) -> int:
 
 
 def tolerance(problem: Problem) -> Tolerance:
-    """How far an output may be from the reference, for inputs as they are made: q is normal with a standard
-    deviation of 2, k and v are standard normal.
+    """Return how far an output may be from the reference, for inputs as they are made: q is normal with a
+    standard deviation of 2, k and v are standard normal.
 
     Scores are then normal with a standard deviation of 2, and the few largest make up most of a row's sum.
     So an output depends on few keys, however many its row sees, and one bound holds for the first and the
@@ -165,8 +165,8 @@ def tolerance(problem: Problem) -> Tolerance:
 
 
 def interpreted(problem: Problem) -> Problem:
-    """The problem for Triton's interpreter, which is slow: one batch entry, one key head of up to two query
-    heads, few queries and keys. What was odd stays odd."""
+    """Return a small problem for Triton's slow interpreter: one batch entry, one key head of up to two query
+    heads, few queries and keys. Odd dimensions stay odd."""
     group = min(problem.group, 2)
     seq_q, seq_k = (min(length, MOST_INTERPRETED + length % 2) for length in (problem.seq_q, problem.seq_k))
     return dataclasses.replace(
@@ -180,7 +180,7 @@ def interpreted(problem: Problem) -> Problem:
 
 
 def refused(problem: Problem) -> str | None:
-    """Why there is no such attention, or None when there is."""
+    """Return the reason why the problem is invalid, or None."""
     if problem.heads % problem.kv_heads:
         return (
             f"each key head serves as many heads: kv_heads {problem.kv_heads} do not divide {problem.heads}"
@@ -193,13 +193,13 @@ def refused(problem: Problem) -> str | None:
 
 
 def any_fits(problem: Problem, parameters: object, gpu: Gpu | None) -> str | None:
-    """Why there is no such attention, or None when there is."""
+    """Return the reason why the problem is invalid, or None."""
     del parameters, gpu
     return refused(problem)
 
 
 def square_fits(problem: Problem, parameters: object, gpu: Gpu | None) -> str | None:
-    """The same for a provider whose causal mask is aligned at the top left."""
+    """Return the reason for a provider whose causal mask is aligned at the top left, or None."""
     del parameters, gpu
     if problem.causal and problem.seq_q != problem.seq_k:
         return refused(problem) or "its causal mask is for as many queries as keys"
@@ -207,32 +207,33 @@ def square_fits(problem: Problem, parameters: object, gpu: Gpu | None) -> str | 
 
 
 def sdpa_cudnn_fits(problem: Problem, parameters: object, gpu: Gpu | None) -> str | None:
-    """The same for SDPA's cuDNN backend, which refuses a single query with a single key."""
+    """Return the reason for SDPA's cuDNN backend, which refuses a single query with a single key, or None."""
     if problem.seq_q == problem.seq_k == 1:
         return refused(problem) or "cuDNN takes no single query with a single key"
     return square_fits(problem, parameters, gpu)
 
 
 def sdpa_flash_fits(problem: Problem, parameters: object, gpu: Gpu | None) -> str | None:
-    """The same for SDPA's flash backend: on a CPU its causal mask is aligned at the top left."""
+    """Return the reason for SDPA's flash backend, whose causal mask is aligned at the top left on a CPU, or
+    None."""
     return square_fits(problem, parameters, gpu) if gpu is None else refused(problem)
 
 
 def too_large(name: str, block: int, extent: int, smallest: int) -> str | None:
-    """Why a smaller block does the same for this extent of the problem, or None."""
+    """Return the reason why a smaller block is enough for this extent of the problem, or None."""
     if block > (enough := max(smallest, 1 << (extent - 1).bit_length())):
         return f"a smaller block does: {name} {block} > {enough} for {extent}"
     return None
 
 
 def tiles_fit(problem: Problem, tiles: Flash | Hopper, gpu: Gpu | None) -> str | None:
-    """Why programs can't have such tiles, or why smaller ones do the same, or None when they fit."""
+    """Return the reason why these tiles don't fit or are larger than needed, or None."""
     return _tiles_fit(problem, tiles, gpu, blocks_of_queries=1)
 
 
 def hopper_fits(problem: Problem, tiles: Hopper, gpu: Gpu | None) -> str | None:
-    """The same for the persistent kernel, which has a block of the output in shared memory, too, and may have
-    several programs on a multiprocessor."""
+    """Return the reason for the persistent kernel, which also keeps a block of the output in shared memory
+    and may have several programs on a multiprocessor, or None."""
     if reason := _tiles_fit(problem, tiles, gpu, blocks_of_queries=2):
         return reason
     staged = 2 * tiles.block_m + 2 * tiles.num_stages * tiles.block_n
@@ -244,7 +245,7 @@ def hopper_fits(problem: Problem, tiles: Hopper, gpu: Gpu | None) -> str | None:
 
 
 def warp_specialized_fits(problem: Problem, tiles: WarpSpecialized, gpu: Gpu | None) -> str | None:
-    """The same for the kernel in CUDA C++, which has some tiles for each head_dim."""
+    """Return the reason for the kernel in CUDA C++, which has fixed tiles for each head_dim, or None."""
     if reason := refused(problem):
         return reason
     if (tiles.block_m, tiles.block_n) not in CUDA_TILES[problem.head_dim]:
@@ -283,7 +284,7 @@ def _tiles_fit(
 
 
 def too_much_shared(needed: int, num_stages: int, gpu: Gpu | None) -> str | None:
-    """Why the stages' bytes do not fit into shared memory, or None when they do or there is no GPU."""
+    """Return the reason why the stages' bytes do not fit into shared memory, or None; None without a GPU."""
     # Some hundred bytes more are for barriers and reductions.
     if gpu is not None and needed + 1024 > gpu.shared_memory:
         return f"too much for the shared memory: {needed} bytes in {num_stages} stages > {gpu.shared_memory}"
@@ -291,7 +292,7 @@ def too_much_shared(needed: int, num_stages: int, gpu: Gpu | None) -> str | None
 
 
 def split_fits(problem: Problem, split: Split, gpu: Gpu | None) -> str | None:
-    """Why the keys can't be split so, or None when they can."""
+    """Return the reason why the keys can't be split like this, or None."""
     if reason := refused(problem):
         return reason
     queries = problem.group * problem.seq_q
@@ -309,7 +310,7 @@ def rows_of(queries: int) -> int:
 
 
 def compile_weight(tiles: Flash | Hopper) -> float:
-    """By which configurations take longer to compile than others: products a thread in a step."""
+    """Return a weight of the compile time: products of a thread in a step."""
     return tiles.block_m * tiles.block_n / tiles.num_warps
 
 

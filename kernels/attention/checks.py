@@ -1,4 +1,4 @@
-"""Which inputs the providers written here take."""
+"""Checks of the inputs of this repository's providers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ SERVED = ("bfloat16", "float16")
 
 
 def check_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> None:
-    """Raises ValueError for what are no queries, keys and values that belong together, for a dtype that would
-    not be served in full, and for a query that would see no key."""
+    """Raises ValueError for queries, keys and values that don't fit together, for an unsupported dtype, and
+    for a query that would see no key."""
     if (
         q.dim() != 4
         or k.dim() != 4

@@ -18,8 +18,8 @@ def cuda_flash(  # the parameters' names
     stages: int,
 ) -> torch.Tensor:
     """FlashAttention-3 for Hopper: wgmma and TMA, ``block_m`` queries a tile, ``block_n`` keys a step.
-    Tensors that TMA can't address are copied first. Raises ValueError for tensors that are no queries, keys
-    and values that belong together, and RuntimeError for tiles that there are none of for their head_dim."""
+    Tensors that TMA can't address are copied first. Raises ValueError for queries, keys and values that
+    don't fit together, and RuntimeError for tiles that don't exist for their head_dim."""
     check_attention(q, k, v, causal)
     ready = (copied_if_needed(q), copied_if_needed(k), copied_if_needed(v))
     out: torch.Tensor = torch.ops.attention.cuda_flash(*ready, causal, block_m, block_n, stages)

@@ -39,7 +39,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool = 
 def attention_with_lse(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention, and of each row the logarithm of the sum of its exponentials, which the backward pass needs:
+    """Attention, and the logarithm of the sum of each row's exponentials, which the backward pass needs:
     (batch, heads, seq_q), in float32, for float64 in float64. The second output has no gradient."""
     square = q.shape[2] == k.shape[2] or not causal
     if 0 in (*q.shape, *k.shape):
@@ -59,7 +59,8 @@ def attention_with_lse(
 
 
 def masked_scores(q: torch.Tensor, k: torch.Tensor, causal: bool) -> torch.Tensor:
-    """The scores of as many query heads as key heads, in float32 at least, -inf where a key is not seen."""
+    """Return the scores of equally many query and key heads, in float32 at least, -inf for a key that is
+    not seen."""
     wide = _wide(q)
     scores: torch.Tensor = (q.to(wide) * scale_of(q)) @ k.to(wide).mT
     if causal:
@@ -68,13 +69,13 @@ def masked_scores(q: torch.Tensor, k: torch.Tensor, causal: bool) -> torch.Tenso
 
 
 def probabilities(scores: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
-    """Probabilities from scores and the logarithm of each row's sum; 0 for a key that is not seen."""
+    """Return probabilities from scores and the logarithm of each row's sum; 0 for a key that is not seen."""
     p = torch.exp(scores - lse.to(scores.dtype)[..., None])
     return p.masked_fill(scores == -torch.inf, 0.0)
 
 
 def scale_of(q: torch.Tensor) -> float:
-    """The factor of the scores, which are 0 where a head has no dimensions."""
+    """Return the factor of the scores, which are 0 if head_dim is 0."""
     return 1 / math.sqrt(max(1, q.shape[3]))
 
 
@@ -83,7 +84,7 @@ def _wide(q: torch.Tensor) -> torch.dtype:
 
 
 def expanded(q: torch.Tensor, *tensors: torch.Tensor) -> list[torch.Tensor]:
-    """Keys and values with a head for each of q's."""
+    """Return keys and values with a head for each of q's."""
     group = q.shape[1] // max(1, tensors[0].shape[1])
     return [x.repeat_interleave(group, 1) if group > 1 else x for x in tensors]
 
@@ -109,9 +110,8 @@ def problem(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> 
 
 
 def trains(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> bool:
-    """Whether the kernel for the backward pass takes such a call, and torch's flash attention its forward
-    pass, by torch's own check. The others are differentiated by torch, which knows what each of its backends
-    takes."""
+    """Whether the backward kernel supports such a call, and torch's flash attention its forward pass, by
+    torch's own check. Torch differentiates the other calls."""
     try:
         check_attention(q, k, v, causal)
     except ValueError:
@@ -133,7 +133,7 @@ def backward(
     outs: tuple[torch.Tensor, torch.Tensor],
     causal: bool,
 ) -> tuple[torch.Tensor | None, ...]:
-    """By the kernel for it."""
+    """Return the gradients by the kernel ``attention_backward``."""
     operator = ops.function("attention_backward").operator
     made: tuple[torch.Tensor, ...] = operator(q, k, v, *outs, grad, causal)
     return made

@@ -43,11 +43,11 @@ def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -
 
 
 def scaled(q: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-    """The scores of some queries of a head."""
+    """Return the scores of some queries of a head."""
     return torch.mm(q, keys.mT).mul_(1 / math.sqrt(q.shape[1]))
 
 
 def hidden(top: int, rows: int, seq_q: int, seq_k: int, device: torch.device) -> torch.Tensor:
-    """Which keys some queries, from number ``top`` on, do not see."""
+    """Return the mask of keys that queries from number ``top`` on do not see."""
     query = torch.arange(top, top + rows, device=device)[:, None] + seq_k - seq_q
     return torch.arange(seq_k, device=device)[None, :] > query

@@ -13,14 +13,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
 def visible(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """Which keys a query sees where the last of both have the same position: a lower triangle at the bottom
-    right."""
+    """Return the mask of keys that a query sees, where the last query and the last key have the same
+    position: a lower triangle at the bottom right."""
     every = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device)
     return every.tril(k.shape[2] - q.shape[2])
 
 
 def manual(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
-    """The definition, an operator after the other: the full matrix of scores goes to memory and back several
+    """The definition as separate operators: the full matrix of scores goes to memory and back several
     times."""
     group = q.shape[1] // k.shape[1]
     if group > 1:

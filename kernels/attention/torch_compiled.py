@@ -1,8 +1,8 @@
-"""Attention by torch.compile: flex attention, which Inductor makes a Triton kernel of.
+"""Attention by torch.compile: flex attention, for which Inductor generates a Triton kernel.
 
 Its block mask says which blocks of keys a block of queries sees. It is made once for each shape, outside of
-what is compiled and of what is timed, as who uses flex attention does. A file of its own, because flex
-attention takes long to import.
+the compiled and timed code, as users of flex attention do. This is a file of its own because flex attention
+takes long to import.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""FlashAttention in Triton: a program a block of queries, which keeps its scores out of memory.
+"""FlashAttention in Triton: one program for each block of queries, without scores in device memory.
 
 It runs on the current CUDA device, takes tensors with any strides and gives a contiguous tensor.
 """
@@ -28,7 +28,8 @@ def elements(
     row: tl.tensor,
     column: tl.tensor,
 ) -> tl.tensor:
-    """Where these rows and columns of a head are. In 64 bits: a tensor may have more than 2**31 elements."""
+    """Return the offsets of these rows and columns of a head, in 64 bits: a tensor may have more than 2**31
+    elements."""
     of_head = x + entry.to(tl.int64) * strides[0] + head.to(tl.int64) * strides[1]
     return of_head + row.to(tl.int64) * strides[2] + column.to(tl.int64) * strides[3]
 
@@ -54,7 +55,7 @@ def attend(  # noqa: PLR0913, PLR0917  # what Triton reads
     WIDEN: tl.constexpr,
 ) -> tl.tensor:
     """Online softmax over the keys ``first`` to ``last``, BLOCK_N a step: a step's scores are scaled by the
-    largest score so far, and what was summed up before is scaled again.
+    largest score so far, and the earlier sums are rescaled.
 
     Scores are in units of log2: ``scale`` has log2(e) in it. ``keys`` and ``values`` point to the elements of
     the first BLOCK_N of all keys. MASKED: a step may have keys past the end, or, if CAUSAL, past a query's
@@ -215,7 +216,7 @@ def flash(  # the parameters' names
     num_stages: int,
 ) -> torch.Tensor:
     """Attention, a program ``block_m`` queries of one head, ``block_n`` keys a step. Raises ValueError for
-    tensors that are no queries, keys and values that belong together."""
+    queries, keys and values that don't fit together."""
     check_attention(q, k, v, causal)
     batch, heads, seq_q, head_dim = q.shape
     seq_k = k.shape[2]

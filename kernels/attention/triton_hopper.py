@@ -27,10 +27,10 @@ IN_L2 = 32 << 20
 def tile_of(
     number: tl.tensor, blocks: tl.tensor, heads: tl.tensor, section: tl.tensor, CAUSAL: tl.constexpr
 ) -> tl.tensor:
-    """Which block of queries, and of which head, has this number.
+    """Return the block of queries and the head of a tile's number.
 
-    A section is as many heads as have their keys in L2 together. The blocks that see most keys come first in
-    it, of all its heads: what takes longest begins first, and at the end all programs have little left.
+    A section is as many heads as have their keys in L2 together. The blocks of all its heads that see most
+    keys come first: the longest work begins first, and all programs end at about the same time.
     """
     first = number // (section * blocks) * section
     wide = tl.minimum(section, heads - first)
@@ -155,7 +155,8 @@ def _flash_hopper(  # noqa: PLR0913, PLR0917  # what Triton reads
 
 
 def heads_in_l2(k: torch.Tensor, group: int, causal: bool) -> int:
-    """Query heads of a section. Without a mask all blocks take equally long, and one head is best for L2."""
+    """Return the query heads of a section. Without a mask all blocks take equally long, and one head is
+    best for L2."""
     return max(1, IN_L2 // (2 * k.shape[2] * k.shape[3] * k.itemsize)) * group if causal else 1
 
 
@@ -171,8 +172,7 @@ def flash_hopper(  # noqa: PLR0913, PLR0917  # the parameters' names
     per_sm: int,
 ) -> torch.Tensor:
     """Attention, ``per_sm`` programs a multiprocessor, each ``block_m`` queries of one head at a time,
-    ``block_n`` keys a step. Raises ValueError for
-    tensors that are no queries, keys and values that belong together."""
+    ``block_n`` keys a step. Raises ValueError for queries, keys and values that don't fit together."""
     check_attention(q, k, v, causal)
     batch, heads, seq_q, head_dim = q.shape
     group, seq_k = heads // k.shape[1], k.shape[2]

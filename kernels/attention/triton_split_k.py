@@ -118,8 +118,8 @@ def split_k(  # the parameters' names
     num_warps: int,
     num_stages: int,
 ) -> torch.Tensor:
-    """Attention with the keys in ``split_k`` parts, ``block_n`` keys a step. Raises ValueError for tensors
-    that are no queries, keys and values that belong together."""
+    """Attention with the keys in ``split_k`` parts, ``block_n`` keys a step. Raises ValueError for queries,
+    keys and values that don't fit together."""
     check_attention(q, k, v, causal)
     batch, heads, seq_q, head_dim = q.shape
     kv_heads, seq_k = k.shape[1], k.shape[2]

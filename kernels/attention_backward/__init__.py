@@ -65,7 +65,7 @@ def work(problem: Problem) -> Work:
 
 
 def tolerance(problem: Problem) -> tuple[Tolerance, ...]:
-    """How far dq, dk and dv may be from the reference.
+    """Return how far dq, dk and dv may be from the reference.
 
     A probability is ``exp(s - 0.5) / seq_k``, and the squares of a row's sum up to ``e / seq_k`` on average,
     those of a column to ``e seq_q / seq_k**2``, once for each of the ``group`` heads that share it. An
@@ -90,7 +90,7 @@ def tolerance(problem: Problem) -> tuple[Tolerance, ...]:
 
 
 def flash_fits(problem: Problem, tiles: Flash, gpu: Gpu | None) -> str | None:
-    """Why programs can't have such tiles, or why smaller ones do the same, or None when they fit."""
+    """Return the reason why these tiles don't fit or are larger than needed, or None."""
     if reason := refused(problem):
         return reason
     for name in ("block", "block_step"):
@@ -109,7 +109,7 @@ def flash_fits(problem: Problem, tiles: Flash, gpu: Gpu | None) -> str | None:
 
 
 def compile_weight(tiles: Flash) -> float:
-    """By which configurations take longer to compile than others: products a thread in a step."""
+    """Return a weight of the compile time: products of a thread in a step."""
     return tiles.block * tiles.block_step / tiles.num_warps
 
 

@@ -13,8 +13,8 @@ from ..attention.reference import CHUNK, hidden, scaled
 
 
 def inputs(problem: Problem, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
-    """q, k, v, out and d_out, standard normal, and lse, normal with a standard deviation of 0.1 around what a
-    row that sees all keys has on average: ``log(seq_k) + 0.5``."""
+    """q, k, v, out and d_out, standard normal, and lse, normal with a standard deviation of 0.1 around the
+    average of a row that sees all keys: ``log(seq_k) + 0.5``."""
     q, k, v, out, d_out = normal([*problem.shapes, problem.shape, problem.shape], problem.dtype, device, seed)
     (lse,) = normal([problem.shape[:3]], "float32", device, seed + 1)
     return q, k, v, out, lse * 0.1 + (math.log(problem.seq_k) + 0.5), d_out

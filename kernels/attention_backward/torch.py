@@ -19,7 +19,7 @@ def manual(  # the inputs' names
     d_out: torch.Tensor,
     causal: bool,
 ) -> Gradients:
-    """The formulas, an operator after the other, each of which reads and writes full matrices."""
+    """The formulas as separate operators, each of which reads and writes full matrices."""
     kv_heads, group = k.shape[1], q.shape[1] // k.shape[1]
     if group > 1:
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)

@@ -52,7 +52,7 @@ def _delta(
     HEAD_DIM: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """The row sums of ``out * d_out``: a program a block of one head's rows."""
+    """The row sums of ``out * d_out``, one program for each block of a head's rows."""
     blocks = tl.cdiv(seq_q, BLOCK)
     head_of_all = tl.program_id(0) // blocks
     entry, head = head_of_all // heads, head_of_all % heads
@@ -86,11 +86,10 @@ def _queries_of_keys(  # noqa: PLR0913, PLR0917  # what Triton reads
     CAUSAL: tl.constexpr,
     WIDEN: tl.constexpr,
 ) -> tl.tensor:
-    """Adds to dk and dv of a block of keys what the queries ``first`` to ``last`` of a head contribute.
-
-    Scores are transposed, a row a key, so that they are the first factor of both products. A query past the
-    end has probabilities of 0, because its lse is infinite. CAUSAL: some queries do not see all keys.
-    """
+    """Adds the contributions of a head's queries ``first`` to ``last`` to dk and dv of a block of keys.
+    Scores are transposed, one row for each key, so that they are the first factor of both products. A query
+    past the end has probabilities of 0, because its lse is infinite. CAUSAL: some queries do not see all
+    keys."""
     for start in tl.range(first, last, STEP):
         row = start + tl.arange(0, STEP)
         inside = row < seq_q
@@ -193,8 +192,8 @@ def _keys_of_queries(  # noqa: PLR0913, PLR0917  # what Triton reads
     MASKED: tl.constexpr,
     WIDEN: tl.constexpr,
 ) -> tl.tensor:
-    """Adds to dq of a block of queries what the keys ``first`` to ``last`` contribute. MASKED: there may be
-    keys past the end, or, if CAUSAL, past a query's position."""
+    """Adds the contributions of the keys ``first`` to ``last`` to dq of a block of queries. MASKED: there
+    may be keys past the end, or, if CAUSAL, past a query's position."""
     for start in tl.range(first, last, STEP):
         of_k = _block(k, entry, key_head, start, STEP, HEAD_DIM, WIDEN)
         scores = tl.dot(of_q, tl.trans(of_k))
@@ -283,7 +282,7 @@ def flash(  # noqa: PLR0913, PLR0917  # the inputs' and the parameters' names
     num_stages: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """dq, dk and dv, a program ``block`` keys or queries of one head, ``block_step`` of the other a step.
-    Raises ValueError for tensors that do not belong together."""
+    Raises ValueError for tensors that don't fit together."""
     check_attention(q, k, v, causal)
     if out.shape != q.shape or d_out.shape != q.shape or lse.shape != q.shape[:3]:
         raise ValueError(

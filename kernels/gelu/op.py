@@ -18,7 +18,7 @@ def gelu(x: torch.Tensor) -> torch.Tensor:
 
 
 def backward(grad: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    """The derivative of the tanh form, by the operator that torch has for it."""
+    """Return the derivative of the tanh form by torch's operator."""
     return (torch.ops.aten.gelu_backward(grad, x, approximate="tanh"),)
 
 

@@ -1,4 +1,4 @@
-"""GELU's tanh form by torch: an operation a kernel, and fused."""
+"""GELU's tanh form by torch: as separate kernels, and fused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 def manual(x: torch.Tensor) -> torch.Tensor:
-    """The formula as it is written, a kernel an operation."""
+    """The formula as written, one kernel for each operation."""
     return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 

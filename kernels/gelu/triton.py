@@ -1,4 +1,4 @@
-"""GELU's tanh form in Triton, one program a block of the flat tensor.
+"""GELU's tanh form in Triton, one program for each block of the flat tensor.
 
 Runs on the current CUDA device and gives a contiguous tensor.
 """
@@ -31,7 +31,7 @@ def _gelu_flat(out: tl.tensor, x: tl.tensor, elements: tl.int64, BLOCK_SIZE: tl.
 
 
 def gelu_flat(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
-    """GELU, a program a block of ``block_size`` elements."""
+    """GELU, one program for each block of ``block_size`` elements."""
     check_dtype(x)
     x = x.contiguous()
     out = torch.empty_like(x)

@@ -3,10 +3,10 @@
 After Ba, Kiros and Hinton, "Layer Normalization", 2016, arXiv:1607.06450; mean and var are the row's, var
 without Bessel's correction, eps is 1e-5, torch's default. weight and bias have a number for each column.
 
-All inputs have the same dtype. Eight flops an element: the addition to the sum, the subtraction
-of the mean, its square and the addition to the squares' sum, the factor, weight and bias, and one for the
-mean's share. Memory limits it: each element of x is read once and written once as long as a program can hold
-its row; weight and bias stay in the caches.
+All inputs have the same dtype. Eight flops an element: the addition to the sum, the subtraction of the mean,
+its square and the addition to the squares' sum, the factor, weight and bias, and one for the mean's share.
+Memory limits it: each element of x is read once and written once as long as a program can hold its row;
+weight and bias stay in the caches.
 
 All compute in float32, the providers written here from differences to an element of the row, so that a row of
 equal numbers is the bias exactly. The mean itself is rounded to float32: what differs by less than that is
@@ -42,7 +42,7 @@ def work(problem: Matrix) -> Work:
 
 
 def tolerance(problem: Matrix) -> Tolerance:
-    """How far an output may be from the reference."""
+    """Return how far an output may be from the reference."""
     return TOLERANCES[problem.dtype]
 
 

@@ -20,7 +20,7 @@ def layernorm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: fl
 
 
 def problem(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> object:
-    """A matrix of x's rows."""
+    """Return the problem of x's rows."""
     if eps != EPS:
         raise NotServedError(f"eps {eps} is not {EPS}, the one that the kernel is compiled for.")
     return rows_problem(x, weight, bias)
@@ -29,8 +29,8 @@ def problem(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: floa
 def backward(
     grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor | None, ...]:
-    """By the operator that torch's own function has for it, from the mean and the deviation of each row,
-    which are computed again."""
+    """Return the gradients by the operator of torch's own function, from each row's mean and deviation,
+    which are recomputed."""
     shape = list(weight.shape)
     _, mean, deviation = torch.native_layer_norm(x, shape, weight, bias, eps)
     made: tuple[torch.Tensor, ...] = torch.ops.aten.native_layer_norm_backward(

@@ -217,7 +217,7 @@ def layernorm_online(
 
 
 def _check(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> None:
-    """Raises ValueError for inputs that are no matrix with a weight and a bias for its columns."""
+    """Raises ValueError unless the inputs are a matrix with a weight and a bias for its columns."""
     check_matrix("layernorm", x)
     check_dtype(x)
     check_affine("layernorm", "weight", weight, x)

@@ -1,4 +1,4 @@
-"""Which inputs the providers written here take."""
+"""Checks of the inputs of this repository's providers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def check_product(
     scale_a: torch.Tensor | None = None,
     scale_b: torch.Tensor | None = None,
 ) -> None:
-    """Raises ValueError for what are no two matrices of one dtype that can be multiplied, for a dtype that
-    would not be served in full, for an arithmetic that the dtype does not have, and for float8 without its
-    scales or scales without it."""
+    """Raises ValueError unless the inputs are two matrices of one dtype that can be multiplied, for an
+    unsupported dtype, for an arithmetic that the dtype does not have, and for float8 without scales or
+    scales without float8."""
     check_shapes(a, b)
     dtype = str(a.dtype).removeprefix("torch.")
     scales = (scale_a, scale_b)
@@ -33,7 +33,8 @@ def check_product(
 
 
 def check_shapes(a: torch.Tensor, b: torch.Tensor) -> None:
-    """Raises ValueError for what are no two matrices of one dtype on one device that can be multiplied."""
+    """Raises ValueError unless the inputs are two matrices of one dtype on one device that can be
+    multiplied."""
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
         raise ValueError(f"matmul needs (m, k) and (k, n), got shapes {tuple(a.shape)} and {tuple(b.shape)}")
     if a.dtype != b.dtype or a.device != b.device:
@@ -43,8 +44,8 @@ def check_shapes(a: torch.Tensor, b: torch.Tensor) -> None:
 
 
 def check_ieee(a: torch.Tensor, b: torch.Tensor, arithmetic: str) -> None:
-    """The same for a kernel in float32 without tensor cores, which has no arithmetic but ``ieee`` and no
-    float8."""
+    """Checks the inputs of a kernel in float32 without tensor cores, which has only the arithmetic ``ieee``
+    and no float8."""
     check_shapes(a, b)
     check_dtype(a)
     if reason := refused(str(a.dtype).removeprefix("torch."), arithmetic):

@@ -8,7 +8,7 @@ from .checks import check_ieee
 
 
 def cpp(a: torch.Tensor, b: torch.Tensor, arithmetic: str) -> torch.Tensor:
-    """The product on the CPU. Raises ValueError for inputs that are no (m, k) and (k, n) matrix of one
+    """The product on the CPU. Raises ValueError unless the inputs are an (m, k) and a (k, n) matrix of one
     dtype, and for another arithmetic."""
     check_ieee(a, b, arithmetic)
     out: torch.Tensor = torch.ops.matmul.cpp(a, b)

@@ -9,8 +9,8 @@ from .descriptors import lying
 
 
 def cuda_naive(a: torch.Tensor, b: torch.Tensor, arithmetic: str) -> torch.Tensor:
-    """A thread an element of the output, without shared memory. Raises ValueError for inputs that are no
-    (m, k) and (k, n) matrix of one dtype, and for another arithmetic than ``ieee``."""
+    """A thread an element of the output, without shared memory. Raises ValueError unless the inputs are an
+    (m, k) and a (k, n) matrix of one dtype, and for an arithmetic other than ``ieee``."""
     check_ieee(a, b, arithmetic)
     out: torch.Tensor = torch.ops.matmul.cuda_naive(a, b)
     return out
@@ -18,7 +18,7 @@ def cuda_naive(a: torch.Tensor, b: torch.Tensor, arithmetic: str) -> torch.Tenso
 
 def cuda_tiled(a: torch.Tensor, b: torch.Tensor, arithmetic: str, tile: int) -> torch.Tensor:
     """A thread an element of the output, with ``tile`` by ``tile`` tiles of both inputs in shared memory.
-    Raises what ``cuda_naive`` raises."""
+    Raises as ``cuda_naive`` does."""
     check_ieee(a, b, arithmetic)
     out: torch.Tensor = torch.ops.matmul.cuda_tiled(a, b, tile)
     return out
@@ -27,7 +27,7 @@ def cuda_tiled(a: torch.Tensor, b: torch.Tensor, arithmetic: str, tile: int) -> 
 def cuda_gemv(
     a: torch.Tensor, b: torch.Tensor, arithmetic: str, columns: int, num_warps: int
 ) -> torch.Tensor:
-    """The product of few rows, without tensor cores. Raises what ``cuda_naive`` raises, and RuntimeError for
+    """The product of few rows, without tensor cores. Raises as ``cuda_naive`` does, and RuntimeError for
     more than 8 rows."""
     check_ieee(a, b, arithmetic)
     out: torch.Tensor = torch.ops.matmul.cuda_gemv(a, b, columns, num_warps)

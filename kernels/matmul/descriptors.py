@@ -1,4 +1,5 @@
-"""Matrices as the tensor memory accelerator (TMA) copies them: rows that begin at multiples of 16 bytes."""
+"""Matrices in the layout that the tensor memory accelerator (TMA) needs: rows that begin at multiples of 16
+bytes."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ ALIGNMENT = 16
 
 
 def lying(x: torch.Tensor) -> tuple[torch.Tensor, bool]:
-    """The matrix as rows of neighbouring elements, wherever these begin, and whether it is the transposed of
-    ``x``. It is ``x`` itself where that will do, and of two that will do the one whose rows are aligned."""
+    """Return the matrix as contiguous rows, and whether it is ``x`` transposed. It is ``x`` itself if
+    possible; if both are, the one with aligned rows."""
     found = [
         (rows, is_transposed)
         for rows, is_transposed in ((x, False), (x.t(), True))
@@ -23,8 +24,8 @@ def lying(x: torch.Tensor) -> tuple[torch.Tensor, bool]:
 
 
 def describable(x: torch.Tensor) -> tuple[torch.Tensor, bool]:
-    """The same of rows that lie in memory as a descriptor wants them: a copy with padded rows where those of
-    ``x`` do not."""
+    """Return the same with aligned rows for a descriptor: a copy with padded rows if those of ``x`` are not
+    aligned."""
     rows, is_transposed = lying(x)
     if _is_aligned(rows):
         return rows, is_transposed

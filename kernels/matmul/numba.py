@@ -46,8 +46,8 @@ def _tiled(tile: int) -> Any:
 def tiled(a: torch.Tensor, b: torch.Tensor, arithmetic: str, tile: int) -> torch.Tensor:
     """The product of an (m, k) and a (k, n) matrix, a block a ``tile`` by ``tile`` tile.
 
-    Raises ValueError for inputs that are no such matrices, for a dtype that Numba does not take, and for an
-    arithmetic but ``ieee``.
+    Raises ValueError for other inputs, for a dtype that Numba does not support, and for an arithmetic other
+    than ``ieee``.
     """
     check_ieee(a, b, arithmetic)
     check_numba(a)

@@ -41,7 +41,7 @@ def refused_call(
     scale_b: torch.Tensor | None,
     arithmetic: str,
 ) -> str | None:
-    """Why there is no such product, or None."""
+    """Return the reason why the call is invalid, or None."""
     del b
     if (scale_a is None) != (scale_b is None):
         return f"scale_a and scale_b go together: scale_{'a' if scale_a is None else 'b'} is missing"
@@ -55,7 +55,7 @@ def problem(
     scale_b: torch.Tensor | None,
     arithmetic: str,
 ) -> Problem:
-    """The product of a matrix of all of a's rows, and b, as they lie in memory."""
+    """Return the problem of all of a's rows and b, with their layouts in memory."""
     if a.dim() < 2 or b.dim() != 2 or a.shape[-1] != b.shape[0]:
         raise NotServedError(f"shapes {tuple(a.shape)} and {tuple(b.shape)} are not those of one product.")
     rows, columns = matrices(a, b)
@@ -75,13 +75,13 @@ def inputs(
     scale_b: torch.Tensor | None,
     arithmetic: str,
 ) -> tuple[torch.Tensor, ...]:
-    """The matrices, and the scales where there are some."""
+    """Return the matrices, and the scales of float8."""
     del arithmetic
     return *matrices(a, b), *(scale for scale in (scale_a, scale_b) if scale is not None)
 
 
 def matrices(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two matrices, copied where their elements lie side by side neither in rows nor in columns."""
+    """Return two matrices, copied unless the elements of rows or of columns lie side by side."""
     rows = as_matrix(a)
     return rows if 1 in rows.stride() else rows.contiguous(), b if 1 in b.stride() else b.contiguous()
 
@@ -100,8 +100,8 @@ def backward(
     scale_a: torch.Tensor | None,
     arithmetic: str,
 ) -> tuple[torch.Tensor | None, ...]:
-    """``grad @ b.T`` and ``a.T @ grad``, products like the first, each where it is wanted. Where a or b is
-    more than a matrix each product is summed over what was broadcast. Raises NotImplementedError for scaled
+    """``grad @ b.T`` and ``a.T @ grad``, products like the first, each only where needed. If a or b has
+    more dimensions, each product is summed over the broadcast ones. Raises NotImplementedError for scaled
     matrices."""
     if scale_a is not None:
         raise NotImplementedError(

@@ -1,4 +1,5 @@
-"""What each provider of the matrix product can be tuned by, and what of it fits a problem and a GPU."""
+"""Parameters of each provider of the matrix product, and the checks of whether they fit a problem and a
+GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from .problem import FLOAT8, Problem, refused
 
 @dataclass(frozen=True, kw_only=True)
 class Tiles:
-    """How a Triton program takes its block_m by block_n tile of the output, block_k products a step."""
+    """A Triton program's block_m by block_n tile of the output, with block_k products a step."""
 
     block_m: int = one_of(16, 32, 64, 128, 256, default=128, unit="")
     block_n: int = one_of(16, 32, 64, 128, 256, default=128, unit="")
@@ -34,9 +35,9 @@ class NaiveTiles:
 class SplitTiles:
     """Tiles whose products are shared by ``split_k`` programs.
 
-    ``reduction`` is how their sums come together: ``atomic``, each is added to the output in memory, in an
-    order that no one knows; ``workspace``, each is written to a place of its own, and a second kernel adds
-    them in their order.
+    ``reduction`` says how their sums are added: ``atomic``, each to the output in memory, in an unknown
+    order; ``workspace``, each is written to a place of its own, and a second kernel adds them in their
+    order.
     """
 
     block_m: int = one_of(16, 32, 64, 128, default=64, unit="")
@@ -137,8 +138,8 @@ class _Tiled(Protocol):
 
 
 def torch_fits(problem: Problem, parameters: None, gpu: Gpu | None) -> str | None:
-    """Why torch has no such arithmetic or layout, or None when it has. On a CPU it would silently do
-    ``ieee``."""
+    """Return the reason why torch has no such arithmetic or layout, or None. On a CPU torch would silently
+    compute ``ieee``."""
     del parameters
     if reason := refused(problem.dtype, problem.arithmetic):
         return reason
@@ -155,14 +156,14 @@ def torch_fits(problem: Problem, parameters: None, gpu: Gpu | None) -> str | Non
 
 
 def compiled_fits(problem: Problem, parameters: None, gpu: Gpu | None) -> str | None:
-    """The same of a product that is compiled, which is not that of float8."""
+    """Return the reason for a compiled product, which does not support float8, or None."""
     if problem.dtype == FLOAT8:
         return "it multiplies without scales, and float8 has scales"
     return torch_fits(problem, parameters, gpu)
 
 
 def peer_fits(problem: Problem, parameters: None, gpu: Gpu | None) -> str | None:
-    """Why quack has no such product, or None when it has."""
+    """Return the reason why quack has no such product, or None."""
     del parameters, gpu
     if problem.dtype not in ("bfloat16", "float16"):
         return "it is asked for bfloat16 and float16 alone"
@@ -181,7 +182,7 @@ def rows_are_aligned(problem: Problem) -> bool:
 
 
 def ieee_fits(problem: Problem, parameters: object, gpu: Gpu | None) -> str | None:
-    """Why a kernel in float32 without tensor cores has no such product, or None when it has."""
+    """Return the reason why a kernel in float32 without tensor cores has no such product, or None."""
     del parameters, gpu
     if problem.arithmetic != "ieee":
         return f"{problem.arithmetic} is done by tensor cores, which this kernel does not use"
@@ -191,7 +192,7 @@ def ieee_fits(problem: Problem, parameters: object, gpu: Gpu | None) -> str | No
 
 
 def gemv_fits(problem: Problem, parameters: Gemv, gpu: Gpu | None) -> str | None:
-    """Why a product is none of few rows, or a block has too many warps for it, or None when it fits."""
+    """Return the reason why a product has too many rows, or a block too many warps for it, or None."""
     if reason := ieee_fits(problem, parameters, gpu) or _few_rows(problem):
         return reason
     if problem.m > MOST_ROWS // 2 and parameters.num_warps > 8:
@@ -202,7 +203,8 @@ def gemv_fits(problem: Problem, parameters: Gemv, gpu: Gpu | None) -> str | None
 
 
 def triton_gemv_fits(problem: Problem, tiles: GemvTiles, gpu: Gpu | None) -> str | None:
-    """Why a Triton program can't take a product of few rows so, or why less does the same, or None."""
+    """Return the reason why a Triton program can't compute a product of few rows like this or needs less,
+    or None."""
     if reason := gemv_fits(problem, Gemv(), gpu):
         return reason
     if reason := _smaller_does(problem, ("n", 8), tiles.block_n) or _smaller_does(
@@ -223,12 +225,12 @@ def _few_rows(problem: Problem) -> str | None:
 
 
 def tiles_fit(problem: Problem, tiles: _Tiled, gpu: Gpu | None) -> str | None:
-    """Why a Triton program can't have such tiles, or why smaller ones do the same, or None when they fit."""
+    """Return the reason why a Triton program can't have these tiles or needs no such large ones, or None."""
     return _tiles_fit(problem, tiles, gpu, narrowest=16)
 
 
 def _tiles_fit(problem: Problem, tiles: _Tiled, gpu: Gpu | None, narrowest: int) -> str | None:
-    """The same where the provider has no tile of fewer columns than ``narrowest``."""
+    """Return the reason for a provider without tiles of fewer columns than ``narrowest``, or None."""
     if reason := triton_fits(problem, gpu):
         return reason
     # Hopper's tensor cores take 64 rows at once, however few there are.
@@ -245,18 +247,18 @@ def _tiles_fit(problem: Problem, tiles: _Tiled, gpu: Gpu | None, narrowest: int)
 
 
 def naive_fits(problem: Problem, tiles: NaiveTiles, gpu: Gpu | None) -> str | None:
-    """The same of square tiles."""
+    """Return the reason for square tiles, or None."""
     sized = Tiles(block_m=tiles.side, block_n=tiles.side, block_k=32, num_warps=tiles.num_warps, num_stages=2)
     return _tiles_fit(problem, sized, gpu, narrowest=32)
 
 
 def split_fits(problem: Problem, tiles: SplitTiles, gpu: Gpu | None) -> str | None:
-    """The same of tiles whose products are shared."""
+    """Return the reason for tiles whose products are shared, or None."""
     return tiles_fit(problem, tiles, gpu) or _split_fits(problem, tiles.split_k, tiles.block_k)
 
 
 def persistent_fits(problem: Problem, tiles: PersistentTiles, gpu: Gpu | None) -> str | None:
-    """The same of tiles that the tensor memory accelerator copies and a program keeps beside each other."""
+    """Return the reason for tiles that TMA copies and of which a program keeps several, or None."""
     if reason := _tiles_fit(problem, tiles, gpu, narrowest=64):
         return reason
     part = tiles.block_n // tiles.epilogue_parts
@@ -265,7 +267,7 @@ def persistent_fits(problem: Problem, tiles: PersistentTiles, gpu: Gpu | None) -
 
 
 def triton_fits(problem: Problem, gpu: Gpu | None) -> str | None:
-    """Why Triton has no such arithmetic, or None when it has."""
+    """Return the reason why Triton has no such arithmetic, or None."""
     if reason := refused(problem.dtype, problem.arithmetic):
         return reason
     if problem.dtype == FLOAT8 and gpu is not None and gpu.capability < FLOAT8_CAPABILITY:
@@ -274,7 +276,7 @@ def triton_fits(problem: Problem, gpu: Gpu | None) -> str | None:
 
 
 def wgmma_fits(problem: Problem, tiles: Wgmma, gpu: Gpu | None) -> str | None:
-    """Why Hopper's kernel can't do a problem so, or why less does the same, or None when it fits."""
+    """Return the reason why Hopper's kernel can't compute a problem like this or needs less, or None."""
     reason = (
         refused(problem.dtype, problem.arithmetic)
         or _wgmma_multiplies(problem, tiles)
@@ -305,7 +307,7 @@ def _wgmma_multiplies(problem: Problem, tiles: Wgmma) -> str | None:
 
 
 def _cluster_fits(problem: Problem, tiles: Wgmma, gpu: Gpu | None) -> str | None:
-    """Why blocks can't share tiles so, or why fewer do, or None."""
+    """Return the reason why blocks can't share tiles like this or why fewer are enough, or None."""
     blocks = tiles.cluster_size * tiles.split_k
     if blocks > MOST_BLOCKS:
         return f"too large a cluster: cluster_size x split_k is {blocks} > {MOST_BLOCKS}"
@@ -363,10 +365,10 @@ def _shared_memory_fits(tiles: _Tiled, problem: Problem, gpu: Gpu | None, beside
 
 
 def _accumulators(tiles: _Tiled) -> int:
-    """Float32 sums that a thread keeps."""
+    """Return the float32 sums of a thread."""
     return tiles.block_m * tiles.block_n // (32 * tiles.num_warps)
 
 
 def compile_weight(tiles: _Tiled) -> float:
-    """By which configurations take longer to compile than others: multiplications a thread in a step."""
+    """Return a weight of the compile time: multiplications of a thread in a step."""
     return _accumulators(tiles) * tiles.block_k

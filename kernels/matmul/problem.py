@@ -30,12 +30,12 @@ class Problem:
 
     @property
     def shapes(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Of a and of b."""
+        """The shapes of a and of b."""
         return (self.m, self.k), (self.k, self.n)
 
     @property
     def output_dtype(self) -> str:
-        """That of the inputs; of a float8's product bfloat16."""
+        """The dtype of the inputs; bfloat16 for float8."""
         return "bfloat16" if self.dtype == FLOAT8 else self.dtype
 
 
@@ -63,12 +63,11 @@ def work(problem: Problem) -> Work:
 
 
 def tolerance(problem: Problem) -> Tolerance:
-    """How far an output may be from the reference, for inputs of about the size of standard normal ones.
-
-    The inputs are as given, so only what comes after counts; a float8's are its values times their scale. An
-    output is a sum of k products, about ``sqrt(k)`` large; below, eps is of the dtype named, and half of it
-    the largest error of one rounding, whose root mean square is 0.2 eps. Limits are for the worst of 1e8
-    outputs, 6 standard deviations out.
+    """Return how far an output may be from the reference, for inputs of about the size of standard normal
+    ones. The reference uses the inputs as given, so only later roundings count; float8's are its values
+    times their scale. An output is a sum of k products, about ``sqrt(k)`` large; below, eps is of the dtype
+    named, and half of it the largest error of one rounding, whose root mean square is 0.2 eps. Limits are
+    for the worst of 1e8 outputs, 6 standard deviations out.
 
     - *Sums in float32.* Added one after the other, k partial sums of size sqrt(i) are rounded, with a
       standard deviation of ``0.2 eps sqrt(1 + ... + k) = 0.15 eps k``: 0.9 eps k at the worst, doubled for
@@ -117,7 +116,7 @@ def tolerance(problem: Problem) -> Tolerance:
 
 
 def interpreted(problem: Problem) -> Problem:
-    """The problem for Triton's interpreter, which is slow; what was odd stays odd."""
+    """Return a small problem for Triton's slow interpreter; odd dimensions stay odd."""
     m, n, k = (
         value if value <= MOST_INTERPRETED else MOST_INTERPRETED + value % 2
         for value in (problem.m, problem.n, problem.k)
@@ -126,7 +125,7 @@ def interpreted(problem: Problem) -> Problem:
 
 
 def refused(dtype: str, arithmetic: str) -> str | None:
-    """Why there is no such arithmetic of this dtype, or None when there is."""
+    """Return the reason why the dtype has no such arithmetic, or None."""
     if arithmetic == "tf32" and dtype != "float32":
         return f"tf32 is an arithmetic of float32: {dtype} is multiplied in full without it"
     if arithmetic == "fast_accum" and dtype != FLOAT8:

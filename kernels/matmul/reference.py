@@ -14,8 +14,8 @@ whole."""
 
 
 def inputs(problem: Problem, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
-    """Both matrices, standard normal, each as the layout says. For float8 they are followed by a scale of
-    each, by which its values are to be multiplied: the largest magnitude is the dtype's largest number."""
+    """Both matrices, standard normal, each as the layout says. For float8 a scale of each follows, which
+    multiplies its values: the largest magnitude is the dtype's largest number."""
     shapes = [
         shape if lies == "n" else shape[::-1]
         for shape, lies in zip(problem.shapes, problem.layout, strict=True)
@@ -29,7 +29,7 @@ def inputs(problem: Problem, device: torch.device, seed: int) -> tuple[torch.Ten
 
 
 def scaled(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The tensor as float8, and the scale that its values are to be multiplied by: one of all of it."""
+    """Return the tensor as float8, and the one scale that multiplies its values."""
     dtype = dtype_of(FLOAT8)
     scale = x.abs().amax() / torch.finfo(dtype).max
     return (x / scale).to(dtype), scale
@@ -48,7 +48,7 @@ def reference(
     *,
     arithmetic: str,
 ) -> torch.Tensor:
-    """The product in float64, whatever arithmetic is asked of the providers."""
+    """The product in float64, for any arithmetic of the providers."""
     del arithmetic
     wide = b.double()
     out = wide.new_empty((a.shape[0], b.shape[1]))

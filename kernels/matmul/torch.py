@@ -15,9 +15,9 @@ def by_flag(
     b: torch.Tensor,
     arithmetic: str,
 ) -> torch.Tensor:
-    """``multiply(a, b)``, float32 by ``arithmetic``: a flag of torch, set for this call alone.
-
-    cuBLAS is told on the host as it is called, so that a CUDA graph holds what was true at its capture.
+    """Return ``multiply(a, b)``, for float32 by ``arithmetic``: a flag of torch that is set for this call
+    only. cuBLAS reads it on the host when it is called, so that a CUDA graph keeps the value at its
+    capture.
 
     Set by ``allow_tf32``, which keeps torch's older and newer flag the same. The newer one alone,
     ``fp32_precision``, leaves them different, and what reads the older one then raises; torch.compile on a
@@ -42,7 +42,7 @@ def matmul(
     *,
     arithmetic: str,
 ) -> torch.Tensor:
-    """torch's own product; of float8 that of two scaled matrices."""
+    """torch's own product; for float8 that of two scaled matrices."""
     if scale_a is None or scale_b is None:
         return by_flag(torch.mm, without_padding(a), without_padding(b), arithmetic)
     return torch._scaled_mm(

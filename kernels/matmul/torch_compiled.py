@@ -1,7 +1,6 @@
-"""The matrix product as torch.compile is to be given it.
-
-Dynamo can't trace the setting of a flag, so that what sets it is skipped: it runs as it is written, and what
-it calls is compiled, while the flag is set. A file of its own, because Dynamo takes seconds to import.
+"""The matrix product for torch.compile. Dynamo can't trace the setting of a flag, so it skips the function
+that sets it: that function runs uncompiled, and the function that it calls is compiled, while the flag is
+set. This is a file of its own because Dynamo takes seconds to import.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ def matmul(a: torch.Tensor, b: torch.Tensor, arithmetic: str) -> torch.Tensor:
 
 @skip
 def max_autotune(a: torch.Tensor, b: torch.Tensor, arithmetic: str) -> torch.Tensor:
-    """The same, where Inductor times cuBLAS and its own Triton templates for each shape, and takes the
-    fastest: what ``mode="max-autotune"`` does, without its CUDA graphs."""
+    """torch's own product, for which Inductor times cuBLAS and its own Triton templates at each shape and
+    takes the fastest: ``mode="max-autotune"`` without its CUDA graphs."""
     with torch._inductor.config.patch(max_autotune=True):
         out: torch.Tensor = with_flag(_product_to_tune, unpadded(a), unpadded(b), arithmetic)
     return out
@@ -38,5 +37,6 @@ def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _product_to_tune(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """A function of its own: Dynamo keeps one graph a function and shapes, whatever Inductor was told."""
+    """A function of its own, because Dynamo keeps one graph for a function and shapes, regardless of
+    Inductor's options."""
     return torch.mm(a, b)

@@ -1,4 +1,4 @@
-"""The matrix product in Triton: a program a tile of the output.
+"""The matrix product in Triton: one program for each tile of the output.
 
 It runs on the current CUDA device, takes matrices with any strides and gives a contiguous tensor.
 """
@@ -15,19 +15,19 @@ from .checks import check_product
 
 
 def empty_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """A tensor for the product; of float8 it is bfloat16."""
+    """Return an empty tensor for the product; bfloat16 for float8."""
     dtype = torch.bfloat16 if a.dtype == torch.float8_e4m3fn else a.dtype
     return a.new_empty((a.shape[0], b.shape[1]), dtype=dtype)
 
 
 def precision(arithmetic: str) -> str:
-    """The arithmetic in the words of ``tl.dot``, for which float8's are none of its own."""
+    """Return the arithmetic as an argument of ``tl.dot``, which has none for float8."""
     return "tf32" if arithmetic == "tf32" else "ieee"
 
 
 def imprecise_sums(a: torch.Tensor, arithmetic: str, block_k: int) -> int | None:
-    """How many products of float8 the tensor cores may sum up before the sum is added in float32; None where
-    that is theirs to say, which for float8 is all of them."""
+    """Return the number of float8 products that the tensor cores may sum up before the sum is added in
+    float32; None leaves it to Triton, which sums up all of them."""
     return block_k if a.dtype == torch.float8_e4m3fn and arithmetic == "ieee" else None
 
 
@@ -37,8 +37,8 @@ def is_interpreted(kernel: object) -> bool:
 
 
 def operands(kernel: object, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both matrices as the kernel is given them. Triton's interpreter takes a NaN of float8 for a number, so
-    that it is given float32."""
+    """Return both matrices as the kernel takes them. Triton's interpreter reads a NaN of float8 as a
+    number, so it gets float32."""
     if is_interpreted(kernel) and a.dtype == torch.float8_e4m3fn:
         return a.float(), b.float()
     return a, b
@@ -47,8 +47,8 @@ def operands(kernel: object, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Te
 @triton.jit  # type: ignore[untyped-decorator]
 def grouped(program: tl.tensor, tiles_m: tl.tensor, tiles_n: tl.tensor, GROUP_M: tl.constexpr) -> tl.tensor:
     """The row and the column of a program's tile: column by column within GROUP_M rows of tiles, then the
-    next rows. Programs that run at the same time then need few rows of a and few columns of b, which L2
-    holds."""
+    next rows. Programs that run at the same time then need few rows of a and few columns of b, which fit in
+    L2."""
     programs_of_group = GROUP_M * tiles_n
     first = program // programs_of_group * GROUP_M
     rows = min(tiles_m - first, GROUP_M)  # the last group may be of fewer rows
@@ -112,8 +112,8 @@ def naive(
     side: int,
     num_warps: int,
 ) -> torch.Tensor:
-    """The product, a program a square of ``side``, as a first kernel is written. Raises what ``tiled``
-    raises."""
+    """The product, one program for each square of ``side``, as in a first kernel. Raises as ``tiled``
+    does."""
     check_product(a, b, arithmetic, scale_a, scale_b)
     (m, k), n = a.shape, b.shape[1]
     out = empty_product(a, b)
@@ -283,7 +283,7 @@ def tiled(  # noqa: PLR0913  # the parameters' names
     num_stages: int,
 ) -> torch.Tensor:
     """The product of an (m, k) and a (k, n) matrix, a program a ``block_m`` by ``block_n`` tile. Raises
-    ValueError for inputs that are no such matrices and for an arithmetic that their dtype does not have."""
+    ValueError for other inputs and for an arithmetic that their dtype does not have."""
     check_product(a, b, arithmetic, scale_a, scale_b)
     (m, k), n = a.shape, b.shape[1]
     out = empty_product(a, b)

@@ -1,9 +1,8 @@
 """The product of few rows in Triton: matrix-vector products without tensor cores.
 
-All of b is read for a handful of multiplications an element, so that nothing but its reading counts. A
-program goes through a strip of b that is ``block_n`` columns wide, ``block_k`` rows a step, and keeps the
-products of each place of a step apart. They are added up once, at the end: no step waits for a sum across
-threads.
+All of b is read for a handful of multiplications an element, so only reading counts. A program goes through
+a strip of b that is ``block_n`` columns wide, ``block_k`` rows a step, and keeps the products of each place
+of a step apart. They are added up once, at the end: no step waits for a sum across threads.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from .triton_split_k import part_of, reduced
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _zeros(ROWS: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr) -> tl.tuple:
-    """Sums of zero, a tensor a row."""
+    """Return zeros, one tensor for each row."""
     sums = ()
     for _ in tl.static_range(ROWS):
         # Triton unpacks no tuple.
@@ -107,8 +106,8 @@ def gemv(
     num_warps: int,
     num_stages: int,
 ) -> torch.Tensor:
-    """The product of at most ``MOST_ROWS`` rows, ``split_k`` programs a strip of ``block_n`` columns. Raises
-    ValueError for inputs that are no such matrices and for an arithmetic other than ``ieee``."""
+    """The product of at most ``MOST_ROWS`` rows, ``split_k`` programs a strip of ``block_n`` columns.
+    Raises ValueError for other inputs and for an arithmetic other than ``ieee``."""
     check_ieee(a, b, arithmetic)
     (m, k), n = a.shape, b.shape[1]
     if m > MOST_ROWS:

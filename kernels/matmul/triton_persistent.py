@@ -43,8 +43,7 @@ def _store_columns(  # noqa: PLR0913, PLR0917  # what Triton reads
     COLUMNS: tl.constexpr,
     BY_TMA: tl.constexpr,
 ) -> None:
-    """Rounds some columns of a tile and stores them, by TMA or by threads; what is past the end is left
-    out."""
+    """Rounds some columns of a tile and stores them, by TMA or by threads, up to the end."""
     result = values.to(out.dtype.element_ty)
     if BY_TMA:
         to.store([top, left], result)
@@ -84,7 +83,7 @@ def _persistent(  # noqa: PLR0913, PLR0917  # what Triton reads
     IMPRECISE: tl.constexpr,
     WIDEN: tl.constexpr,
 ) -> None:
-    """A program takes one tile after the other, as far apart in their order as there are programs.
+    """A program takes tiles whose numbers differ by the number of programs.
 
     A_TRANSPOSED: the descriptor is that of a's transposed matrix, whose rows lie in memory one after the
     other. The same for B_TRANSPOSED.
@@ -136,8 +135,8 @@ def persistent(  # noqa: PLR0913  # the parameters' names
     num_stages: int,
     epilogue_parts: int,
 ) -> torch.Tensor:
-    """The product, a program a multiprocessor. Raises ValueError for inputs that are no (m, k) and (k, n)
-    matrix and for an arithmetic that their dtype does not have."""
+    """The product, a program a multiprocessor. Raises ValueError unless the inputs are an (m, k) and a (k,
+    n) matrix, and for an arithmetic that their dtype does not have."""
     check_product(a, b, arithmetic, scale_a, scale_b)
     (m, k), n = a.shape, b.shape[1]
     out = empty_product(a, b)

@@ -29,7 +29,7 @@ REDUCE_BLOCK = 1024
 
 @triton.jit  # type: ignore[untyped-decorator]
 def part_of(part: tl.tensor, k: tl.tensor, SPLIT_K: tl.constexpr, BLOCK_K: tl.constexpr) -> tl.tensor:
-    """From where to where a part of k goes, in whole steps; the last ones may be of fewer, or of none."""
+    """Return the bounds of a part of k, in whole steps; the last parts may have fewer steps, or none."""
     steps = tl.cdiv(tl.cdiv(k, BLOCK_K), SPLIT_K)
     begin = part * steps * BLOCK_K
     return begin, min(begin + steps * BLOCK_K, k)
@@ -158,8 +158,8 @@ def split_k(  # noqa: PLR0913  # the parameters' names
     num_stages: int,
     reduction: str,
 ) -> torch.Tensor:
-    """The product, ``split_k`` programs a tile. Raises ValueError for inputs that are no (m, k) and (k, n)
-    matrix and for an arithmetic that their dtype does not have."""
+    """The product, ``split_k`` programs a tile. Raises ValueError unless the inputs are an (m, k) and a (k,
+    n) matrix, and for an arithmetic that their dtype does not have."""
     check_product(a, b, arithmetic, scale_a, scale_b)
     (m, k), n = a.shape, b.shape[1]
     out = empty_product(a, b)

@@ -1,4 +1,4 @@
-"""Which inputs the providers written here take, and how they are made ready."""
+"""Checks and preparation of the inputs of this repository's providers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ ENDLESS = 1 << 30
 def checked(
     x: torch.Tensor, packed: torch.Tensor, scales_and_zeros: torch.Tensor, granularity: str
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:
-    """The inputs as they lie in rows without gaps, and the weights that share a scale: ``ENDLESS`` for a
+    """Return the inputs as contiguous rows, and the weights that share a scale: ``ENDLESS`` for a
     channel, whose one group a kernel need not know the end of.
 
-    Raises ValueError for inputs that belong not together, and for a dtype that would not be served in full.
+    Raises ValueError for inputs that don't fit together, and for an unsupported dtype.
     """
     dtype = str(x.dtype).removeprefix("torch.")
     if dtype not in ("bfloat16", "float16") or scales_and_zeros.dtype != x.dtype:
@@ -40,7 +40,7 @@ def checked(
 
 
 def as_pairs(scales_and_zeros: torch.Tensor) -> torch.Tensor:
-    """Each scale with its zero as one number of 32 bits, the scale in the lower half."""
+    """Return each scale with its zero as one number of 32 bits, the scale in the lower half."""
     aligned = scales_and_zeros
     if not aligned.is_meta and aligned.data_ptr() % 4:
         aligned = aligned.clone()

@@ -19,8 +19,8 @@ def cuda(
 ) -> torch.Tensor:
     """The product of up to 32 rows of x.
 
-    Raises ValueError for inputs that don't belong together and for a dtype that would not be served in full,
-    RuntimeError for weights that are no whole tiles.
+    Raises ValueError for inputs that don't fit together and for an unsupported dtype, RuntimeError for
+    weights that are not whole tiles.
     """
     x, packed, scales, _ = checked(x, packed, scales_and_zeros, granularity)
     x, packed, scales = aligned(x, 4), aligned(packed, 16), aligned(scales, 4)
@@ -40,7 +40,7 @@ def cuda_wgmma(
     split_k: int,
     stages: int,
 ) -> torch.Tensor:
-    """The product by Hopper's tensor cores, fed by TMA. Raises what ``cuda`` raises."""
+    """The product by Hopper's tensor cores, fed by TMA. Raises as ``cuda`` does."""
     x, packed, scales, _ = checked(x, packed, scales_and_zeros, granularity)
     x, packed, scales = aligned(x, 16), aligned(packed, 16), aligned(scales, 16)
     out: torch.Tensor = torch.ops.matmul_int4.cuda_wgmma(
@@ -50,5 +50,5 @@ def cuda_wgmma(
 
 
 def aligned(x: torch.Tensor, multiple: int) -> torch.Tensor:
-    """The tensor, or a copy of it, that begins at a multiple of so many bytes."""
+    """Return the tensor, or a copy of it, that begins at a multiple of so many bytes."""
     return x.clone() if not x.is_meta and x.data_ptr() % multiple else x

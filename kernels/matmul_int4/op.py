@@ -24,7 +24,7 @@ def matmul_int4(
 
 
 def weights(packed: torch.Tensor, scales_and_zeros: torch.Tensor, k: int, granularity: str) -> torch.Tensor:
-    """The weights that are meant, n by k, in float64."""
+    """Return the dequantised weights, n by k, in float64."""
     q = unpack(packed.contiguous(), scales_and_zeros.shape[1], k)
     return dequantised(q, scales_and_zeros, granularity)
 
@@ -32,7 +32,7 @@ def weights(packed: torch.Tensor, scales_and_zeros: torch.Tensor, k: int, granul
 def refused(
     x: torch.Tensor, packed: torch.Tensor, scales_and_zeros: torch.Tensor, granularity: str
 ) -> str | None:
-    """Why there is no such product, or None."""
+    """Return the reason why the call is invalid, or None."""
     del packed
     k, there = x.shape[-1], scales_and_zeros.shape[0]
     group = GROUPS[granularity]
@@ -45,7 +45,7 @@ def refused(
 def problem(
     x: torch.Tensor, packed: torch.Tensor, scales_and_zeros: torch.Tensor, granularity: str
 ) -> Problem:
-    """The product of a matrix of all of x's rows."""
+    """Return the problem of all of x's rows."""
     k = x.shape[-1]
     made: Problem = problem_of(
         Problem,
@@ -64,7 +64,7 @@ def backward(
     x_shape: torch.Size,
     granularity: str,
 ) -> tuple[torch.Tensor | None, ...]:
-    """x's, ``grad @ w``; the weights have none."""
+    """Return x's gradient, ``grad @ w``; the weights have none."""
     w = weights(packed, scales_and_zeros, x_shape[-1], granularity).to(grad.dtype)
     return grad @ w, None, None
 

@@ -1,6 +1,7 @@
 """The weights as gemlite takes them: words of eight neighbours along k, and zeros less 8 scales.
 
-A weight is then ``q * scale + zero``, where the zero is rounded anew: the answer is that of the rounded one.
+A weight is then ``q * scale + zero`` with a zero that was rounded again, and the answer is that of these
+weights.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What each provider of the four-bit product can be tuned by, and what of it fits a problem and a GPU."""
+"""Parameters of each provider of the four-bit product, and the checks of whether they fit a problem and a
+GPU."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ class Tiles:
 
 @dataclass(frozen=True, kw_only=True)
 class Split(Tiles):
-    """The same, with k divided among ``split_k`` programs."""
+    """Such tiles, with k divided among ``split_k`` programs."""
 
     split_k: int = one_of(2, 4, 8, 16, default=4, unit="k")
 
@@ -67,7 +68,7 @@ FEW_ROWS = 16
 
 
 def whole_tiles(problem: Problem) -> str | None:
-    """Why a kernel without masks can't take the weights, or None when it can."""
+    """Return the reason why a kernel without masks can't take the weights, or None."""
     for name, multiple in (("n", 16), ("k", TILE_K)):
         if getattr(problem, name) % multiple:
             return f"{name} must be a multiple of {multiple}: {getattr(problem, name)} is none"
@@ -75,7 +76,7 @@ def whole_tiles(problem: Problem) -> str | None:
 
 
 def tiles_fit(problem: Problem, tiles: Tiles, gpu: Gpu | None) -> str | None:
-    """Why a Triton program can't have such tiles, or why smaller ones do the same, or None when they fit."""
+    """Return the reason why a Triton program can't have these tiles or needs no such large ones, or None."""
     for name, smallest in (("m", 16), ("n", 64), ("k", TILE_K)):
         extent, block = getattr(problem, name), getattr(tiles, f"block_{name}")
         if block > (enough := max(smallest, 1 << (extent - 1).bit_length())):
@@ -94,7 +95,7 @@ def tiles_fit(problem: Problem, tiles: Tiles, gpu: Gpu | None) -> str | None:
 
 
 def split_fits(problem: Problem, tiles: Split, gpu: Gpu | None) -> str | None:
-    """Why a product can't be split so, or None when it can."""
+    """Return the reason why a product can't be split like this, or None."""
     if reason := tiles_fit(problem, tiles, gpu):
         return reason
     steps = up(problem.k, tiles.block_k) // tiles.block_k
@@ -104,7 +105,7 @@ def split_fits(problem: Problem, tiles: Split, gpu: Gpu | None) -> str | None:
 
 
 def rows_fit(problem: Problem, rows: Rows, gpu: Gpu | None) -> str | None:
-    """Why one row after the other is no way to do it, or None when it is."""
+    """Return the reason why a product can't be computed row by row, or None."""
     del gpu
     if problem.m > MOST_ROWS["triton_gemv"]:
         return f"reads all weights for each row of x: m {problem.m} > {MOST_ROWS['triton_gemv']}"
@@ -114,7 +115,7 @@ def rows_fit(problem: Problem, rows: Rows, gpu: Gpu | None) -> str | None:
 
 
 def warps_fit(problem: Problem, warps: Warps, gpu: Gpu | None) -> str | None:
-    """Why a CUDA block can't take it so, or None when it can."""
+    """Return the reason why a CUDA block can't compute it like this, or None."""
     del gpu
     if reason := whole_tiles(problem):
         return reason
@@ -133,7 +134,7 @@ def warps_fit(problem: Problem, warps: Warps, gpu: Gpu | None) -> str | None:
 
 
 def wgmma_fits(problem: Problem, tiles: Wgmma, gpu: Gpu | None) -> str | None:
-    """Why Hopper's kernel can't have such tiles, or why others do the same with less, or None."""
+    """Return the reason why Hopper's kernel can't have these tiles or needs less, or None."""
     shape = problem.m, problem.n, problem.k
     return transposed_tiles.fits(shape, tiles, wgmma_bytes(problem, tiles), gpu)
 
@@ -145,7 +146,7 @@ def wgmma_bytes(problem: Problem, tiles: Wgmma) -> int:
 
 
 def int4pack_fits(problem: Problem, parameters: None, gpu: Gpu | None) -> str | None:
-    """Why torch's product of this packing can't do it, or None when it can."""
+    """Return the reason why torch's product of this packing can't compute it, or None."""
     del parameters, gpu
     if problem.dtype != "bfloat16":
         return f"_weight_int4pack_mm knows bfloat16 alone, not {problem.dtype}"
@@ -155,7 +156,7 @@ def int4pack_fits(problem: Problem, parameters: None, gpu: Gpu | None) -> str | 
 
 
 def gemlite_fits(problem: Problem, parameters: None, gpu: Gpu | None) -> str | None:
-    """Why gemlite can't do it, or None when it can."""
+    """Return the reason why gemlite can't compute it, or None."""
     del parameters, gpu
     if problem.granularity == "channel":
         return "gemlite is asked for groups of weights, not a channel"

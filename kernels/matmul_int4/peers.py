@@ -12,7 +12,7 @@ from .problem import GROUPS
 def gemlite(
     x: torch.Tensor, words: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, granularity: str
 ) -> torch.Tensor:
-    """gemlite's Triton kernels: it takes one by the rows of x, and tunes it when it is first called."""
+    """gemlite's Triton kernels: it chooses one by the rows of x and tunes it at the first call."""
     from gemlite import forward_functional
 
     meta = _meta(x.dtype, x.shape[1], words.shape[1], GROUPS[granularity])
@@ -22,7 +22,7 @@ def gemlite(
 
 @cache
 def _meta(dtype: torch.dtype, k: int, n: int, group: int) -> list[int]:
-    """How gemlite is told of such weights: as of a layer that it packed, eight in a word, whose weight is
+    """Return gemlite's description of such weights: a layer that it packed, eight weights in a word, with
     ``q * scale + zero``."""
     from gemlite import DType, GemLiteLinear
 

@@ -1,4 +1,4 @@
-"""What a four-bit product is: its dimensions, its least work, how far an answer may be off."""
+"""The problem of the four-bit product: its dimensions, its least work, its tolerance."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GROUPS = {"group_128": 128, "group_64": 64, "group_32": 32, "channel": 0}
 
 
 def up(value: int, multiple: int) -> int:
-    """The least multiple from a value on."""
+    """Return the least multiple that is not below a value."""
     return -(-value // multiple) * multiple
 
 
@@ -40,12 +40,12 @@ class Problem:
 
     @property
     def packed_shape(self) -> tuple[int, int, int, int]:
-        """Of the weights, in words of eight."""
+        """The shape of the weights, in words of eight."""
         return up(self.n, TILE_N) // TILE_N, up(self.k, TILE_K) // TILE_K, 32, 4
 
     @property
     def scales_shape(self) -> tuple[int, int, int]:
-        """Of the scales and zeros."""
+        """The shape of the scales and zeros."""
         return up(self.k, self.group) // self.group, self.n, 2
 
 
@@ -61,8 +61,8 @@ def work(problem: Problem) -> Work:
 
 
 def tolerance(problem: Problem) -> Tolerance:
-    """How far an output may be from the reference, for inputs of about the size of those that are made: x and
-    the dequantised weights have a variance of 1, an output is about ``sqrt(k)`` large.
+    """Return how far an output may be from the reference, for inputs of about the size of those that are
+    made: x and the dequantised weights have a variance of 1, an output is about ``sqrt(k)`` large.
 
     Below, eps is the dtype's, half of it the largest error of a rounding and 0.2 of it the root mean square;
     limits are for the worst of 1e8 outputs, 6 standard deviations out.
@@ -85,7 +85,7 @@ def tolerance(problem: Problem) -> Tolerance:
 
 
 def interpreted(problem: Problem) -> Problem:
-    """The problem for Triton's interpreter, which is slow; what was odd stays odd."""
+    """Return a small problem for Triton's slow interpreter; odd dimensions stay odd."""
     small = {
         name: value if (value := getattr(problem, name)) <= most else most + value % 2
         for name, most in MOST_INTERPRETED.items()

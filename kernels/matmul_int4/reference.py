@@ -18,7 +18,7 @@ MIDDLE = 8
 
 
 def weights(problem: Problem, device: torch.device, seed: int) -> torch.Tensor:
-    """Whole numbers from 0 to 15, as int32, n by k, any as often as another."""
+    """Return uniform whole numbers from 0 to 15, as int32, n by k."""
     shape = (problem.n, problem.k)
     if device.type == "meta":
         return torch.empty(shape, dtype=torch.int32, device=device)

@@ -126,7 +126,7 @@ def gemm(  # noqa: PLR0913, PLR0917  # the parameters' names
 ) -> torch.Tensor:
     """The product, a program a ``block_m`` by ``block_n`` tile.
 
-    Raises ValueError for inputs that don't belong together and for a dtype that would not be served in full.
+    Raises ValueError for inputs that don't fit together and for an unsupported dtype.
     """
     return split(
         x, packed, scales_and_zeros, granularity, block_m, block_n, block_k, num_warps, num_stages, 1
@@ -147,7 +147,7 @@ def split(  # noqa: PLR0913, PLR0917  # the parameters' names
 ) -> torch.Tensor:
     """The same, ``split_k`` programs a tile; their sums, in float32, are added by a second launch.
 
-    Raises what ``gemm`` raises.
+    Raises as ``gemm`` does.
     """
     x, packed, scales, group = checked(x, packed, scales_and_zeros, granularity)
     (m, k), n = x.shape, scales.shape[1]

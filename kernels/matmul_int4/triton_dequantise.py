@@ -48,7 +48,7 @@ def dequantise(
 ) -> torch.Tensor:
     """The product, by two launches.
 
-    Raises ValueError for inputs that don't belong together and for a dtype that would not be served in full.
+    Raises ValueError for inputs that don't fit together and for an unsupported dtype.
     """
     x, packed, scales, group = checked(x, packed, scales_and_zeros, granularity)
     k, n = x.shape[1], scales.shape[1]

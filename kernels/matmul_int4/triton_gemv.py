@@ -24,8 +24,8 @@ def _gemv(  # noqa: PLR0913, PLR0917  # what Triton reads
     EVEN: tl.constexpr,
     BFLOAT16: tl.constexpr,
 ) -> None:
-    """The products of one row of x with BLOCK_N rows of w, those of
-    a word one after the other. EVEN: no block reaches past the end of n or k."""
+    """The products of one row of x with BLOCK_N rows of w, those of a word one after the other. EVEN: no
+    block reaches past the end of n or k."""
     row = tl.program_id(1).to(tl.int64)
     column = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)[:, None]
     word = tl.arange(0, BLOCK_K // 8)[None, :]
@@ -64,8 +64,8 @@ def gemv(
     block_k: int,
     num_warps: int,
 ) -> torch.Tensor:
-    """The product, ``block_n`` outputs of a row a program. Raises ValueError for inputs that don't belong
-    together and for a dtype that would not be served in full."""
+    """The product, ``block_n`` outputs of a row a program. Raises ValueError for inputs that don't fit
+    together and for an unsupported dtype."""
     x, packed, scales, group = checked(x, packed, scales_and_zeros, granularity)
     (m, k), n = x.shape, scales.shape[1]
     out = x.new_empty((m, n))

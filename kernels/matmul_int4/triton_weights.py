@@ -1,4 +1,4 @@
-"""Four-bit weights out of the packing, in Triton: what the kernels of this folder share.
+"""Unpacking of four-bit weights in Triton, for the kernels of this folder.
 
 A weight at bits 4 s of a word is moved to the four highest bits of a float32's fraction, beneath the exponent
 of 16: that float32 is 16 + q, and no whole number is converted. It is 24 more than q - 8, which is taken off
@@ -67,7 +67,7 @@ def weights(
 ) -> tl.tensor:
     """All weights of the words of BLOCK_N rows, in their rows' order, in float32.
 
-    A thread that has a word has its weights, as a tensor core wants them of it: none has to move.
+    A thread that has a word has its weights where the tensor core takes them, so none has to move.
     """
     # PLACE is 4 b + 2 h + e.
     of_00 = tl.join(weight(words, scale, zero, 0), weight(words, scale, zero, 4))

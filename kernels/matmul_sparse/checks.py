@@ -1,4 +1,4 @@
-"""Which inputs the providers written here take."""
+"""Checks of the inputs of this repository's providers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def checked(x: torch.Tensor, values: torch.Tensor, metadata: torch.Tensor) -> Three:
-    """The inputs as they lie in rows without gaps.
+    """Return the inputs as contiguous rows.
 
-    Raises ValueError for inputs that don't belong together, and for a dtype that would not be served in full.
+    Raises ValueError for inputs that don't fit together, and for an unsupported dtype.
     """
     dtypes = [str(tensor.dtype).removeprefix("torch.") for tensor in (x, values, metadata)]
     if dtypes[0] not in ("bfloat16", "float16") or dtypes[1] != dtypes[0] or dtypes[2] != "int32":

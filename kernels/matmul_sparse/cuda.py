@@ -12,8 +12,8 @@ def cuda(
 ) -> torch.Tensor:
     """The product of up to 32 rows of x.
 
-    Raises ValueError for inputs that don't belong together and for a dtype that would not be served in full,
-    RuntimeError for weights that are no whole tiles.
+    Raises ValueError for inputs that don't fit together and for an unsupported dtype, RuntimeError for
+    weights that are not whole tiles.
     """
     x, values, metadata = checked(x, values, metadata)
     ready = (aligned(x, 4), aligned(values, 16), aligned(metadata, 4))
@@ -30,12 +30,12 @@ def cuda_wgmma(
     split_k: int,
     stages: int,
 ) -> torch.Tensor:
-    """The product by Hopper's tensor cores, fed by TMA. Raises what ``cuda`` raises."""
+    """The product by Hopper's tensor cores, fed by TMA. Raises as ``cuda`` does."""
     ready = [aligned(tensor, 16) for tensor in checked(x, values, metadata)]
     out: torch.Tensor = torch.ops.matmul_sparse.cuda_wgmma(*ready, block_m, block_n, split_k, stages)
     return out
 
 
 def aligned(x: torch.Tensor, multiple: int) -> torch.Tensor:
-    """The tensor, or a copy of it, that begins at a multiple of so many bytes."""
+    """Return the tensor, or a copy of it, that begins at a multiple of so many bytes."""
     return x.clone() if not x.is_meta and x.data_ptr() % multiple else x

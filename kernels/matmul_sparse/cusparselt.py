@@ -1,7 +1,6 @@
-"""The weights as cuSPARSELt compresses them, which only a GPU can do.
-
-How its metadata lies is its own affair. So the reference takes the weights back out of it, as a product with
-the identity, which rounds nothing; as they are compressed it is looked that they are the kernel's.
+"""The weights as cuSPARSELt compresses them, which only a GPU can do. Its metadata has an unknown layout.
+So the reference recovers the weights by a product with the identity, which rounds nothing; after
+compressing it is checked that they are the kernel's.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from .problem import Problem
 
 
 def inputs(problem: Problem, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
-    """x, and the compressed weights as whole numbers, for values and metadata are in one tensor.
+    """x, and the compressed weights as whole numbers, since one tensor holds values and metadata.
 
     Raises RuntimeError on a CPU, and for weights that compressing has changed.
     """

@@ -11,7 +11,7 @@ from .reference import dense
 
 
 def matmul_sparse(x: torch.Tensor, values: torch.Tensor, metadata: torch.Tensor) -> torch.Tensor:
-    """``x @ w.T`` with weights of whose every four neighbours two are kept; of x's dtype.
+    """``x @ w.T`` with 2:4 sparse weights; of x's dtype.
 
     x: (..., k); values: (n, k / 2), those that are kept; metadata: int32, which they are, as
     ``kernels/matmul_sparse/reference.py`` packs it. Providers take bfloat16 and float16. torch's form makes
@@ -20,12 +20,12 @@ def matmul_sparse(x: torch.Tensor, values: torch.Tensor, metadata: torch.Tensor)
 
 
 def weights(values: torch.Tensor, metadata: torch.Tensor, k: int) -> torch.Tensor:
-    """The weights with the zeros between them, n by k."""
+    """Return the weights with the zeros between them, n by k."""
     return dense(values.contiguous(), metadata.contiguous())[:, :k]
 
 
 def problem(x: torch.Tensor, values: torch.Tensor, metadata: torch.Tensor) -> Problem:
-    """The product of a matrix of all of x's rows."""
+    """Return the problem of all of x's rows."""
     k = x.shape[-1]
     made: Problem = problem_of(
         Problem, x, values, **{"m": x.numel() // max(k, 1), "n": values.shape[0], "k": k}
@@ -38,7 +38,7 @@ def problem(x: torch.Tensor, values: torch.Tensor, metadata: torch.Tensor) -> Pr
 def backward(
     grad: torch.Tensor, x_shape: torch.Size, values: torch.Tensor, metadata: torch.Tensor
 ) -> tuple[torch.Tensor | None, ...]:
-    """x's, ``grad @ w``; the weights have none."""
+    """Return x's gradient, ``grad @ w``; the weights have none."""
     return grad @ weights(values, metadata, x_shape[-1]), None, None
 
 

@@ -1,4 +1,5 @@
-"""What each provider of the sparse product can be tuned by, and what of it fits a problem and a GPU."""
+"""Parameters of each provider of the sparse product, and the checks of whether they fit a problem and a
+GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from .problem import TILE_K, TILE_N, Problem
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
-    """Which of its kernels cuSPARSELt takes. Which numbers there are depends on the problem."""
+    """The number of a cuSPARSELt kernel. The valid numbers depend on the problem."""
 
     alg_id: int = one_of(*range(10))
 
@@ -47,7 +48,7 @@ FEW_ROWS = 16
 
 
 def tiles_fit(problem: Problem, tiles: Tiles, gpu: Gpu | None) -> str | None:
-    """Why a Triton program can't have such tiles, or why smaller ones do the same, or None when they fit."""
+    """Return the reason why a Triton program can't have these tiles or needs no such large ones, or None."""
     for name, smallest in (("m", 16), ("n", 64), ("k", 128)):
         extent, block = getattr(problem, name), getattr(tiles, f"block_{name}")
         if block > (enough := max(smallest, 1 << (extent - 1).bit_length())):
@@ -60,7 +61,7 @@ def tiles_fit(problem: Problem, tiles: Tiles, gpu: Gpu | None) -> str | None:
 
 
 def cusparselt_fits(problem: Problem, parameters: Algorithm, gpu: Gpu | None) -> str | None:
-    """Why cuSPARSELt can't do it, or None when it can."""
+    """Return the reason why cuSPARSELt can't compute it, or None."""
     del parameters, gpu
     for name in ("m", "n", "k"):
         if (value := getattr(problem, name)) % 16 or (name != "m" and value % 32):
@@ -69,7 +70,7 @@ def cusparselt_fits(problem: Problem, parameters: Algorithm, gpu: Gpu | None) ->
 
 
 def warps_fit(problem: Problem, warps: Warps, gpu: Gpu | None) -> str | None:
-    """Why a CUDA block can't take it so, or None when it can."""
+    """Return the reason why a CUDA block can't compute it like this, or None."""
     del gpu
     for name, multiple in (("n", TILE_N * warps.tiles_n), ("k", 2 * TILE_K)):
         if (value := getattr(problem, name)) % multiple:
@@ -87,7 +88,7 @@ def warps_fit(problem: Problem, warps: Warps, gpu: Gpu | None) -> str | None:
 
 
 def wgmma_fits(problem: Problem, tiles: Wgmma, gpu: Gpu | None) -> str | None:
-    """Why Hopper's kernel can't have such tiles, or why others do the same with less, or None."""
+    """Return the reason why Hopper's kernel can't have these tiles or needs less, or None."""
     shape = problem.m, problem.n, problem.k
     return transposed_tiles.fits(shape, tiles, wgmma_bytes(tiles), gpu)
 

@@ -1,4 +1,4 @@
-"""What a 2:4 sparse product is: its dimensions, its least work, how far an answer may be off."""
+"""The problem of the 2:4 sparse product: its dimensions, its least work, its tolerance."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TILE_K = 64
 
 
 def up(value: int, multiple: int) -> int:
-    """The least multiple from a value on."""
+    """Return the least multiple that is not below a value."""
     return -(-value // multiple) * multiple
 
 
@@ -31,12 +31,12 @@ class Problem:
 
     @property
     def values_shape(self) -> tuple[int, int]:
-        """Of the weights that are kept."""
+        """The shape of the kept weights."""
         return self.n, up(self.k, TILE_K) // 2
 
     @property
     def metadata_shape(self) -> tuple[int, int, int]:
-        """Of the words that say which they are."""
+        """The shape of the metadata."""
         return up(self.n, TILE_N) // TILE_N, up(self.k, TILE_K) // TILE_K, 32
 
 
@@ -53,7 +53,8 @@ def work(problem: Problem) -> Work:
 
 
 def tolerance(problem: Problem) -> Tolerance:
-    """How far an output may be from the reference, for inputs of about the size of standard normal ones.
+    """Return how far an output may be from the reference, for inputs of about the size of standard normal
+    ones.
 
     An output is a sum of k / 2 products, about ``sqrt(k / 2)`` large. Below, eps is the dtype's. Limits are
     for the worst of 1e8 outputs, 6 standard deviations out.
@@ -73,7 +74,7 @@ def tolerance(problem: Problem) -> Tolerance:
 
 
 def interpreted(problem: Problem) -> Problem:
-    """The problem for Triton's interpreter, which is slow; what was odd stays odd."""
+    """Return a small problem for Triton's slow interpreter; odd dimensions stay odd."""
     small = {
         name: value if (value := getattr(problem, name)) <= MOST_INTERPRETED else MOST_INTERPRETED + value % 2
         for name in ("m", "n", "k")

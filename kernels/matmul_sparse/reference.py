@@ -13,7 +13,7 @@ PLACES = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
 
 
 def patterns(problem: Problem, device: torch.device, seed: int) -> torch.Tensor:
-    """The four bits of each four neighbours of w, as int32, n by k / 4, any pattern as often as another."""
+    """Return uniform patterns for each four neighbours of w, four bits as int32, n by k / 4."""
     shape = (problem.n, up(problem.k, TILE_K) // 4)
     if device.type == "meta":
         return torch.empty(shape, dtype=torch.int32, device=device)
@@ -23,7 +23,7 @@ def patterns(problem: Problem, device: torch.device, seed: int) -> torch.Tensor:
 
 
 def inputs(problem: Problem, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
-    """x, the values that are kept, and which they are."""
+    """x, the kept values, and the metadata."""
     shapes = [(problem.m, problem.k), problem.values_shape]
     return *normal(shapes, problem.dtype, device, seed), pack(patterns(problem, device, seed))
 

@@ -1,8 +1,8 @@
 """The 2:4 sparse product in Triton, which has no sparse instruction.
 
-Values and metadata are read, and made dense in registers for the tensor cores: it saves bytes, no operations.
-The tile is that of the output's transpose, so that the weights are the first operand, which comes from
-registers.
+Values and metadata are read and made dense in registers for the tensor cores, which saves bytes but no
+operations. The tile is that of the output's transpose, so that the weights are the first operand, which
+comes from registers.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def gemm(
 ) -> torch.Tensor:
     """The product, a program a ``block_m`` by ``block_n`` tile.
 
-    Raises ValueError for inputs that don't belong together and for a dtype that would not be served in full.
+    Raises ValueError for inputs that don't fit together and for an unsupported dtype.
     """
     x, values, metadata = checked(x, values, metadata)
     (m, k), n = x.shape, values.shape[0]

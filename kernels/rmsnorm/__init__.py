@@ -3,9 +3,9 @@
 After Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019, arXiv:1910.07467; the mean is the
 row's, eps is 1e-6, as language models have it. weight has a number for each column.
 
-Both inputs have the same dtype. Four flops an element: the square and its addition to the sum,
-the factor and the weight. Memory limits it: each element of x is read once and written once as long as a
-program can hold its row; the weight stays in the caches.
+Both inputs have the same dtype. Four flops an element: the square and its addition to the sum, the factor
+and the weight. Memory limits it: each element of x is read once and written once as long as a program can
+hold its row; the weight stays in the caches.
 
 All compute in float32; past 1e16 the squares may overflow. A row with a NaN is all NaN; beside an infinity,
 which becomes NaN, finite numbers become 0. A matrix without columns is refused by the providers written here.
@@ -40,7 +40,7 @@ def work(problem: Matrix) -> Work:
 
 
 def tolerance(problem: Matrix) -> Tolerance:
-    """How far an output may be from the reference."""
+    """Return how far an output may be from the reference."""
     return TOLERANCES[problem.dtype]
 
 

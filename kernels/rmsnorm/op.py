@@ -11,8 +11,7 @@ from . import EPS
 
 
 def rmsnorm(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
-    """RMS normalization over x's last dimension, as ``torch.nn.functional.rms_norm``; of x's
-    shape.
+    """RMS normalization over x's last dimension, as ``torch.nn.functional.rms_norm``; of x's shape.
 
     x: any shape; weight: (columns,). Providers take float32, bfloat16 and float16, one dtype for both, and
     the default eps; the rest is torch's."""
@@ -20,7 +19,7 @@ def rmsnorm(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6) -> torch.T
 
 
 def problem(x: torch.Tensor, weight: torch.Tensor, eps: float) -> object:
-    """A matrix of x's rows."""
+    """Return the problem of x's rows."""
     if eps != EPS:
         raise NotServedError(f"eps {eps} is not {EPS}, the one that the kernel is compiled for.")
     return rows_problem(x, weight)

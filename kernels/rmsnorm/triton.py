@@ -160,7 +160,7 @@ def rmsnorm_two_pass(x: torch.Tensor, weight: torch.Tensor, block_size: int, num
 
 
 def _check(x: torch.Tensor, weight: torch.Tensor) -> None:
-    """Raises ValueError for inputs that are no matrix with a weight for its columns."""
+    """Raises ValueError unless the inputs are a matrix with a weight for its columns."""
     check_matrix("rmsnorm", x)
     check_dtype(x)
     check_affine("rmsnorm", "weight", weight, x)

@@ -39,7 +39,7 @@ def work(problem: Matrix) -> Work:
 
 
 def tolerance(problem: Matrix) -> Tolerance:
-    """How far an output may be from the reference."""
+    """Return how far an output may be from the reference."""
     return TOLERANCES[problem.dtype]
 
 

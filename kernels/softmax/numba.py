@@ -63,8 +63,8 @@ def _softmax(out: Any, x: Any) -> None:
 
 
 def softmax(x: torch.Tensor, threads: int) -> torch.Tensor:
-    """Softmax over the rows of a matrix, a block of so many threads a row. Raises ValueError for what is no
-    matrix with columns and for a dtype that Numba does not take."""
+    """Softmax over the rows of a matrix, a block of so many threads a row. Raises ValueError unless the
+    input is a matrix with columns of a dtype that Numba supports."""
     check_matrix("softmax", x)
     check_numba(x)
     x = x.contiguous()

@@ -17,14 +17,14 @@ def softmax(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
 
 
 def problem(x: torch.Tensor, dim: int) -> object:
-    """A matrix of x's rows."""
+    """Return the problem of x's rows."""
     if dim not in (-1, x.dim() - 1):
         raise NotServedError(f"dimension {dim} is not the last.")
     return rows_problem(x)
 
 
 def backward(grad: torch.Tensor, out: torch.Tensor, dim: int) -> tuple[torch.Tensor | None, ...]:
-    """``(grad - sum(grad * out)) * out``, by the operator that torch's own softmax has for it."""
+    """``(grad - sum(grad * out)) * out``, by the operator of torch's own softmax."""
     return (torch.ops.aten._softmax_backward_data(grad, out, dim, out.dtype),)
 
 

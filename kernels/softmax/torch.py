@@ -1,4 +1,4 @@
-"""Softmax by torch: an operation a kernel, and fused."""
+"""Softmax by torch: as separate kernels, and fused."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 
 def manual(x: torch.Tensor) -> torch.Tensor:
-    """The definition as it is written, a kernel an operation."""
+    """The definition as written, one kernel for each operation."""
     weight = torch.exp(x - x.amax(dim=-1, keepdim=True))
     return weight / weight.sum(dim=-1, keepdim=True)
 

@@ -30,7 +30,7 @@ MOST_INTERPRETED = 130
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """A matrix of weights, and what is to come of it."""
+    """A matrix of weights, and the step that is applied to it."""
 
     n: int
     k: int
@@ -44,13 +44,13 @@ class Problem:
 
     @property
     def values_shape(self) -> tuple[int, int]:
-        """Of the values that are kept."""
+        """The shape of the kept values."""
         rows, columns = self.shape
         return rows, up(columns, TILE_K) // 2
 
     @property
     def metadata_shape(self) -> tuple[int, int, int]:
-        """Of the words that say which they are."""
+        """The shape of the metadata."""
         rows, columns = self.shape
         return up(rows, TILE_N) // TILE_N, up(columns, TILE_K) // TILE_K, 32
 
@@ -76,13 +76,13 @@ def work(problem: Problem) -> Work:
 
 
 def tolerance(problem: Problem) -> Tolerance:
-    """None: nothing is computed but which are kept."""
+    """No tolerance: the kernel only selects values."""
     del problem
     return Tolerance(0.0, 0.0)
 
 
 def interpreted(problem: Problem) -> Problem:
-    """The problem for Triton's interpreter, which is slow; what was odd stays odd."""
+    """Return a small problem for Triton's slow interpreter; odd dimensions stay odd."""
     small = {
         name: value if (value := getattr(problem, name)) <= MOST_INTERPRETED else MOST_INTERPRETED + value % 2
         for name in ("n", "k")
@@ -91,7 +91,7 @@ def interpreted(problem: Problem) -> Problem:
 
 
 def tiles_fit(problem: Problem, tiles: Tiles, gpu: Gpu | None) -> str | None:
-    """Why a Triton program can't have such tiles, or why smaller ones do the same, or None when they fit."""
+    """Return the reason why a Triton program can't have these tiles or needs no such large ones, or None."""
     del gpu
     each = tiles.block_rows * tiles.block_columns // (32 * tiles.num_warps)
     if each > 64:

@@ -1,4 +1,4 @@
-"""Which weights are made sparse."""
+"""Checks of the weights."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import torch
 
 
 def checked(w: torch.Tensor) -> torch.Tensor:
-    """The weights as they lie in rows without gaps. Raises ValueError for no matrix and for a dtype that
-    ``matmul_sparse`` does not multiply."""
+    """Return the weights as contiguous rows. Raises ValueError unless the input is a matrix of a dtype that
+    ``matmul_sparse`` multiplies."""
     dtype = str(w.dtype).removeprefix("torch.")
     if dtype not in ("bfloat16", "float16"):
         raise ValueError(f"needs bfloat16 or float16, got {dtype}")

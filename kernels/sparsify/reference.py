@@ -1,4 +1,4 @@
-"""The weights and what comes of them."""
+"""Sparsify's inputs and its right answer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def filled_up(w: torch.Tensor) -> torch.Tensor:
 
 
 def reference(w: torch.Tensor, step: str) -> tuple[torch.Tensor, ...]:
-    """What is kept, exactly."""
+    """The kept values, exactly."""
     of = w.t() if step == "transpose" else w
     four = filled_up(of.double())
     # The first of equal ones comes first; two places, in their own order.

@@ -10,8 +10,8 @@ from .reference import filled_up
 
 
 def sparsify(w: torch.Tensor, step: str) -> torch.Tensor | tuple[torch.Tensor, ...]:
-    """w pruned, or values and metadata of it or of its transpose. Raises ValueError for no matrix and for a
-    dtype that ``matmul_sparse`` does not multiply."""
+    """w pruned, or values and metadata of it or of its transpose. Raises ValueError unless the input is a
+    matrix of a dtype that ``matmul_sparse`` multiplies."""
     checked(w)
     of = w.t() if step == "transpose" else w
     four = filled_up(of)

@@ -1,6 +1,5 @@
-"""Weights made sparse by Triton: a program a tile, which it reads once.
-
-The transpose is read where it lies: strides say so, and Triton moves the tile's elements among threads.
+"""Weights made sparse by Triton: one program for each tile, which it reads once. The transpose is read in
+place by its strides, and Triton moves the tile's elements among threads.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def _prune(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> None:
-    """A tile of w with zeros for what is not kept."""
+    """A tile of w with zeros for dropped weights."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     a, b, c, d = _four(w, row, column, rows, columns, columns, 1, ROWS, COLUMNS)
@@ -108,8 +107,8 @@ def _compress(  # noqa: PLR0913, PLR0917  # what Triton reads
 def sparsify(
     w: torch.Tensor, step: str, block_rows: int, block_columns: int, num_warps: int
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """w pruned, or values and metadata of it or of its transpose. Raises ValueError for no matrix and for a
-    dtype that ``matmul_sparse`` does not multiply."""
+    """w pruned, or values and metadata of it or of its transpose. Raises ValueError unless the input is a
+    matrix of a dtype that ``matmul_sparse`` multiplies."""
     w = checked(w)
     rows, columns = w.shape[::-1] if step == "transpose" else w.shape
     tiles = {"ROWS": block_rows, "COLUMNS": block_columns, "num_warps": num_warps}

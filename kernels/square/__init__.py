@@ -4,8 +4,8 @@ The smallest kernel that is still worth measuring, from the first lecture of GPU
 ways to say it, what torch.compile makes of them, and the same loop in Triton, CUDA C++, C++ and Numba.
 
 One flop an element, the multiplication. An element costs one read, one write and one multiplication, so
-memory limits it everywhere: the least time is bytes over bandwidth, and a provider is only as good
-as its loads and stores.
+memory limits it everywhere: the least time is bytes over bandwidth, and a provider is only as good as its
+loads and stores.
 
 The square of a number above the dtype's square root overflows to infinity, as torch's does.
 """
@@ -35,7 +35,7 @@ def work(problem: Matrix) -> Work:
 
 
 def tolerance(problem: Matrix) -> Tolerance:
-    """How far a square may be from the reference."""
+    """Return how far a square may be from the reference."""
     return TOLERANCES[problem.dtype]
 
 

@@ -1,4 +1,4 @@
-"""The square in CUDA C++ as a lecture writes it first."""
+"""The square in CUDA C++, as in a first lecture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The square by torch, in each way that it can be written."""
+"""The square by torch, in three forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The square in Triton: one program a row, and one program a block of the flat tensor.
+"""The square in Triton: one program a row, and one program for each block of the flat tensor.
 
 Both run on the current CUDA device and give a contiguous tensor.
 """
@@ -61,7 +61,7 @@ def square_rows(x: torch.Tensor, num_warps: int) -> torch.Tensor:
 
 
 def square_flat(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
-    """The square, a program a block of ``block_size`` elements."""
+    """The square, one program for each block of ``block_size`` elements."""
     check_dtype(x)
     x = x.contiguous()
     out = torch.empty_like(x)

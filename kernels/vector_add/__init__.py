@@ -42,7 +42,7 @@ def work(problem: Vectors) -> Work:
 
 
 def tolerance(problem: Vectors) -> Tolerance:
-    """How far a sum may be from the reference.
+    """Return how far a sum may be from the reference.
 
     A sum is rounded once, by half an eps at most. A whole eps lets Triton's interpreter pass, which cuts
     float32 to bfloat16 without rounding. The smallest normal number is for those who flush subnormals to
@@ -52,7 +52,7 @@ def tolerance(problem: Vectors) -> Tolerance:
 
 
 def interpreted(problem: Vectors) -> Vectors:
-    """The problem for an interpreter, which is slow."""
+    """Return a small problem for a slow interpreter."""
     return dataclasses.replace(problem, elements=min(problem.elements, MOST_INTERPRETED))
 
 

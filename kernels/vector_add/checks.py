@@ -1,4 +1,4 @@
-"""Which inputs the providers written here take."""
+"""Checks of the inputs of this repository's providers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from kernel_pipeline.tensors import check_dtype
 
 
 def check_vectors(x: torch.Tensor, y: torch.Tensor) -> None:
-    """Raises ValueError for what are no two vectors of one shape, dtype and device, and for a dtype that
-    would not be served in full."""
+    """Raises ValueError unless the inputs are two vectors of one shape, dtype and device, and for an
+    unsupported dtype."""
     if x.dim() != 1 or x.shape != y.shape:
         raise ValueError(
             f"vector_add needs two vectors of one length, got shapes {tuple(x.shape)} and {tuple(y.shape)}"

@@ -14,15 +14,15 @@ from .checks import check_vectors
 
 @cuda.jit  # type: ignore[untyped-decorator]
 def _add(out: Any, x: Any, y: Any) -> None:
-    """A thread adds one element; those of the last block that are past the end do nothing."""
+    """A thread adds one element; threads past the end do nothing."""
     i = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
     if i < out.size:
         out[i] = float32(x[i]) + float32(y[i])
 
 
 def add(x: torch.Tensor, y: torch.Tensor, threads: int) -> torch.Tensor:
-    """The sum, in blocks of so many threads. Raises ValueError for inputs that are no two vectors of one
-    length and of a dtype that Numba takes."""
+    """The sum, in blocks of so many threads. Raises ValueError unless the inputs are two vectors of one
+    length and of a dtype that Numba supports."""
     check_vectors(x, y)
     check_numba(x)
     x, y = x.contiguous(), y.contiguous()

@@ -25,8 +25,8 @@ def _add(out: tl.tensor, x: tl.tensor, y: tl.tensor, elements: tl.int64, BLOCK_S
 
 
 def add(x: torch.Tensor, y: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
-    """The sum, a program a block of ``block_size`` elements. Raises ValueError for inputs that are no two
-    vectors of one length and dtype."""
+    """The sum, one program for each block of ``block_size`` elements. Raises ValueError unless the inputs
+    are two vectors of one length and dtype."""
     check_vectors(x, y)
     x, y = x.contiguous(), y.contiguous()
     out = torch.empty_like(x)
