@@ -1,13 +1,12 @@
-"""Say which configuration of a kernel is the best at a problem on a GPU, on which row that rests, and how it
-is called from Python.
+"""Print the best configuration of a kernel at a problem on a GPU, the row behind it, and its call in Python.
 
     python -m pipeline.best kernel=softmax columns=16384 dtype=bfloat16 gpu=nvidia-h100-80gb-hbm3
     python -m pipeline.best kernel=matmul size=4096
     python -m pipeline.best kernel=softmax gpu=nvidia-h200
 
-It reads the ledgers and the finals and measures nothing. Where several measured problems fit, there is a line
-for each. At a problem that nobody measured it says which configuration `kernel_pipeline.ops` calls, by which
-rule, and its times at the nearest problem. docs/comparing.md says how to read it.
+It reads the ledgers and the finals and measures nothing. If several measured problems fit, each has a line.
+At a problem that was not measured it prints the configuration that `kernel_pipeline.ops` calls, the rule
+behind that, and its times at the nearest problem. docs/comparing.md explains the output.
 """
 
 from __future__ import annotations
@@ -15,10 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich import box
-from rich.table import Table
-
-from kernel_pipeline.contract import shown
 from kernel_pipeline.errors import UserError, unknown
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.environment import Environment
@@ -32,9 +27,10 @@ from pipeline.points import notation, plan
 from pipeline.points.catalog import Entry
 from pipeline.points.problems import SIZE, values_of
 from pipeline.reporting import python_call
-from pipeline.reporting.best_choice import NEAR, BestChoice, KernelOnMachine, TimedConfiguration
+from pipeline.reporting.best_choice import NEAR, BestChoice, KernelOnMachine, TimedConfiguration, text
 from pipeline.reporting.headlines import headline_of
-from pipeline.reporting.numbers import RATES, number, percent, print_wide
+from pipeline.reporting.numbers import RATES, microseconds, number, percent
+from pipeline.reporting.tables import TextTable
 from pipeline.store import results
 
 MOST = 10
@@ -46,7 +42,7 @@ COMMIT = 7
 
 
 def run(config: BestConfig) -> None:
-    """Print what is best. Raises UserError for what is not there, with what there is instead."""
+    """Print the best. Raises UserError for unknown dimensions, problems and machines, with the known ones."""
     entry = config.entry
     dimensions = [SIZE, *entry.loaded.kernel.dimensions()]
     if others := [name for name in config.pin if name not in dimensions]:
@@ -65,10 +61,10 @@ def run(config: BestConfig) -> None:
     if len(answers) == 1:
         tell(found, answers[0])
     else:
-        print_wide(console, table(found, answers))
+        table(found, answers).print(console)
         if not all(one.is_measured for one in answers):
-            say("In brackets: what was measured of the same configuration at the nearest problem.")
-        say("Name one problem by its dimensions for the row, what is near, and the call in Python.")
+            say("In brackets: times of the same configuration at the nearest measured problem.")
+        say("Name one problem by its dimensions to see the row, near configurations, and the call in Python.")
     for sentence in dict.fromkeys(found.heard):
         warn(sentence)
 
@@ -90,7 +86,7 @@ def machines(entry: Entry, folder: Path) -> dict[str, Path]:
 
 
 def chosen_gpu(entry: Entry, config: BestConfig, there: Sequence[str]) -> str:
-    """The machine that is meant. Raises UserError, with those that have rows."""
+    """The machine whose results are read. Raises UserError with the machines that have rows."""
     if config.gpu is not None:
         if config.gpu not in there:
             raise unknown("gpu", config.gpu, there)
@@ -106,13 +102,13 @@ def chosen_gpu(entry: Entry, config: BestConfig, there: Sequence[str]) -> str:
 
 
 def tell(found: KernelOnMachine, best: BestChoice) -> None:
-    """Print all that is known of the best at one problem."""
+    """Print everything on the best configuration at one problem."""
     say(f"{found.entry.name} {text(values_of(best.problem))} on {found.gpu}")
     lines = {"best": notation.label(best.point)}
     if not best.is_measured:
         lines["chosen by"] = found.why(best)
     if best.measured is None:
-        lines["time"] = "not measured: nobody timed this at a problem of these words"
+        lines["time"] = "not measured at any problem of these words"
     else:
         lines |= of_measured(found, best, best.measured)
     if best.is_measured and not best.is_chosen and python_call.has_function(found.entry):
@@ -135,7 +131,7 @@ def tell(found: KernelOnMachine, best: BestChoice) -> None:
 
 
 def of_measured(found: KernelOnMachine, best: BestChoice, one: TimedConfiguration) -> dict[str, str]:
-    """The lines on what was measured, at the problem or at the nearest one."""
+    """The lines on the measurement at the problem or at the nearest one."""
     row = one.row
     origin = row.origin if one.final is None else one.final.origin
     rate = found.rate(one)
@@ -160,8 +156,8 @@ def of_measured(found: KernelOnMachine, best: BestChoice, one: TimedConfiguratio
             f"there {best.fastest.label}: {time(best.fastest)}, "
             f"which this takes {number(one.over(best.fastest))} times"
         )
-    if one.distrusted is not None:
-        lines["not trusted"] = one.distrusted
+    if one.doubt:
+        lines["not trusted"] = one.doubt
     if old := found.old(row):
         lines["old"] = "; ".join(old)
     return lines
@@ -176,7 +172,7 @@ def where(best: BestChoice, one: TimedConfiguration) -> str:
 
 
 def time(one: TimedConfiguration) -> str:
-    """A time, or what it is at most."""
+    """A time; that of an upper bound with ``at most``."""
     return f"{'at most ' if one.is_bound else ''}{number(one.us)} us"
 
 
@@ -189,45 +185,33 @@ def by(one: TimedConfiguration) -> str:
 
 
 def nearby(best: BestChoice) -> str:
-    """The configurations that take hardly longer."""
+    """The configurations within ``NEAR``."""
     named = [f"{label} {100 * (ratio - 1):+.1f} %" for label, ratio in best.near[:MOST]]
     if (more := len(best.near) - MOST) > 0:
         named.append(f"and {more} more")
     return ", ".join(named) or "nothing else"
 
 
-def text(problem: Values) -> str:
-    """A problem by its dimensions."""
-    return " ".join(f"{name}={shown(value)}" for name, value in problem.items())
-
-
-def table(found: KernelOnMachine, answers: Sequence[BestChoice]) -> Table:
-    """A line a problem; what is of another problem, since nobody measured this one, is in brackets."""
-    made = Table(title=f"{found.entry.name} on {found.gpu}", title_justify="left", box=box.SIMPLE_HEAD)
-    for name in ("problem", "dtype", "best", "us", "of ceiling", f"others {WITHIN}", "by"):
-        is_word = name in ("problem", "dtype", "best", "by")
-        made.add_column(name, justify="left" if is_word else "right", overflow="fold")
-    old = OldRows()
-    for one in answers:
+def table(found: KernelOnMachine, answers: Sequence[BestChoice]) -> TextTable:
+    """A line for each problem. Times at another problem, as this one was not measured, are in brackets."""
+    rows, old = [], OldRows()
+    for best in answers:
+        one, how = best.measured, best.chosen.how
         cells = ["", "", ""]
-        by_what = one.chosen.how
-        if one.measured is not None:
-            if reasons := found.old(one.measured.row):
+        if one is not None:
+            if reasons := found.old(one.row):
                 old.add(reasons)
-            sign = "<= " if one.measured.is_bound else ""
-            mark = "!" if one.measured.distrusted and not one.measured.is_bound else ""
-            share = percent(found.rate(one.measured).ceiling_fraction)
-            cells = [f"{sign}{number(one.measured.us)}{mark}", share, str(len(one.near))]
-            by_what = by(one.measured).partition(" (")[0] if one.is_measured else by_what
-        if not one.is_measured:
+            us = microseconds(one.us, one.is_bound) + "!" * (bool(one.doubt) and not one.is_bound)
+            cells = [us, percent(found.rate(one).ceiling_fraction), str(len(best.near))]
+            how = by(one).partition(" (")[0] if best.is_measured else how
+        if not best.is_measured:
             cells = [f"({cell})" if cell else "" for cell in cells]
-        made.add_row(
-            notation.extent(one.point), notation.words(one.point), notation.label(one.point), *cells, by_what
-        )
-    if old.count:
-        made.caption = f"{old.said()}."
-        made.caption_justify = "left"
-    return made
+        point = best.point
+        names = notation.extent(point), notation.words(point), notation.label(point)
+        rows.append([*names, *cells, how])
+    columns = ("problem", "dtype", "best", "us", "of ceiling", f"others {WITHIN}", "by")
+    notes = [f"{old.said()}."] if old.count else []
+    return TextTable(f"{found.entry.name} on {found.gpu}", columns, rows, numbers=columns[3:6], notes=notes)
 
 
 if __name__ == "__main__":

@@ -25,14 +25,16 @@ from time import monotonic
 from kernel_pipeline import loading
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.files import write_atomically
+from kernel_pipeline.records.measurement import Launch
 from pipeline import ROOT
 from pipeline.command.options import CompareConfig
 from pipeline.command.run import console, run_stage, say, warn
 from pipeline.execution.session import Session
 from pipeline.machine import device
 from pipeline.machine.lock import DeviceLock
+from pipeline.points import notation
 from pipeline.points.asked import asked
-from pipeline.reporting import compared, comparison, machines
+from pipeline.reporting import comparison, gpus
 from pipeline.reporting.comparison import Compared
 from pipeline.reporting.terminal import Progress
 from pipeline.store import commit, comparisons, results, runs, turns
@@ -42,7 +44,7 @@ from pipeline.toolchain.extension import WITHOUT_GPU
 from pipeline.verdicts import code, opponents, rounds
 from pipeline.verdicts.intervals import Rule
 from pipeline.verdicts.opponents import TREE, Named, Pair
-from pipeline.verdicts.rounds import Candidate, Match, RoundLimits, Rounds
+from pipeline.verdicts.rounds import Candidate, Match, RoundLimits, Rounds, medians
 from pipeline.verdicts.sides import Answer, Question
 
 
@@ -50,7 +52,7 @@ def run(config: CompareConfig) -> None:
     """Compare, and print what came of it."""
     if config.most_rounds < config.rounds:
         raise UserError("most_rounds: write no fewer than rounds.")
-    both = machines.found(config.a, config.b, (config.output, ROOT / "results"), warn)
+    both = gpus.found(config.a, config.b, (config.output, ROOT / "results"), warn)
     if both is not None:
         show(config, both)
         return
@@ -73,7 +75,7 @@ def run(config: CompareConfig) -> None:
         sys.exit(1)
 
 
-def show(config: CompareConfig, both: machines.Machines) -> None:
+def show(config: CompareConfig, both: gpus.Machines) -> None:
     """Print two machines' results side by side, of the kernel or of all that both have. Raises UserError
     where there is nothing of what was asked for."""
     as_markdown = config.format == "markdown"
@@ -199,7 +201,7 @@ class Compare:
 
     def rows(self) -> list[Compared]:
         """What is known of each match that has rounds."""
-        return [] if self.measured_rounds is None else compared.compared(self.measured_rounds)
+        return [] if self.measured_rounds is None else compared(self.measured_rounds)
 
     def show(self) -> None:
         """Print the table, what failed, what is known in all, and where it lies."""
@@ -259,6 +261,46 @@ class Compare:
 
     def _noise(self, measured_rounds: Rounds) -> rounds.Noise:
         return rounds.noise(measured_rounds, self.entry, self.session.ceilings)
+
+
+def compared(measured_rounds: Rounds) -> list[Compared]:
+    """A row for each match that has rounds."""
+    estimates, verdicts = measured_rounds.estimates(), measured_rounds.verdicts()
+    found = []
+    for match in measured_rounds.matches:
+        a, b = match.candidates
+        if middle := medians(measured_rounds.times(match)):
+            last = [[turn.outcome.launch for turn in measured_rounds.timings_of(one)][-1:] for one in (a, b)]
+            found.append(
+                Compared(
+                    problem=f"{notation.extent(a.point)} {notation.words(a.point)}".strip(),
+                    a=notation.label(a.point),
+                    b=notation.label(b.point),
+                    a_us=middle[a],
+                    b_us=middle[b],
+                    estimate=estimates[match, b],
+                    verdict=verdicts[match, b],
+                    changed=_changed(*(launches[0] or () if launches else () for launches in last)),
+                )
+            )
+    return found
+
+
+def _changed(before: Sequence[Launch], after: Sequence[Launch]) -> str:
+    """The fields of launches that differ: ``block 128 -> 256``."""
+    if len(before) != len(after):
+        return ""
+    changes = [
+        f"{name} {_word(getattr(one, name))} -> {_word(getattr(other, name))}"
+        for one, other in zip(before, after, strict=True)
+        for name in Launch.__struct_fields__
+        if getattr(one, name) != getattr(other, name)
+    ]
+    return ", ".join(dict.fromkeys(changes))
+
+
+def _word(value: object) -> str:
+    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def publish(config: CompareConfig) -> None:

@@ -1,21 +1,21 @@
-"""Fill the figures of the documentation from the results, so that no page holds one that was typed by hand.
+"""Fill the tables of figures in the documentation from the results: none is typed by hand.
 
     python -m pipeline.docs
     python -m pipeline.docs check=true
     python -m pipeline.docs docs=README.md
 
-A page marks where a table goes by ``<!-- figures: NAME kernel=KERNEL workload=WORKLOAD -->`` and
-``<!-- end -->``; what stands between them is written by this command. NAME is one of
+This command writes the table between ``<!-- figures: NAME kernel=KERNEL workload=WORKLOAD -->`` and
+``<!-- end -->``. NAME is one of
 
     providers   every provider's fastest configuration at each problem, in microseconds: by finals where a
                 problem had any, else by the sweeps; and the least time at the machine's ceilings
     finals      the newest finals: the fastest of ours, and how many times as long the baseline, torch.compile
-                and the best of all that were not written here take. Without a kernel and a workload those of
-                all kernels, with ``problems=largest`` each kernel's largest problem, and those lost by most
+                and the best provider that was not written here take. Without a kernel and a workload those of
+                all kernels, with ``problems=largest`` each kernel's largest problem and the worst losses
     gpus        all kernels on each pair of GPUs, by what bounds their problems
 
-``columns=[256,4096]`` leaves a workload the problems with these values, and ``provider=[torch,cuda]`` the
-table of providers these. ``workload=[quick,decode]`` takes the problems of several. No CPU is in any table.
+``columns=[256,4096]`` selects problems of a workload, ``provider=[torch,cuda]`` columns of the table of
+providers. ``workload=[quick,decode]`` takes the problems of several workloads. No table has a CPU.
 """
 
 from __future__ import annotations
@@ -37,11 +37,13 @@ from pipeline.command.options import DocsConfig
 from pipeline.command.run import run_stage, say
 from pipeline.points import catalog, notation, problems
 from pipeline.points.catalog import Entry
-from pipeline.reporting import gpus, headlines, losses, ranking
-from pipeline.reporting.best import distrust_notes
+from pipeline.reporting import gpus, losses
+from pipeline.reporting.cells import distrust_notes, time_cell
 from pipeline.reporting.field import HeadToHead, head_to_heads_of_finals, others_of
-from pipeline.reporting.loading import LoadedResults, load, providers
-from pipeline.reporting.numbers import microseconds, number, percent
+from pipeline.reporting.frames import best_configurations
+from pipeline.reporting.headlines import doubt
+from pipeline.reporting.loading import LoadedResults, load
+from pipeline.reporting.numbers import number, percent
 from pipeline.reporting.others import Environments, OtherTimes
 from pipeline.reporting.tables import TextTable
 
@@ -58,12 +60,12 @@ FINAL = " §"
 """Marks a problem whose providers were measured side by side."""
 
 COMMIT = 7
-"""Rounded of a commit that a page shows."""
+"""Digits of a commit that a page shows."""
 
 
 def run(config: DocsConfig) -> None:
-    """Fill every page's blocks, or say which page is not as it would be. Raises UserError for a block that
-    can't be filled, and with ``check`` for a page that is stale."""
+    """Fill every page's blocks. Raises UserError for a block that can't be filled, and with ``check`` for a
+    stale page."""
     for place in config.docs:
         if not place.exists():
             raise UserError(f"docs={place} is neither a page nor a folder with pages.")
@@ -107,7 +109,7 @@ def filled(text: str, page: Path, figures: Figures) -> str:
 
 @dataclass(frozen=True)
 class Request:
-    """What a block asks for: the problems of workloads, in their order, by extent and words."""
+    """The options of a block: the problems of workloads, in their order, by extent and words."""
 
     entry: Entry
     problems: Mapping[tuple[str, str], Any]
@@ -121,18 +123,17 @@ class Request:
             raise UserError("write NAME kernel=KERNEL workload=WORKLOAD, and options as NAME=[VALUE,VALUE].")
         entry = catalog.find(options.pop("kernel"))
         workloads = _list(options.pop("workload"))
-        for workload in workloads:
-            if workload not in entry.config.workloads:
-                raise unknown(f"workload of {entry.name}", workload, entry.config.workloads)
         known = [one.name for one in entry.loaded.kernel.providers]
         chosen = _list(options.pop("provider")) if "provider" in options else tuple(known)
-        for name in chosen:
-            if name not in known:
-                raise unknown(f"provider of {entry.name}", name, sorted(known))
         dimensions = entry.loaded.kernel.dimensions()
-        for name in options:
-            if name not in dimensions:
-                raise unknown(f"dimension of {entry.name}", name, dimensions)
+        for what, names, every in (
+            ("workload", workloads, entry.config.workloads),
+            ("provider", chosen, known),
+            ("dimension", options, dimensions),
+        ):
+            for name in names:
+                if name not in every:
+                    raise unknown(f"{what} of {entry.name}", name, every)
         wanted = {name: _list(values) for name, values in options.items()}
         found = {}
         for workload in workloads:
@@ -187,21 +188,9 @@ class Figures:
                 chosen = [*most, *worst[: max(0, MOST_LINES - len(most))]]
                 shown, left = [one for one in shown if one in chosen], len(most) + len(worst) - len(chosen)
             if shown:
-                table = TextTable(
-                    title="",
-                    columns=(
-                        *("kernel", "problem", "dtype", "fastest of ours", "us", "of ceiling"),
-                        *("baseline's time over ours", "torch.compile's", "best peer's"),
-                    ),
-                    rows=[_finals_cells(one) for one in shown],
-                    numbers=(
-                        "us",
-                        "of ceiling",
-                        "baseline's time over ours",
-                        "torch.compile's",
-                        "best peer's",
-                    ),
-                )
+                numbers = ("us", "of ceiling", "baseline's time over ours", "torch.compile's", "best peer's")
+                columns = ("kernel", "problem", "dtype", "fastest of ours", *numbers)
+                table = TextTable("", columns, [_finals_cells(one) for one in shown], numbers)
                 at = _commits(one.origin.commit for one in shown if one.origin is not None)
                 caption = f"*{self._name(gpu)}, finals of commit {at}.*"
                 if left:
@@ -221,26 +210,25 @@ class Figures:
             yield f"*{gpus.NOTHING_IN_COMMON}*"
 
     def providers(self, request: Request) -> Iterator[str]:
-        """Every provider's fastest time at each problem, and the least time there."""
+        """Every provider's fastest time at each problem, and the least time at the machine's ceilings."""
+        kernel = request.entry.loaded.kernel
+        x = "problem" if any("=" in extent for extent, _ in request.problems) else " = ".join(kernel.size)
         for gpu in self._gpus:
-            by_sweep, by_finals = (self._times(rows, request, gpu) for rows in self._best)
-            times = {place: by_finals.get(place) or by_sweep.get(place, {}) for place in request.problems}
+            by_sweep, by_finals = (_times(rows, request, gpu) for rows in self._best)
+            every = ((place, by_finals.get(place) or by_sweep.get(place)) for place in request.problems)
+            times = {place: some for place, some in every if some}
             there = {name for some in times.values() for name in some}
-            names = [one.name for one in request.entry.loaded.kernel.providers if one.name in there]
+            names = [one.name for one in kernel.providers if one.name in there]
             if not names:
                 continue
             ceilings = self.loaded.results.ceilings.get(gpu)
             rows = []
             for (extent, words), some in times.items():
-                if some:
-                    least = min(row["median_us"] for row in some.values())
-                    floor = _floor_us(request.entry, request.problems[extent, words], ceilings)
-                    cells = [_time(some.get(name), least) for name in names]
-                    rows.append(
-                        [extent + FINAL * ((extent, words) in by_finals), words, number(floor), *cells]
-                    )
-            named = any("=" in extent for extent, _ in request.problems)
-            x = "problem" if named else " = ".join(request.entry.loaded.kernel.size)
+                least = min(row["median_us"] for row in some.values())
+                floor = _floor_us(request.entry, request.problems[extent, words], ceilings)
+                mark = FINAL * ((extent, words) in by_finals)
+                cells = [_time(some.get(name), least) for name in names]
+                rows.append([extent + mark, words, number(floor), *cells])
             columns = [x, "dtype", "floor", *(f"`{name}`" for name in names)]
             table = TextTable("", columns, rows, numbers=columns[2:]).markdown(has_code=True)
             how = "By sweeps"
@@ -248,28 +236,23 @@ class Figures:
                 how = f"By finals at the {len(by_finals)} of {len(rows)} problems with{FINAL}, else by sweeps"
             at = _commits(row["commit"] for some in times.values() for row in some.values())
             how = f"*{self._name(gpu)}, us. {how}, not side by side. Commit {at}. The fastest is bold.*"
-            yield "\n\n".join([how, table, *_notes(times)])
-
-    def _times(self, best: pd.DataFrame, request: Request, gpu: str) -> dict[tuple[str, str], dict[str, Any]]:
-        """By problem and provider the row of the fastest time on a machine."""
-        rows = best[best["kernel"].eq(request.entry.name) & best["gpu"].eq(gpu)]
-        rows = rows[rows["provider"].isin(request.providers)]
-        found: dict[tuple[str, str], dict[str, Any]] = {}
-        for row in rows.to_dict("records"):
-            if (row["extent"], row["words"]) in request.problems:
-                found.setdefault((row["extent"], row["words"]), {})[row["provider"]] = row
-        return found
+            notes = distrust_notes(
+                (doubt(row), f"{' '.join(filter(None, place))}, `{name}`")
+                for place, some in times.items()
+                for name, row in some.items()
+            )
+            yield "\n\n".join([how, table, *notes])
 
     @cached_property
     def loaded(self) -> LoadedResults:
-        """What GPUs gave."""
+        """The results of GPUs."""
         if not self.folder.is_dir():
             raise UserError(f"input={self.folder} is not a folder with results.")
         return load(self.folder, say, local=False)
 
     @property
     def _gpus(self) -> list[str]:
-        """The machines that a page shows: a CPU is no model of one."""
+        """The GPUs that a page shows: a CPU's name is no model of a machine."""
         every = {*self.loaded.rows["gpu"], *(row.origin.gpu for row in self.loaded.finals)}
         return sorted(slug for slug in every if not slug.startswith("cpu-"))
 
@@ -277,15 +260,15 @@ class Figures:
     def _best(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """The fastest of each provider at each problem, by the sweeps and by the newest finals."""
         return (
-            ranking.best_configurations(self.loaded.rows),
-            ranking.best_configurations(self.loaded.final_rows),
+            best_configurations(self.loaded.rows),
+            best_configurations(self.loaded.final_rows),
         )
 
     @cached_property
     def _met(self) -> list[HeadToHead]:
         """Ours beside all others, by finals."""
         held = {row.point.kernel for row in self.loaded.every_final}
-        others = {name: others_of(name, some) for name, some in providers(self.loaded, sorted(held)).items()}
+        others = {name: others_of(name, some) for name, some in self.loaded.providers(sorted(held)).items()}
         environments = Environments(self.loaded.runs, self.loaded.results.environments)
         swept = self.loaded.rows[self.loaded.rows["kernel"].isin(held)]
         times = OtherTimes(swept, self.loaded.every_final, others, environments)
@@ -304,17 +287,18 @@ def _time(row: Mapping[str, Any] | None, least: float) -> str:
     """A time with its mark; the least is bold."""
     if row is None:
         return ""
-    text = microseconds(row["median_us"], headlines.is_bound(row)) + "!" * headlines.is_distrusted(row)
+    text = time_cell(row)
     return f"**{text}**" if row["median_us"] == least else text
 
 
-def _notes(times: Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]]) -> list[str]:
-    """The meaning of the marks, by reason."""
-    return distrust_notes(
-        (headlines.doubt(row), f"{' '.join(filter(None, place))}, `{name}`")
-        for place, some in times.items()
-        for name, row in some.items()
-    )
+def _times(best: pd.DataFrame, request: Request, gpu: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """By problem and provider the row of the fastest time on a machine."""
+    rows = best[best["kernel"].eq(request.entry.name) & best["gpu"].eq(gpu)]
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in rows[rows["provider"].isin(request.providers)].to_dict("records"):
+        if (row["extent"], row["words"]) in request.problems:
+            found.setdefault((row["extent"], row["words"]), {})[row["provider"]] = row
+    return found
 
 
 def _floor_us(entry: Entry, problem: Any, ceilings: Ceilings | None) -> float | None:
@@ -328,7 +312,7 @@ def _floor_us(entry: Entry, problem: Any, ceilings: Ceilings | None) -> float | 
 
 
 def _largest(some: Sequence[HeadToHead]) -> list[HeadToHead]:
-    """The problem of the most operations of each kernel."""
+    """Each kernel's problem with the most operations."""
     found: dict[str, tuple[int, HeadToHead]] = {}
     for one in some:
         kernel = catalog.find(one.kernel).loaded.kernel
@@ -339,7 +323,7 @@ def _largest(some: Sequence[HeadToHead]) -> list[HeadToHead]:
 
 
 def _finals_cells(versus: HeadToHead) -> list[str]:
-    """A problem's finals: the fastest of ours, and the others' times over its."""
+    """A problem's finals: the fastest of ours, and the ratios of the others."""
     kernel = catalog.find(versus.kernel).loaded.kernel
 
     def ratio(names: Iterable[str]) -> tuple[str, str]:

@@ -4,10 +4,9 @@
     python -m pipeline.report device=cpu
     python -m pipeline.report input=outputs output=outputs/reports
 
-Reads all that lies under ``input`` and writes pages, plots, metrics and data
-to ``output``. The same results give the same bytes, on any machine and on any day. What a CPU gave stays on
-its host: there the report of the repository's own results is of all GPUs and this CPU, and goes to
-``local/``.
+Reads all results under ``input`` and writes pages, plots, metrics and data to ``output``. The same results
+give the same bytes, on any machine and on any day. A CPU's results stay on its host: there the report of the
+repository's own results covers all GPUs and this CPU, and goes to ``local/``.
 """
 
 from __future__ import annotations
@@ -22,12 +21,11 @@ from pipeline.command.options import ReportConfig
 from pipeline.command.run import console, run_stage, say
 from pipeline.machine import device
 from pipeline.reporting import overview, report_page, summary
-from pipeline.reporting.best import COLUMNS
 from pipeline.reporting.content import Content, compose
-from pipeline.reporting.data_files import PLOT_COLUMNS, as_csv, best_rows, file_columns
-from pipeline.reporting.document import plot
+from pipeline.reporting.data_files import PLOT_COLUMNS, as_csv, best_csv, file_columns
+from pipeline.reporting.document import overview_svg, plot
 from pipeline.reporting.loading import load
-from pipeline.reporting.overview_plot import overview_plot
+from pipeline.reporting.overview import STYLES, overview_plot
 from pipeline.store import comparisons
 from pipeline.store.evidence import load as load_evidence
 from pipeline.store.results import asked_for, folder_for, folders_of, inside, machines_first_gpus
@@ -68,14 +66,12 @@ def run(config: ReportConfig) -> None:
 
 def files(content: Content) -> dict[str, str]:
     """Every file of the report by its path."""
-    baselines = {kernel: about.baseline for kernel, about in content.about.items()}
-    drawn = overview_plot(content.side_by_side, content.machines)
-    page, styles = report_page.page(content, drawn), report_page.page_styles(content)
+    page, styles = report_page.page(content), report_page.page_styles(content)
     found = {
         "report.md": page.markdown(),
         "report.html": page.html(styles),
         "metrics.json": json.dumps(overview.metrics(content.summaries, content.rows), indent=2) + "\n",
-        "best.csv": as_csv(best_rows(content.best, baselines), COLUMNS),
+        "best.csv": best_csv(content.best, content.baselines),
     }
     found |= {f"metrics/{gpu}.json": text for gpu, text in overview.headlines(content.summaries).items()}
     for one, charts in (pair for some in content.plots.values() for pair in some):
@@ -83,11 +79,14 @@ def files(content: Content) -> dict[str, str]:
         rows = rows.assign(workload=one.workload, words=rows["panel"], x_dimension=one.x_label)
         found[f"plots/{one.name}.svg"] = plot(one.name, charts, styles)
         found[f"data/{one.name}.csv"] = as_csv(rows, PLOT_COLUMNS)
-    return found | ({"overview.svg": drawn} if drawn else {})
+    if view := overview_plot(content.side_by_side, content.machines):
+        found["overview.svg"] = overview_svg(view, {one.name: (one.light, one.dark) for one in STYLES})
+    return found
 
 
 def write(content: Content, folder: Path) -> None:
-    """Write every file of the report, and remove those of a former one that the results no longer have."""
+    """Write every file of the report, and remove the files of a former report that are no longer part of
+    it."""
     found = files(content)
     for place in (folder, *(folder / name for name in FOLDERS)):
         if not inside(folder, place):
@@ -96,17 +95,14 @@ def write(content: Content, folder: Path) -> None:
             )
     for name, text in found.items():
         write_atomically(folder / name, text.encode())
-    before = [
-        *folder.glob("overview.svg"),
-        *(path for name in FOLDERS for path in (folder / name).glob("*.*")),
-    ]
-    for path in sorted(before):
+    before = [path for name in FOLDERS for path in sorted((folder / name).glob("*.*"))]
+    for path in [*folder.glob("overview.svg"), *before]:
         if str(path.relative_to(folder)) not in found and is_ours(path):
             path.unlink()
 
 
 def is_ours(path: Path) -> bool:
-    """Whether this stage wrote the file: no other may be removed."""
+    """Whether this stage wrote the file: it removes no other."""
     text = path.read_text(errors="replace")
     if path.parent.name == "metrics":
         return path.suffix == ".json" and overview.is_headline(text)

@@ -38,7 +38,6 @@ from pipeline.machine.environment import fingerprint
 from pipeline.machine.lock import DeviceLock
 from pipeline.points import notation
 from pipeline.points.plan import Target
-from pipeline.reporting.numbers import print_wide
 from pipeline.reporting.sweep_output import Found, failures_of_own, in_words
 from pipeline.store import results, runs
 from pipeline.sweeping.kernel_sweep import KernelSweep, planned
@@ -104,7 +103,7 @@ def replay(configs: Sequence[SweepConfig]) -> None:
                 rows = results.own_rows(path, warn)
                 if found := replays.grids(config.entry, rows, config.pin, config.provider):
                     title = f"{name} on {path.stem}"
-                    print_wide(console, replays.searched(found, sampler, config.ahead, title))
+                    replays.searched(found, sampler, config.ahead, title).print(console)
                     is_shown = True
     if not is_shown:
         raise UserError(

@@ -40,7 +40,6 @@ from pipeline.machine.environment import fingerprint
 from pipeline.points import catalog, problems
 from pipeline.points.catalog import Entry
 from pipeline.reporting import replays
-from pipeline.reporting.numbers import print_wide
 from pipeline.reporting.summary import tuned_table
 from pipeline.store import finals, provenance, results
 from pipeline.verdicts import tuning
@@ -109,7 +108,7 @@ def replay(config: TuneConfig) -> None:
             some = tuning.measured(entry, results.own_rows(ledger, warn), None)
             if some:
                 times = tuning.times_of(entry, some, _recorded(config.output, ledger.stem).l2_bytes or 0)
-                print_wide(console, replays.regretted(entry, times, f"{name} on {ledger.stem}: regret"))
+                replays.regretted(entry, times, f"{name} on {ledger.stem}: regret").print(console)
                 is_shown = True
     if not is_shown:
         raise UserError(f"{config.output} has no ledger; measure one, or name its folder by output=.")

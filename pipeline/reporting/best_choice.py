@@ -1,9 +1,9 @@
-"""The best configuration of a kernel at a problem on one machine: by what was measured there, and at a
-problem that nobody measured what ``kernel_pipeline.ops`` chooses, by its own code.
+"""The best configuration of a kernel at a problem on one machine: the fastest measured one, and at a problem
+that was not measured the choice of ``kernel_pipeline.ops``, by its own code.
 
-The finalists of a provider count by their rounds; where it was in no finals, its rows of the sweeps count.
-A time that is not to be trusted counts where there is no other. One of a GPU that was held back is an upper
-bound, and may be the best.
+A provider's finalists count by their rounds; a provider without finals counts by its rows of the sweeps. A
+time that is not to be trusted counts only where there is no other. A throttled time is an upper bound and may
+be the best.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from pipeline.execution.identity import Identity
 from pipeline.points import notation, problems
 from pipeline.points.catalog import Entry
 from pipeline.points.plan import Pins
-from pipeline.reporting.headlines import comparable
+from pipeline.reporting.headlines import comparable, doubt_of, is_upper_bound
 from pipeline.reporting.numbers import percent
 from pipeline.store import finals, provenance, results
 from pipeline.store.finals import Final
 
 NEAR = 0.02
-"""Configurations whose time is within this share of the best one's are named beside it."""
+"""Configurations within this share of the best time are named beside it."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class TimedConfiguration:
 
     @property
     def label(self) -> str:
-        """As ``cuda 4096x8w``."""
+        """``cuda 4096x8w``."""
         return notation.label(self.row.point)
 
     @property
@@ -63,25 +63,21 @@ class TimedConfiguration:
 
     @property
     def us(self) -> float:
-        """Its time by finals where it was in some, else in the ledger."""
+        """Its time by its finals, else in the ledger."""
         return self.swept_us if self.final is None else self.final.median_us
 
     @property
     def is_bound(self) -> bool:
-        """Whether the time is an upper bound, as the GPU was held back."""
-        state = self.row.outcome.state
-        return self.final is None and state is not None and not state.valid and state.throttle is not None
+        """Whether the time is an upper bound: the GPU was throttled."""
+        return self.final is None and is_upper_bound(self.row)
 
     @property
-    def distrusted(self) -> str | None:
-        """Why the time is not to be trusted; None where it is."""
-        state = self.row.outcome.state
-        if self.final is not None or state is None or state.valid:
-            return None
-        return state.invalid_reason or "no reason was recorded"
+    def doubt(self) -> str:
+        """Why the time is not to be trusted; empty where it is."""
+        return doubt_of(self.row) if self.final is None else ""
 
     def over(self, other: TimedConfiguration) -> float:
-        """Its time over another's: by finals where both were in some, else by the sweeps."""
+        """Its time over another's: by finals where both had them, else by the sweeps."""
         if self.final is not None and other.final is not None:
             return self.final.median_us / other.final.median_us
         return self.swept_us / other.swept_us
@@ -94,17 +90,17 @@ class BestChoice:
     point:
         The configuration there.
     measured:
-        The time that it rests on; for a problem that nobody measured, the same configuration's at the nearest
-        problem where it was timed, None where there is none.
+        Its measurement; for a problem that was not measured, the same configuration's at the nearest problem
+        where it was timed, None where there is none.
     fastest:
         The fastest configuration at the problem of ``measured``.
     near:
-        The labels of configurations within ``NEAR`` of it, with how many times as long they take.
+        The labels of configurations within ``NEAR`` of it, with their times over its time.
     chosen:
         The provider and configuration that ``kernel_pipeline.ops`` calls at the problem.
     doublings, across:
-        How far the problem is from the one of ``measured``, and whether that is on the other side of the L2
-        cache.
+        The distance of the problem from that of ``measured``, and whether the two are on different sides of
+        the L2 cache.
     """
 
     problem: Any
@@ -129,9 +125,8 @@ class BestChoice:
 
 
 class KernelOnMachine:
-    """What a folder of results has of one kernel on one machine: on one of this ``environment``, a GPU of
-    which a provider may ask ``limits``. ``heard`` are sentences on what can't be read, and on providers that
-    can't be called."""
+    """A folder's results of one kernel on one machine. ``limits`` are those of its GPU, for providers that
+    ask for them; ``heard`` are warnings on files that can't be read and providers that can't be called."""
 
     def __init__(self, entry: Entry, folder: Path, environment: Environment, limits: Gpu | None) -> None:
         self.entry = entry
@@ -149,47 +144,42 @@ class KernelOnMachine:
     def _measured(self) -> dict[Any, list[TimedConfiguration]]:
         """Every configuration that was timed, by its problem, in the problems' order."""
         held = {row.key: row for row in finals.read(self.finals, self.heard.append) if row.power == "burst"}
-        found: dict[Any, list[TimedConfiguration]] = {}
-        made: dict[Values, Any] = {}
+        found: dict[Values, list[TimedConfiguration]] = {}
         rows = comparable(results.own_rows(self.ledger, self.heard.append))
         for row in sorted(rows, key=lambda one: order(one.point)[2:4]):
-            if row.outcome.timing is None or not problems.declares(self.kernel, row.point):
-                continue
-            of = row.point.problem
-            if of not in made:
-                made[of] = problems.make(self.kernel.problem, of)
-            found.setdefault(made[of], []).append(TimedConfiguration(row, held.get(row.key)))
-        return found
+            if row.outcome.timing is not None and problems.declares(self.kernel, row.point):
+                found.setdefault(row.point.problem, []).append(TimedConfiguration(row, held.get(row.key)))
+        return {problems.make(self.kernel.problem, values): some for values, some in found.items()}
 
     def answers(self, pins: Pins) -> list[BestChoice]:
         """The best configuration at each measured problem of these values; where none was measured, at the
-        one that they name. Raises UserError where they name too little."""
-        return [self._answer(problem) for given in self._combinations(pins) for problem in self._of(given)]
-
-    def _combinations(self, pins: Pins) -> Iterator[dict[str, Value]]:
+        problem that they name. Raises UserError where they name too little."""
         named = {name: values for name, values in pins.items() if name != problems.SIZE}
-        for size in pins.get(problems.SIZE, (None,)):
-            of_size = {} if size is None else dict.fromkeys(self.kernel.size, size)
-            for chosen in product(*named.values()):
-                yield {**of_size, **dict(zip(named, chosen, strict=True))}
+        return [
+            self._answer(problem)
+            for size in pins.get(problems.SIZE, (None,))
+            for chosen in product(*named.values())
+            for problem in self._problems(
+                ({} if size is None else dict.fromkeys(self.kernel.size, size))
+                | dict(zip(named, chosen, strict=True))
+            )
+        ]
 
-    def _of(self, given: Mapping[str, Value]) -> list[Any]:
-        """The problems that were measured at these values; else the problems that they name, in each of the
-        words that were measured, as dtypes, unless those are given."""
-        there = [one for one in self.measured if _has(one, given)]
-        if there:
+    def _problems(self, given: Mapping[str, Value]) -> list[Any]:
+        """The measured problems of these values; else the problems that they name, in each of the measured
+        words, as dtypes, unless those are given."""
+        if there := [one for one in self.measured if _has(one, given)]:
             return there
         dimensions = self.kernel.dimensions()
         lacking = [
-            name
+            f"{name}="
             for name, one in dimensions.items()
             if name not in given and one.default is None and one.same_as is None
         ]
-        values = " ".join(f"{name}={shown(value)}" for name, value in given.items())
         if lacking:
             raise UserError(
-                f"{self.entry.name} was not measured at {values} on {self.gpu}: write "
-                f"{', '.join(f'{name}=' for name in lacking)} too, or values that were measured: "
+                f"{self.entry.name} was not measured at {text(given)} on {self.gpu}: write "
+                f"{', '.join(lacking)} too, or values that were measured: "
                 f"{'; '.join(self._values(name) for name in given)}."
             )
         words = [name for name, one in dimensions.items() if one.type is not int and name not in given]
@@ -197,21 +187,22 @@ class KernelOnMachine:
         known = dict.fromkeys(
             tuple(getattr(one, name) for name in words) for one in self.measured if _has(one, of_words)
         )
-        named = [dict(zip(words, some, strict=True)) for some in known] or [{}]
-        made = [problems.make(self.kernel.problem, {**given, **some}) for some in named]
+        made = [
+            problems.make(self.kernel.problem, {**given, **dict(zip(words, some, strict=True))})
+            for some in known
+        ] or [problems.make(self.kernel.problem, given)]
         refused = {one: self._refused(one) for one in made}
         if all(refused.values()):
             raise UserError(f"{self.entry.name} was not measured there: {refused[made[0]]}.")
         return [one for one in made if refused[one] is None]
 
     def _refused(self, problem: Any) -> str | None:
-        """Why there is no such problem, as of an arithmetic that its dtype lacks; None where there is one."""
+        """Why there is no such problem, as for an arithmetic that its dtype lacks; None where there is
+        one."""
         chosen = self.chosen(problem)
         provider = self.kernel.provider(chosen.provider)
-        parameters = None
-        if provider.parameters is not None:
-            parameters = problems.make(provider.parameters, chosen.parameters)
-        return provider.fits(problem, parameters, self.limits)
+        made = problems.make(provider.parameters, chosen.parameters) if provider.parameters else None
+        return provider.fits(problem, made, self.limits)
 
     def _values(self, name: str) -> str:
         """The values of a dimension that were measured."""
@@ -241,13 +232,12 @@ class KernelOnMachine:
     def _elsewhere(
         self, problem: Any, point: Point
     ) -> Iterator[tuple[bool, float, TimedConfiguration, list[TimedConfiguration]]]:
-        """A configuration at each problem of the same words where it was timed: whether that is on the other
-        side of the cache, the distance by which the rule goes, and all that was timed there."""
+        """The configuration at each problem of the same words where it was timed: whether that is on the
+        other side of the cache, the rule's distance, the configuration and all others there."""
         wanted, within = dataclasses.asdict(problem), self._is_within(problem)
         for one, some in self.measured.items():
             for each in some:
-                of = each.row.point
-                if (of.provider, of.parameters) == (point.provider, point.parameters):
+                if each.row.point.replace(problem=point.problem) == point:
                     alone = rule.Tuned(dataclasses.asdict(one), within, {each.label: 1.0})
                     pick = rule.pick([alone], wanted, within, self.kernel.size, lambda label: True)
                     if pick is not None:
@@ -264,7 +254,7 @@ class KernelOnMachine:
 
     @cached_property
     def table(self) -> Table | None:
-        """The table that ``kernel_pipeline.ops`` chooses by; it says itself what is wrong with it."""
+        """The table by which ``kernel_pipeline.ops`` chooses; a broken one warns by itself."""
         return tuned.table_of(self.gpu)
 
     def _is_within(self, problem: Any) -> bool:
@@ -277,8 +267,8 @@ class KernelOnMachine:
         return ceilings.rate(one.us, self.kernel.work(problem), self.ceilings)
 
     def old(self, row: Measurement) -> list[str]:
-        """Why a row is old beside what is here now; none for one that is fresh. Which version of a package
-        the machine had is not known here, and counts for nothing."""
+        """Why a row is old; empty for a fresh row. The version of a peer's package on the machine is unknown
+        here, and makes no row old."""
         provider = self.kernel.provider(row.point.provider)
         identity = self._identity
         if provider.requires is not None:
@@ -288,7 +278,7 @@ class KernelOnMachine:
 
     @cached_property
     def _identity(self) -> Identity:
-        # By any settings: those of a row's key are not looked at.
+        # The settings are those of any sweep: ``old`` does not compare them.
         return Identity(self.entry.loaded, self.environment, TimingSettings(), 0)
 
     @cached_property
@@ -296,7 +286,7 @@ class KernelOnMachine:
         return provenance.read(provenance.beside(self.ledger))
 
     def why(self, best: BestChoice) -> str:
-        """How ``kernel_pipeline.ops`` chooses at a problem, in words."""
+        """How ``kernel_pipeline.ops`` chooses at a problem."""
         how = best.chosen.how
         words = {
             "exact": "the table of tuned problems",
@@ -314,7 +304,7 @@ class KernelOnMachine:
         return "; ".join(filter(None, [f"{words[how]} ({how}){cost}", best.chosen.reason]))
 
     def _region(self, problem: Any) -> TunedRegion | None:
-        """The table's trust in the rule, on a problem's side of the L2 cache."""
+        """The table's regret of the rule, on a problem's side of the L2 cache."""
         known = None if self.table is None else self.table.kernels.get(self.entry.name)
         regions = known.regions if known is not None else ()
         return next((one for one in regions if one.within_l2 == self._is_within(problem)), None)
@@ -324,16 +314,18 @@ def _has(problem: Any, given: Mapping[str, Value]) -> bool:
     return all(getattr(problem, name) == value for name, value in given.items())
 
 
+def text(values: Mapping[str, Value]) -> str:
+    """Values by their names: ``rows=37 columns=4096``."""
+    return " ".join(f"{name}={shown(value)}" for name, value in values.items())
+
+
 def _best(some: Sequence[TimedConfiguration]) -> TimedConfiguration:
-    """The best of a problem."""
     finalists = {one.row.point.provider for one in some if one.final is not None}
     contenders = [one for one in some if one.final is not None or one.row.point.provider not in finalists]
-    return min(
-        contenders, key=lambda one: (one.distrusted is not None and not one.is_bound, one.us, one.label)
-    )
+    return min(contenders, key=lambda one: (bool(one.doubt) and not one.is_bound, one.us, one.label))
 
 
 def _near(best: TimedConfiguration, some: Sequence[TimedConfiguration]) -> list[tuple[str, float]]:
     """The configurations within ``NEAR`` of the best, the fastest first."""
-    ratios = [(one.label, one.over(best)) for one in some if one is not best and one.distrusted is None]
+    ratios = [(one.label, one.over(best)) for one in some if one is not best and not one.doubt]
     return sorted((one for one in ratios if abs(one[1] - 1) <= NEAR), key=lambda one: one[1])

@@ -1,30 +1,25 @@
-"""Charts: lines and marks over an x axis as SVG, each mark with the numbers that stand behind it.
+"""Charts: lines and marks over an x axis as SVG, each mark with its numbers as text.
 
-A page has them in its own colours, without a script too: that only shows a mark's text beside a pointer and
-hides what a reader does not ask for. A provider's colour says what it is written in, and is the same
-everywhere."""
+A page has them in its own colours and needs no script: that only shows a mark's text beside the pointer and
+hides the charts that a reader has not chosen. A provider's colour is that of its language everywhere."""
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 WIDTH, HEIGHT = 480, 290
 LEFT, RIGHT, TOP, BOTTOM = 48, 14, 26, 40
-"""Of a chart, in its own units; the margins hold the axes' texts."""
-
-INK, MUTED, GRID, PAPER = "#1f2328", "#656d76", "#d8dee4", "#ffffff"
-"""Text, lesser text, grid lines and background on paper; a page names its own instead."""
+"""A chart's size and margins in its own units; the margins hold the axes' texts."""
 
 RATIOS = tuple(2.0**power for power in range(-7, 8))
 """Where a logarithmic axis of ratios has ticks, as far as it goes."""
 
 HEADROOM = 1.13
-"""Above the highest line, for the text of a limit."""
+"""How far the axis goes above the highest line, for the text of a limit."""
 
 SHAPES = {
     "o": ("circle", "M-3.6 0a3.6 3.6 0 1 0 7.2 0a3.6 3.6 0 1 0-7.2 0"),
@@ -33,7 +28,7 @@ SHAPES = {
     "D": ("diamond", "M0-4.4L4.4 0L0 4.4L-4.4 0Z"),
     "v": ("down", "M0 4L4-3.4H-4Z"),
 }
-"""Names and paths of a style's markers, around their middle. A page has each path once."""
+"""Names and paths of the markers, around their middle. A page has each path once."""
 
 FAMILIES: dict[str, tuple[tuple[str, str], ...]] = {
     "torch": (
@@ -86,8 +81,7 @@ def styles(providers: Iterable[str]) -> dict[str, Style]:
 
 @dataclass(frozen=True)
 class Mark:
-    """A point of a line, and what is said of it. A ``hollow`` one differs from the others as the chart
-    says."""
+    """A point of a line, and its numbers in words. The note below a chart says what ``hollow`` means."""
 
     x: float
     y: float
@@ -115,8 +109,8 @@ class Limit:
 
 @dataclass(frozen=True)
 class Chart:
-    """Series over one x axis, below dashed limits. ``gpu`` and ``words`` say whose they are. An axis whose
-    values are all above 0 is logarithmic across; ``is_log`` says whether it is downwards."""
+    """Series of a machine's problems with the same ``words`` over one x axis, below dashed limits. The x axis
+    is logarithmic if all values are above 0, the y axis with ``is_log``."""
 
     title: str
     x_label: str
@@ -130,7 +124,7 @@ class Chart:
 
     @cached_property
     def view(self) -> dict[str, Any]:
-        """What the template draws: positions, to a tenth."""
+        """The positions and texts that the template draws."""
         marks = [mark for one in self.series for mark in one.marks]
         ends = [point for one in self.limits for point in one.points]
         xs = sorted({mark.x for mark in marks} | ({x for x, _ in ends} if self.x_ticks else set()))
@@ -203,15 +197,14 @@ class _Down:
             self.first, self.last = math.log10(first), math.log10(last)
             self.ticks = [10.0**power for power in range(math.ceil(self.first), math.floor(self.last) + 1)]
         else:
-            from matplotlib.ticker import MaxNLocator  # it takes long to import, and MLflow draws nothing
-
             self.first, self.last = 0.0, HEADROOM * max(values) or 1.0
-            ticks = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(0, self.last)
-            self.ticks = [float(tick) for tick in ticks if 0 <= tick <= self.last]
+            power = 10.0 ** math.floor(math.log10(self.last / 5))
+            step = next(power * one for one in (1, 2, 2.5, 5, 10) if power * one >= self.last / 5)
+            self.ticks = [step * place for place in range(int(self.last / step) + 1)]
 
     @property
     def texts(self) -> list[str]:
-        """The ticks in words: all to the same digit, but for powers of ten."""
+        """The ticks' texts: all to the same digit, except powers of ten."""
         shortest = [f"{tick:g}" for tick in self.ticks]
         digits = max((len(text.partition(".")[2]) for text in shortest), default=0)
         return shortest if self.log else [f"{tick:.{digits}f}" for tick in self.ticks]
@@ -223,25 +216,10 @@ class _Down:
 
 
 def _ticks(ordered: Sequence[float]) -> list[float]:
-    """Of values above 0, the smallest first, those that a log2 axis names: as many as can be read."""
+    """The ticks of a log2 axis among its values, smallest first: as many as can be read."""
     apart = math.log2(ordered[-1] / ordered[0]) / 6
     ticks = [ordered[-1]]
     for value in reversed(ordered):
         if math.log2(ticks[-1] / value) >= max(apart, 0.4):
             ticks.append(value)
     return ticks
-
-
-def inline(svg: str, colours: Mapping[str, str], description: str) -> str:
-    """A drawing of matplotlib's as an element of a page, with the page's colours and font, no id but those
-    that it refers to, and no more decimals than a screen shows. ``colours`` are names by colour."""
-    svg = re.sub(r"<!--.*?-->", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    svg = re.sub(r"font-family: [^;\"]*(; )?", "", re.sub(r">\s+<", "><", svg))
-    svg = re.sub(r"\s*\n\s*", " ", re.sub(r' transform="rotate\(-0 [^"]*"| xmlns:xlink="[^"]*"', "", svg))
-    svg = svg.replace("xlink:href", "href")
-    svg = re.sub(r"\d+\.\d{2,}", lambda match: f"{float(match[0]):.1f}".removesuffix(".0"), svg)
-    used = set(re.findall(r"#([\w.-]+)[\")]", svg))
-    svg = re.sub(r' id="([^"]*)"', lambda match: match[0] if match[1] in used else "", svg)
-    names = {INK: "ink", MUTED: "muted", GRID: "line", PAPER: "paper", **colours}
-    svg = re.sub(r"#[0-9a-f]{6}\b", lambda m: f"var(--{names[m[0]]})" if m[0] in names else m[0], svg)
-    return svg.replace("<svg ", f'<svg role="img" aria-label="{description}" ', 1).strip()

@@ -1,4 +1,4 @@
-"""What a comparison found: a row a point, as a table and a plot, and as its file keeps it."""
+"""The rows of a comparison: to and from its file, as a table and as a plot."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from pipeline.verdicts.intervals import Estimate, Verdict
 COLOURS = {"same": "#656d76", "faster": "#009e73", "slower": "#d55e00", "undecided": "#9aa2ab"}
 
 MOST_DRAWN = 120
-"""Ratios in a plot at most; a plot of more would not be read."""
+"""Ratios in a plot at most: more can't be read."""
 
 WIDE_RATIOS = 10
-"""How many times the least of some ratios the greatest is on an axis that has to be logarithmic."""
+"""Past this quotient of the greatest and the least ratio, the axis is logarithmic."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A point by both sides: times in microseconds, the ratio of b's to a's with its interval, and what
-    follows; ``changed`` is what its launches say is another."""
+    """A point on both sides: times in microseconds, the ratio of b's to a's with its interval, and the
+    verdict; ``changed`` names what differs in the launches."""
 
     problem: str
     a: str
@@ -41,7 +41,7 @@ class Compared:
 
 
 def summary(found: Sequence[Compared]) -> str:
-    """Counts and the mean."""
+    """How many points have each verdict, and the geometric mean of the ratios."""
     counts = Counter(row.verdict for row in found)
     words = ", ".join(f"{counts[word]} {word}" for word in ("same", "faster", "slower", "undecided"))
     mean = geometric_mean([row.estimate.ratio for row in found])
@@ -50,35 +50,23 @@ def summary(found: Sequence[Compared]) -> str:
 
 def kept(row: Compared) -> ComparisonRow:
     """A row as the comparison's file keeps it."""
-    return ComparisonRow(
-        problem=row.problem,
-        a=row.a,
-        b=row.b,
-        a_us=row.a_us,
-        b_us=row.b_us,
-        rounds=row.estimate.rounds,
-        ratio=row.estimate.ratio,
-        low=row.estimate.low,
-        high=row.estimate.high if isfinite(row.estimate.high) else None,
-        verdict=row.verdict,
-        changed=row.changed,
-    )
+    one = row.estimate
+    shared = {
+        name: getattr(row, name) for name in ("problem", "a", "b", "a_us", "b_us", "verdict", "changed")
+    }
+    high = one.high if isfinite(one.high) else None
+    return ComparisonRow(**shared, rounds=one.rounds, ratio=one.ratio, low=one.low, high=high)
 
 
 def from_kept(row: ComparisonRow) -> Compared:
-    """A row that was kept, as tables and plots take it."""
+    """A row of a comparison's file, as tables and plots take it."""
     high = inf if row.high is None else row.high
     one = Estimate(row.rounds, row.ratio, row.low, high, 1.0)
     return Compared(row.problem, row.a, row.b, row.a_us, row.b_us, one, row.verdict, row.changed)
 
 
-def interval(one: Estimate) -> str:
-    """``0.985 to 0.991``."""
-    return f"{one.low:.3f} to {one.high:.3f}" if isfinite(one.high) else ""
-
-
 def table(rows: Sequence[Compared], title: str) -> TextTable:
-    """The rows; those that are not the same are in bold."""
+    """The rows; those whose verdict is not ``same`` are in bold."""
     return TextTable(
         title=title,
         columns=("problem", "a", "b", "a us", "b us", "b / a", "90 %", "b is"),
@@ -86,7 +74,7 @@ def table(rows: Sequence[Compared], title: str) -> TextTable:
             [
                 *(one.problem, one.a, one.b, number(one.a_us), number(one.b_us)),
                 f"{one.estimate.ratio:.3f}",
-                interval(one.estimate),
+                f"{one.estimate.low:.3f} to {one.estimate.high:.3f}" if isfinite(one.estimate.high) else "",
                 "; ".join(filter(None, [one.verdict, one.changed])),
             ]
             for one in rows

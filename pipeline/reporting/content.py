@@ -1,4 +1,4 @@
-"""What a report says, worked out of what was loaded."""
+"""Everything that a report says, worked out of the loaded results."""
 
 from __future__ import annotations
 
@@ -11,22 +11,15 @@ import pandas as pd
 from kernel_pipeline.records.environment import Environment
 from pipeline.reporting import charts, gpus, overview
 from pipeline.reporting.charts import Chart, Style
-from pipeline.reporting.field import (
-    HeadToHead,
-    head_to_heads,
-    head_to_heads_of_finals,
-    others_of,
-    preferred,
-)
+from pipeline.reporting.field import HeadToHead, head_to_heads, head_to_heads_of_finals, others_of, preferred
+from pipeline.reporting.frames import against_baseline, best_configurations
 from pipeline.reporting.gpus import CommonProblem, OtherSources
 from pipeline.reporting.headlines import entry_of
-from pipeline.reporting.loading import LoadedResults, providers
+from pipeline.reporting.loading import LoadedResults
 from pipeline.reporting.losses import losses
 from pipeline.reporting.others import Environments, OtherTimes
 from pipeline.reporting.overview import Summary
-from pipeline.reporting.ranking import against_baseline, best_configurations
-from pipeline.reporting.roofline import dram_bytes, rooflines
-from pipeline.reporting.workload_plots import Machine, WorkloadPlot, workload_plots
+from pipeline.reporting.plots import Machine, WorkloadPlot, dram_bytes, rooflines, workload_plots
 from pipeline.store.comparisons import Comparison
 from pipeline.store.evidence import Evidence
 from pipeline.store.results import Results, machines_first_gpus
@@ -34,10 +27,8 @@ from pipeline.store.results import Results, machines_first_gpus
 
 @dataclass(frozen=True)
 class About:
-    """What a report must know of a kernel that its measurements don't say.
-
-    ``own`` are the providers written in this repository, as against those that torch and peers bring;
-    ``others`` those that they are compared with in the section "Against the field"."""
+    """What a kernel declares: ``own`` are the providers written in this repository to be fast, ``others``
+    those that they are compared with in the section "Against the field"."""
 
     kernel: str
     summary: str
@@ -50,12 +41,19 @@ class About:
 class Content:
     """All that a report is made of.
 
-    ``machines`` are names by slug, and ``best`` each provider's best configuration with its speedup.
-    ``field`` are the problems at which ours met others, ``losses`` those at which any of them is faster,
-    worst first, ``summaries`` what follows of the field, ``side_by_side`` the same of GPUs at the problems
-    that they have in common, ``common_problems`` GPUs at common problems and ``other_sources`` those at
-    which no provider is the same. ``plots`` are each kernel's with their charts, and ``rooflines`` those of
-    each whose problems differ in flops a byte."""
+    machines:
+        Names by slug.
+    best:
+        Each provider's best configuration with its speedup.
+    field, losses:
+        The problems at which ours met others, and those at which any other is faster, worst first.
+    summaries, side_by_side:
+        The overview of each machine, and of GPUs at common problems.
+    common_problems, other_sources:
+        GPUs at common problems, and the problems at which no provider is the same.
+    plots, rooflines:
+        Each kernel's charts.
+    """
 
     loaded: LoadedResults
     evidence: Evidence
@@ -79,6 +77,11 @@ class Content:
         """The measurements that can be compared."""
         return self.loaded.rows
 
+    @property
+    def baselines(self) -> dict[str, str]:
+        """The baseline of each kernel."""
+        return {kernel: one.baseline for kernel, one in self.about.items()}
+
 
 def compose(
     loaded: LoadedResults, evidence: Evidence, comparisons: Sequence[Comparison], unreadable: Sequence[str]
@@ -86,7 +89,7 @@ def compose(
     """Work out everything that the report says."""
     rows, found = loaded.rows, loaded.results
     names = machine_names(found)
-    about = {kernel: describe(kernel, some) for kernel, some in providers(loaded, found.kernels).items()}
+    about = {kernel: describe(kernel, some) for kernel, some in loaded.providers(found.kernels).items()}
     baselines = {kernel: one.baseline for kernel, one in about.items()}
     best = against_baseline(best_configurations(rows), baselines)
     styles = charts.styles(rows["provider"])
@@ -115,8 +118,8 @@ def compose(
         styles=styles,
         field=field,
         losses=losses(swept, by_finals),
-        summaries=overview.summaries(field, rows, loaded.final_rows, baselines),
-        side_by_side=overview.side_by_side(field, rows, loaded.final_rows, baselines),
+        summaries=overview.summaries(field, rows, loaded.final_rows, baselines, in_common=False),
+        side_by_side=overview.summaries(field, rows, loaded.final_rows, baselines, in_common=True),
         common_problems=common,
         other_sources=other_sources,
         plots=plots,
@@ -125,7 +128,7 @@ def compose(
 
 
 def describe(kernel: str, measured: set[str]) -> About:
-    """What the kernel says of itself; a kernel whose folder is gone is taken to follow the defaults."""
+    """What the kernel declares; of an unknown kernel the defaults."""
     entry = entry_of(kernel)
     others = others_of(kernel, measured)
     if entry is None:
@@ -137,7 +140,7 @@ def describe(kernel: str, measured: set[str]) -> About:
 
 
 def machine_names(results: Results) -> dict[str, str]:
-    """The name of every machine that left results, by slug: GPUs first, then CPUs."""
+    """The name of every machine with results, by slug: GPUs first, then CPUs."""
     known = results.environments
     slugs = machines_first_gpus([*results.gpus, *known, *results.ceilings])
     return {slug: _name(known[slug]) if slug in known else slug for slug in slugs}
@@ -146,5 +149,4 @@ def machine_names(results: Results) -> dict[str, str]:
 def _name(environment: Environment) -> str:
     """A device's name without the words that all processors carry."""
     noise = r"\((R|TM|C)\)|@.*|\b(CPU|Processor|\d+-Core)\b"
-    plain = re.sub(noise, " ", environment.name, flags=re.IGNORECASE)
-    return " ".join(plain.split())
+    return " ".join(re.sub(noise, " ", environment.name, flags=re.IGNORECASE).split())

@@ -1,25 +1,43 @@
-"""The report's numbers as files of data, and the same of ledgers at once."""
+"""The report's numbers as files of data. A column has its unit in its name; one without a unit holds
+words."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import csv
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
+if TYPE_CHECKING:  # reading a file needs no pandas, which takes half a second to import
+    import pandas as pd
 
-from pipeline.reporting.best import COLUMNS, MARKS, NAMES, Row, parsed
-from pipeline.reporting.frames import frame
-from pipeline.reporting.headlines import comparable, entry_of
-from pipeline.reporting.ranking import against_baseline, best_configurations, best_providers
-from pipeline.reporting.shares import with_shares
-from pipeline.store import results
+NAMES = {
+    "gbps": "gb_per_s",
+    "tflops": "tflop_per_s",
+    "rel_ci": "rel_ci_fraction",
+    "speedup": "speedup_ratio",
+}
+"""The names of a frame's columns in a file, where they differ."""
+
+MARKS = ("valid", "throttle", "old", "incomparable", "tied", "doubt")
+"""The columns for the marks on pages. A time that is not ``valid`` is not to be trusted, and with a
+``throttle`` it is an upper bound; ``old`` names what has changed since: the source, the measuring code or the
+environment; ``incomparable`` is why no ratio is made of it; ``tied`` says that the ratio is no difference,
+and ``doubt`` why it is not to be trusted."""
+
+COLUMNS = [
+    *("kernel", "workload", "problem", "words", "gpu", "provider", "configuration"),
+    *("median_us", "p20_us", "p80_us", "rel_ci", "gbps", "tflops", "headline", "bound", "ceiling_fraction"),
+    *("baseline", "speedup", *MARKS, "commit", "dirty"),
+]
+"""``best.csv``: the best configuration of any provider at each problem, whose numbers ``problem`` holds."""
 
 PLOT_COLUMNS = [
     *("workload", "x_dimension", "x", "gbps", "tflops", "provider", "configuration", "gpu", "words"),
     *("median_us", "speedup", *MARKS),
 ]
-"""The columns of ``data/NAME.csv``: the numbers of the plot of the same name. ``words`` are those of its
-charts."""
+"""``data/NAME.csv``: the numbers of the plot of the same name. ``words`` are those of its charts."""
 
 
 def file_columns(columns: Sequence[str]) -> list[str]:
@@ -35,26 +53,34 @@ def as_csv(rows: pd.DataFrame, columns: Sequence[str]) -> str:
     return found.to_csv(index=False, float_format="%.6g", lineterminator="\n")
 
 
-def best_rows(best: pd.DataFrame, baselines: Mapping[str, str]) -> pd.DataFrame:
-    """The rows of the file, of the best configurations of each provider."""
+def best_csv(best: pd.DataFrame, baselines: Mapping[str, str]) -> str:
+    """``best.csv``, from the best configurations of each provider."""
+    from pipeline.reporting.frames import best_providers
+
     found = best_providers(best)
     found = found.assign(baseline=found["kernel"].map(baselines), problem=found["extent"])
-    if "old" not in found:  # rows as they were measured just now
-        found = found.assign(old="")
-    return found.sort_values(["kernel", "rank", "gpu"])
+    return as_csv(found.sort_values(["kernel", "rank", "gpu"]), COLUMNS)
 
 
-def read_ledgers(folder: Path, gpu: str, kernels: Collection[str]) -> list[Row]:
-    """What the file would have of these kernels on one machine, by the ledgers in a folder of results as they
-    are now."""
-    ledgers = [results.ledger_path(folder, name, gpu) for name in sorted(kernels)]
-    there = [path for path in ledgers if path.is_file()]
-    measured = [row for path in there for row in results.own_rows(path, lambda sentence: None)]
-    if not any(row.outcome.timing for row in measured):
+def read_best(path: Path, gpu: str) -> list[dict[str, Any]]:
+    """One machine's lines of a ``best.csv``, as rows of a frame; none where there is no file."""
+    if not path.is_file():
         return []
-    _, ceilings = results.machines(folder, lambda sentence: None)
-    rows = frame(with_shares(comparable(measured), ceilings))
-    entries = {name: entry_of(name) for name in dict.fromkeys(rows["kernel"])}
-    baselines = {name: entry.loaded.kernel.baseline for name, entry in entries.items() if entry is not None}
-    found = best_rows(against_baseline(best_configurations(rows), baselines), baselines)
-    return parsed(as_csv(found, COLUMNS), gpu)
+    frame_names = {name: column for column, name in NAMES.items()}
+    with path.open(newline="") as file:
+        lines = [line for line in csv.DictReader(file) if line["gpu"] == gpu]
+    return [
+        {frame_names.get(name, name): _value(name, cell) for name, cell in line.items()}
+        | {"headline": frame_names[line["headline"]], "extent": line["problem"]}
+        for line in lines
+    ]
+
+
+def _value(name: str, cell: str) -> Any:
+    if name in ("valid", "tied", "dirty"):
+        return cell == "True"
+    if name in ("throttle", "incomparable"):
+        return cell or None
+    if name.endswith(("_us", "_fraction", "_per_s", "_ratio")):
+        return float(cell) if cell else math.nan
+    return cell

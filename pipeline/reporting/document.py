@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
 from pipeline.reporting.charts import HEIGHT, SHAPES, WIDTH, Chart
 from pipeline.reporting.tables import TextTable, as_html, as_markdown
@@ -20,7 +19,7 @@ TEMPLATES = Path(__file__).with_name("templates")
 @dataclass(frozen=True)
 class Text:
     """A paragraph: plain, a ``note`` in small letters, or an ``alarm``. ``link`` is the title of a section
-    that says more; with ``has_code`` what stands in backticks is code."""
+    that says more; with ``has_code`` words in backticks are code."""
 
     text: str
     kind: str = ""
@@ -37,11 +36,11 @@ class Items:
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing: in Markdown a ``file`` beside the page, in HTML what is ``drawn``."""
+    """The overview's plot: in Markdown a ``file`` beside the page, in HTML the drawing of its ``view``."""
 
     title: str
     file: str
-    drawn: Markup
+    view: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Section:
     """Blocks under a heading.
 
     about:
-        By what a reader chooses it in HTML: ``kernel``, ``gpu``.
+        The values by which a reader chooses it in HTML: ``kernel``, ``gpu``.
     is_folded:
         Whether HTML shows it only when it is opened; ``is_open``, whether it is open at first.
     look:
@@ -81,7 +80,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A whole page. ``choices`` are what a reader can choose by, each by value and name."""
+    """A whole page. ``choices`` are the values by which a reader can choose, with their names."""
 
     title: str
     blocks: Sequence[Text | Items]
@@ -100,8 +99,7 @@ class Page:
 
 
 def plot(name: str, charts: Sequence[Chart], styles: Mapping[str, tuple[str, str]]) -> str:
-    """Charts as an SVG file of its own: a row for each text behind their machines, and below them what the
-    colours mean."""
+    """Charts as an SVG file: a row for each text behind their machines, and below them the legend."""
     views = [one.view for one in charts]
     rows: dict[str, list[Mapping[str, Any]]] = {}
     for view in views:
@@ -114,19 +112,18 @@ def plot(name: str, charts: Sequence[Chart], styles: Mapping[str, tuple[str, str
     lines = {line["provider"]: line for view in views for line in view["lines"]}.values()
     top = 40 + len(rows) * high
     legend = [(10 + i % columns * 240, top + i // columns * 20, line) for i, line in enumerate(lines)]
-    return (
-        _jinja()
-        .get_template("plot.svg.j2")
-        .render(
-            name=name,
-            width=240 * columns,
-            height=top + -(-len(lines) // columns) * 20,
-            charts=placed,
-            legend=legend,
-            styles=styles,
-            shapes=SHAPES.values(),
-        )
-    )
+    size = {"width": 240 * columns, "height": top + -(-len(lines) // columns) * 20}
+    return _svg(f"plot-{name}", styles, **size, charts=placed, legend=legend)
+
+
+def overview_svg(view: Mapping[str, Any], styles: Mapping[str, tuple[str, str]]) -> str:
+    """The overview's plot as an SVG file."""
+    return _svg("overview", styles, width=view["width"], height=view["height"], overview=view)
+
+
+def _svg(name: str, styles: Mapping[str, tuple[str, str]], **shown: Any) -> str:
+    every = {"overview": None, "charts": (), "legend": (), "shapes": SHAPES.values(), **shown}
+    return _jinja().get_template("plot.svg.j2").render(name=name, styles=styles, **every)
 
 
 def _jinja() -> Environment:

@@ -1,4 +1,4 @@
-"""The report's sections on others: where we lose, against the field, and finals over commits."""
+"""The report's sections on other providers: where we lose, against the field, and finals over commits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pipeline.points import notation
 from pipeline.reporting import answers, losses
 from pipeline.reporting.content import Content
 from pipeline.reporting.document import Section, Text
-from pipeline.reporting.field import HeadToHead, scores
+from pipeline.reporting.field import HeadToHead, OtherRatio
 from pipeline.reporting.headlines import headline_of
 from pipeline.reporting.numbers import RATES, microseconds, number, percent, speedup
 from pipeline.reporting.tables import TextTable
@@ -19,7 +19,7 @@ from pipeline.store.finals import ONE_ROUND, Final, decided
 from pipeline.store.turns import Accuracy
 
 MOST_RUNS = 8
-"""The newest runs of a kernel on a machine that the history shows."""
+"""The history shows so many of the newest runs of a kernel on a machine."""
 
 LOSSES_NOTE = (
     "Each problem at which a provider that was not written here is faster than the fastest of ours by more "
@@ -95,7 +95,7 @@ def field_section(content: Content) -> Section:
 
 def _part(content: Content, kernel: str, slug: str, some: Sequence[HeadToHead]) -> Section:
     """One kernel on one machine."""
-    where = f"{kernel} on {content.machines[slug]}"
+    where, others = f"{kernel} on {content.machines[slug]}", content.about[kernel].others
     unfinished = [f"{one.where} ({', '.join(one.unasked)})" for one in some if one.unasked]
     some = [one for one in some if not one.unasked]
     held = [row for row in content.loaded.finals if (row.point.kernel, row.origin.gpu) == (kernel, slug)]
@@ -105,62 +105,69 @@ def _part(content: Content, kernel: str, slug: str, some: Sequence[HeadToHead]) 
         commits = sorted({f"{one.commit[:10]}{', edited' * one.dirty}" for one in origins})
         how = f"Finals of commit {' and '.join(commits)}: {FINALS_NOTE}" if commits else SWEEPS_NOTE
         lost = [f"{one.where} ({', '.join(one.lost)})" for one in some if one.lost]
-        at = (
-            f"{len(lost)} of {len(some)} problems: {'; '.join(lost)}"
-            if lost
-            else f"none of {len(some)} problems"
-        )
+        at = f"{len(lost)} of {len(some)} problems: {'; '.join(lost)}"
+        at = at if lost else f"none of {len(some)} problems"
         callers = _callers_table(where, some)
         blocks += [
             Text(how, has_code=True),
             *([Text(CALLERS_NOTE, has_code=True), callers] if callers.rows else []),
+            _scores_table(where, some, others),
+            Text(f"Slower than another by more than 1 % at {at}."),
+            _problems_table(where, some, others),
+            *(Text(sentence, "alarm") for sentence in losses.doubts(some)),
         ]
-        blocks += [_scores_table(where, some, content.about[kernel].others)]
-        blocks += [Text(f"Slower than another by more than 1 % at {at}.")]
-        blocks += [_problems_table(where, some, content.about[kernel].others)]
-        blocks += [Text(sentence, "alarm") for sentence in losses.doubts(some)]
-    for note, table in (
-        (SUSTAINED_NOTE, _sustained_table(where, held)),
-        (ACCURACY_NOTE, _accuracy(where, held)),
-    ):
-        blocks += [Text(note), table] if table.rows else []
+    sustained, accuracy = _sustained_table(where, held), _accuracy(where, held)
+    blocks += [Text(SUSTAINED_NOTE), sustained] if sustained.rows else []
+    blocks += [Text(ACCURACY_NOTE), accuracy] if accuracy.rows else []
     if unfinished:
-        blocks.append(
-            Text(f"Left out, as not all of ours have been measured there: {'; '.join(unfinished)}.")
-        )
+        left = f"Left out, as not all of ours have been measured there: {'; '.join(unfinished)}."
+        blocks.append(Text(left))
     return Section(where, blocks, {"kernel": kernel, "gpu": slug}, is_folded=True, look="field")
 
 
+def _met(some: Sequence[HeadToHead], others: Sequence[str]) -> dict[str, list[OtherRatio]]:
+    """By other provider its ratios at all problems where it was timed."""
+    met = {other: [one.others[other] for one in some if other in one.others] for other in others}
+    return {other: ratios for other, ratios in met.items() if ratios}
+
+
 def _scores_table(where: str, some: Sequence[HeadToHead], others: Sequence[str]) -> TextTable:
-    against = scores(some, others)
+    met = _met(some, others)
+    not_slower = [f"{sum(not one.is_faster for one in ratios)} of {len(ratios)}" for ratios in met.values()]
     rows = [
-        ["geometric mean", *(speedup(one.mean) for one in against.values())],
-        ["worst", *(speedup(one.worst) for one in against.values())],
-        ["not slower by 1 %", *(f"{one.won} of {one.problems}" for one in against.values())],
+        [
+            "geometric mean",
+            *(speedup(geometric_mean(one.ratio for one in ratios)) for ratios in met.values()),
+        ],
+        ["worst", *(speedup(min(one.ratio for one in ratios)) for ratios in met.values())],
+        ["not slower by 1 %", *not_slower],
     ]
-    return TextTable(f"{where}: the other's time over ours", ["", *against], rows, numbers=list(against))
+    return TextTable(f"{where}: the other's time over ours", ["", *met], rows, numbers=list(met))
 
 
 def _problems_table(where: str, some: Sequence[HeadToHead], others: Sequence[str]) -> TextTable:
-    against = list(scores(some, others))
+    against = list(_met(some, others))
     rates = list(dict.fromkeys(one.headline for one in some))
-    has_callers = any(one.dispatched for one in some)
-    has_oracle = any(one.oracle for one in some)
+    has_callers, has_oracle = any(one.dispatched for one in some), any(one.oracle for one in some)
     numbers = ["us", *(RATES[name] for name in rates), "of ceiling", *against]
-    rows = [
-        [
-            one.words,
-            one.extent,
-            *([_what_callers_get(one)] if has_callers else ()),
-            *([_oracle(one)] if has_oracle else ()),
-            one.ours.label,
-            microseconds(one.ours.us, one.ours.is_bound),
-            *(number(one.rate) if one.headline == name else "" for name in rates),
-            percent(one.ceiling_fraction),
-            *(_ratio(one, other) for other in against),
-        ]
-        for one in some
-    ]
+    rows = []
+    for one in some:
+        got, best = one.dispatched, one.oracle
+        dispatched = f"{notation.label(got.point)}, {number(got.median_us)} ({got.dispatched})" if got else ""
+        oracle = f"{best.label}, {microseconds(best.us, best.is_bound)}" if best else ""
+        rows.append(
+            [
+                one.words,
+                one.extent,
+                *[dispatched] * has_callers,
+                *[oracle] * has_oracle,
+                one.ours.label,
+                microseconds(one.ours.us, one.ours.is_bound),
+                *(number(one.rate) if one.headline == name else "" for name in rates),
+                percent(one.ceiling_fraction),
+                *(_ratio(one, other) for other in against),
+            ]
+        )
     chosen = ["dispatched, us"] * has_callers + ["oracle, us"] * has_oracle
     about = [{"words": one.words} for one in some]
     title = f"{where}, problem by problem"
@@ -168,38 +175,24 @@ def _problems_table(where: str, some: Sequence[HeadToHead], others: Sequence[str
 
 
 def _callers_table(where: str, some: Sequence[HeadToHead]) -> TextTable:
-    """What callers get, by how it was chosen: at how many problems, its time over that of our fastest, and
-    where that is the worst."""
+    """The configurations that callers get, by how they are chosen: at how many problems, the time over that
+    of our fastest, and where it is worst."""
     groups: dict[str, list[tuple[float, str]]] = {}
     for versus in some:
         if (got := versus.dispatched) is not None:
-            groups.setdefault(got.how, []).append((got.ratio, versus.where))
-    rows = [
-        [
-            how,
-            str(len(those)),
-            number(geometric_mean(ratio for ratio, _ in those)),
-            number(max(those)[0]),
-            max(those)[1],
-        ]
-        for how, those in sorted(groups.items())
-    ]
+            over = 1.0 if got.against is None else got.against.ratio
+            groups.setdefault(str(got.dispatched), []).append((over, versus.where))
+    rows = []
+    for how, those in sorted(groups.items()):
+        worst, place = max(those)
+        mean = geometric_mean(ratio for ratio, _ in those)
+        rows.append([how, str(len(those)), number(mean), number(worst), place])
     columns = ("chosen", "problems", "geometric mean", "worst", "at")
     return TextTable(f"{where}: what a caller gets", columns, rows, columns[1:4])
 
 
-def _oracle(versus: HeadToHead) -> str:
-    best = versus.oracle
-    return "" if best is None else f"{best.label}, {microseconds(best.us, best.is_bound)}"
-
-
-def _what_callers_get(versus: HeadToHead) -> str:
-    got = versus.dispatched
-    return "" if got is None else f"{got.label}, {number(got.us)} ({got.how})"
-
-
 def _ratio(versus: HeadToHead, other: str) -> str:
-    """A ratio; of finals with half of its interval, and where nothing is decided with a question mark."""
+    """A ratio; that of finals with half of its interval, and a question mark where it is undecided."""
     one = versus.others.get(other)
     if one is None:
         return ""
@@ -211,8 +204,8 @@ def _ratio(versus: HeadToHead, other: str) -> str:
 
 
 def _accuracy(where: str, held: Sequence[Final]) -> TextTable:
-    """How right each provider's finalists are, of each words of a problem: the median and the largest
-    distance over their problems, and at how many of these a second call gives other bits."""
+    """The accuracy of each provider's finalists by the problems' words: the median and the largest distance
+    over the problems, and at how many of these a second call gives the same bits."""
     groups: dict[tuple[str, str], list[Accuracy]] = {}
     for row in held:
         if row.accuracy is not None:
@@ -256,18 +249,8 @@ def _sustained_table(where: str, held: Sequence[Final]) -> TextTable:
             ]
         )
     columns = (
-        *(
-            "dtype",
-            "problem",
-            "configuration",
-            "after a rest, us",
-            "us",
-            "rate",
-            "of ceiling",
-            "clock",
-            "J a call",
-        ),
-        "over ours",
+        *("dtype", "problem", "configuration", "after a rest, us", "us", "rate", "of ceiling", "clock"),
+        *("J a call", "over ours"),
     )
     return TextTable(f"{where}, sustained", columns, rows, columns[3:9])
 

@@ -1,8 +1,9 @@
-"""Measurements and finals as tables of data."""
+"""Measurements and finals as tables of data, and the best among their rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -10,23 +11,15 @@ import pandas as pd
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.point import Point, order
 from pipeline.points import notation
-from pipeline.reporting.headlines import headline_of, x_name
+from pipeline.reporting.headlines import doubt, headline_of, x_name
 from pipeline.store.finals import Final
 
 TEXTS = (
-    "status",
-    "error",
-    "incomparable",
-    "bound",
-    "invalid_reason",
-    "throttle",
-    "gpu",
-    "commit",
-    "run",
-    "command",
+    *("status", "error", "incomparable", "bound", "invalid_reason", "throttle"),
+    *("gpu", "commit", "run", "command"),
 )
 NUMBERS = (
-    *("median_us", "p20_us", "p80_us", "rel_ci", "noise_floor", "tolerance_used", "earlier_us"),
+    *("median_us", "p20_us", "p80_us", "rel_ci", "noise_floor", "earlier_us"),
     *("gbps", "tflops", "ceiling_fraction", "bytes", "flops"),
 )
 
@@ -37,11 +30,14 @@ COLUMNS = [
     *TEXTS,
     *NUMBERS,
 ]
-"""The columns of a frame: a measurement's fields, and what people read of its point. ``extent`` and
-``words`` are the problem's numbers and words, ``x`` its value on its workload's x axis, ``headline`` which
-rate people compare, ``rank`` its problem's place among all of the frame, ``earlier_us`` the time before its
-source was edited, ``measurement`` the version of the measuring code, ``environment`` the digest of what of it
-is in the key."""
+"""The columns of a frame: a measurement's fields, and its point in words. ``extent`` and ``words`` are the
+problem's numbers and words, ``x`` its value on its workload's x axis, ``headline`` the rate that is compared,
+``rank`` its problem's place among all of the frame, ``earlier_us`` the time before its source was edited,
+``measurement`` the version of the measuring code, ``environment`` the digest of the environment in the
+key."""
+
+PLACE = ["kernel", "gpu", "words", "extent"]
+"""The columns that name a problem on a machine."""
 
 
 def frame(measurements: Iterable[Measurement]) -> pd.DataFrame:
@@ -58,15 +54,17 @@ def frame(measurements: Iterable[Measurement]) -> pd.DataFrame:
 
 
 def frame_of_finals(rows: Iterable[Final]) -> pd.DataFrame:
-    """Finals as such a table; what only a measurement has is empty."""
+    """Finals as such a table; the columns that only a measurement has are empty."""
     rows = list(rows)
     ranks = _ranks(rows)
     rates = ("gbps", "tflops", "bound", "ceiling_fraction", "bytes", "flops")
+    timed = {"status": "ok", "valid": True, "rel_ci": 0.0, "noise_floor": 0.0}
     return _table(
         [
             _named(one, ranks)
-            | {name: getattr(one.rate, name) for name in rates if hasattr(one.rate, name)}
-            | {"status": "ok", "valid": True, "median_us": one.median_us, "rel_ci": 0.0, "noise_floor": 0.0}
+            | timed
+            | {name: getattr(one.rate, name) for name in rates}
+            | {"median_us": one.median_us}
             for one in rows
         ]
     )
@@ -80,11 +78,17 @@ def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 def _ranks(rows: Iterable[Measurement | Final]) -> dict[tuple[object, ...], int]:
-    return {one: rank for rank, one in enumerate(sorted({place(row.point) for row in rows}))}
+    return {one: rank for rank, one in enumerate(sorted({_problem(row.point) for row in rows}))}
+
+
+def _problem(point: Point) -> tuple[object, ...]:
+    """A problem's place among others: by kernel, values and the values' names."""
+    kernel, _, words, numbers, _ = order(point)
+    return kernel, words, numbers, tuple(point.problem)
 
 
 def _named(one: Measurement | Final, ranks: Mapping[tuple[object, ...], int]) -> dict[str, Any]:
-    """What a row says of its point, and where it comes from."""
+    """The columns on a row's point and origin."""
     point, origin = one.point, one.origin
     return {
         "key": one.key,
@@ -99,7 +103,7 @@ def _named(one: Measurement | Final, ranks: Mapping[tuple[object, ...], int]) ->
         "label": notation.label(point),
         "x": point.problem.get(x_name(point.kernel, one.workload, point)),
         "headline": headline_of(one),
-        "rank": ranks[place(point)],
+        "rank": ranks[_problem(point)],
         "source": one.parts.source,
         "measurement": one.parts.measurement,
         "environment": one.parts.environment,
@@ -110,7 +114,65 @@ def _named(one: Measurement | Final, ranks: Mapping[tuple[object, ...], int]) ->
     }
 
 
-def place(point: Point) -> tuple[object, ...]:
-    """A problem among others: by the kernel and the values, and by the names of these."""
-    kernel, _, words, numbers, _ = order(point)
-    return kernel, words, numbers, tuple(point.problem)
+def best_configurations(rows: pd.DataFrame) -> pd.DataFrame:
+    """The fastest configuration of each provider at each kernel, GPU and problem, in that order; timed rows
+    only.
+
+    A throttled time is an upper bound and may win. Another time that is not to be trusted is taken only where
+    the provider has no other. Times of two versions of the measuring code are not compared: at each problem
+    those of the newest version count.
+    """
+    timed = rows[rows["status"].eq("ok")]
+    versions = timed["measurement"].map(_version).astype(float)
+    newest = versions.groupby([timed[name] for name in PLACE], dropna=False).transform("max")
+    return fastest_of_each(timed[versions.eq(newest)], ["provider"])
+
+
+def best_providers(best: pd.DataFrame) -> pd.DataFrame:
+    """The fastest of the best configurations at each kernel, GPU and problem, a trusted one if there is
+    any."""
+    return fastest_of_each(best, [])
+
+
+def fastest_of_each(timed: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """The fastest of the timed rows at each kernel, GPU and problem with the same values in these columns; a
+    trusted one if there is any."""
+    ranked = timed.reset_index(drop=True).assign(distrusted=distrusted(timed).to_numpy())
+    columns = ["kernel", "gpu", "rank", *names, "distrusted", "median_us", "provider"]
+    ranked = ranked.sort_values(list(dict.fromkeys(columns)), kind="stable")
+    return timed.iloc[ranked.drop_duplicates([*PLACE, *names]).index]
+
+
+def _version(measurement: str) -> float:
+    """A number that grows with the version of the measuring code; a tree whose code is edited is newest."""
+    return float(measurement) if measurement.isdecimal() else math.inf
+
+
+def distrusted(rows: pd.DataFrame) -> pd.Series[bool]:
+    """The rows whose time is not to be trusted, and no upper bound either."""
+    return rows["valid"].eq(False) & rows["throttle"].isna()
+
+
+def against_baseline(best: pd.DataFrame, baselines: Mapping[str, str]) -> pd.DataFrame:
+    """Add three columns to the best configurations. ``speedup``: how many times as fast as the kernel's
+    baseline at the same problem, NaN where that was not timed or either is not comparable. ``tied``: whether
+    the difference lies within the noise floor or confidence interval of either. ``doubt``: why the ratio is
+    not to be trusted, empty where it is."""
+    rows: list[Any] = best.to_dict("records")
+    base = {_place(row): row for row in rows if row["provider"] == baselines.get(row["kernel"])}
+    found: list[tuple[float, bool, str]] = []
+    for row in rows:
+        other = base.get(_place(row))
+        if other is None or isinstance(row["incomparable"], str) or isinstance(other["incomparable"], str):
+            found.append((math.nan, False, doubt(row)))
+            continue
+        ratio = other["median_us"] / row["median_us"]
+        noise = [one[name] for one in (row, other) for name in ("noise_floor", "rel_ci")]
+        is_tied = other is not row and any(abs(ratio - 1) <= one for one in noise)  # of NaN it is false
+        found.append((ratio, is_tied, doubt(row) or doubt(other)))
+    ratios, ties, doubts = zip(*found, strict=True) if found else ((), (), ())
+    return best.assign(speedup=list(ratios), tied=list(ties), doubt=list(doubts))
+
+
+def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in PLACE)

@@ -1,38 +1,51 @@
-"""GPU against GPU: each kernel's fastest on either of two, at the problems that both have measured.
+"""GPU against GPU: each kernel's fastest configuration on either of two, at the problems that both have
+measured.
 
-A pair's ratio is b's time over a's. It rests on the finals of both where both had some of the kernel, else on
-their sweeps, and counts providers alone that ran the same source on both. Beside it stands the ratio if both
-reached the same share of their ceilings. Problems are grouped by what bounds them, for a GPU with the faster
-memory is no faster at launching. Nothing was measured together, so that there is no verdict and no interval.
+A pair's ratio is b's time over a's. It rests on the finals of both where both had finals of the kernel, else
+on their sweeps, and counts only providers that ran the same source on both. Beside it stands the ratio that
+follows if both reach the same share of their ceilings. Problems are grouped by what bounds them: a GPU with
+the faster memory is no faster at launching. Nothing was measured together, so there is no verdict and no
+interval.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
 import pandas as pd
+from rich.console import Console
 
-from pipeline.points import notation
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.ceilings import Ceilings
+from kernel_pipeline.records.fields import NAME
+from kernel_pipeline.records.point import Point
+from pipeline.points.notation import plural
+from pipeline.reporting.frames import best_configurations, best_providers, frame, frame_of_finals
+from pipeline.reporting.headlines import comparable, with_shares
 from pipeline.reporting.numbers import number, speedup
-from pipeline.reporting.ranking import best_configurations, best_providers
 from pipeline.reporting.tables import TextTable
+from pipeline.store import finals, results
 
 LAUNCH_US = 10.0
-"""A call that is shorter on either GPU is bound by its launch."""
+"""A call that is shorter than this on either GPU is bound by its launch."""
 
 BOUNDS = ("memory", "compute", "launch")
+
+NOTHING_IN_COMMON = "No two GPUs have measured the same problem with the same source of a provider."
 
 
 @dataclass(frozen=True)
 class CommonProblem:
     """Two GPUs at one problem: the fastest configuration on either and its time.
 
-    ``by_ceilings`` is the ratio if both reached the same share of their ceilings, None where a ceiling is not
-    known. ``a_on_b`` is the time of a's fastest configuration on b over that of b's own, None where it was
+    ``by_ceilings`` is the ratio if both reach the same share of their ceilings, None where a ceiling is
+    unknown. ``a_on_b`` is the time of a's fastest configuration on b over that of b's own, None where it was
     not measured there or does not fit; ``b_on_a`` likewise.
     """
 
@@ -65,7 +78,7 @@ class CommonProblem:
 
 @dataclass(frozen=True)
 class OtherSources:
-    """How many problems of a kernel both of two GPUs have measured without a provider of the same source."""
+    """How many problems of a kernel two GPUs have in common without a provider of the same source."""
 
     kernel: str
     a: str
@@ -75,8 +88,8 @@ class OtherSources:
 
 @dataclass(frozen=True)
 class GpuGroup:
-    """Two GPUs at all common problems with the same bound; ratios are geometric means, and ``by_ceilings`` is
-    None where it is not known at all of them."""
+    """Two GPUs at all common problems with the same bound. Ratios are geometric means; ``by_ceilings`` is
+    None unless it is known at all of them."""
 
     a: str
     b: str
@@ -90,34 +103,29 @@ class GpuGroup:
 def compared(
     swept: pd.DataFrame, held: pd.DataFrame, machines: Sequence[str] | None = None
 ) -> tuple[list[CommonProblem], list[OtherSources]]:
-    """Every pair of machines at every problem that both have measured, by kernel, pair and problem.
+    """Every pair of machines at every common problem, by kernel, pair and problem.
 
-    ``swept`` are measurements and ``held`` finals as ``frames`` gives them; timings not to be trusted are
-    left out. The machines are those that are named, in this order, else all GPUs: a CPU is no model of a
-    machine."""
-    every = pd.concat([swept["gpu"], held["gpu"]])
-    chosen = (
-        sorted(slug for slug in set(every) if not slug.startswith("cpu-"))
-        if machines is None
-        else list(machines)
+    ``swept`` are measurements and ``held`` finals as frames; timings that are not to be trusted are left out.
+    Without ``machines`` all GPUs are compared: a CPU's name is no model of a machine.
+    """
+    every = set(pd.concat([swept["gpu"], held["gpu"]]))
+    chosen = machines or sorted(slug for slug in every if not slug.startswith("cpu-"))
+    timed, of_finals = (
+        rows[rows["status"].eq("ok") & ~rows["valid"].eq(False) & rows["gpu"].isin(chosen)]
+        for rows in (swept, held)
     )
     common: list[CommonProblem] = []
     others: list[OtherSources] = []
-    timed, of_finals = (_timed(some, chosen) for some in (swept, held))
     for kernel in sorted({*timed["kernel"], *of_finals["kernel"]}):
         of_kernel, finals = (some[some["kernel"] == kernel] for some in (timed, of_finals))
         for pair in combinations(chosen, 2):
             by_finals = set(pair) <= set(finals["gpu"])
             rows = finals if by_finals else of_kernel
-            found, left = _pair(str(kernel), pair, rows[rows["gpu"].isin(pair)], by_finals)
+            found, left = _pair(kernel, pair, rows[rows["gpu"].isin(pair)], by_finals)
             common += found
             if left:
-                others.append(OtherSources(str(kernel), *pair, left))
+                others.append(OtherSources(kernel, *pair, left))
     return common, others
-
-
-def _timed(rows: pd.DataFrame, machines: Sequence[str]) -> pd.DataFrame:
-    return rows[rows["gpu"].isin(machines) & rows["status"].eq("ok") & ~rows["valid"].eq(False)]
 
 
 def _pair(
@@ -127,9 +135,7 @@ def _pair(
     a, b = pair
     met = rows.groupby("rank")["gpu"].transform("nunique") == len(pair)
     # A provider counts at a problem where both ran the same source of it.
-    same = rows.groupby(["rank", "provider", "source"])["gpu"].transform("nunique") == len(pair)
-    some = rows[same]
-    left = len(set(rows.loc[met, "rank"]) - set(some["rank"]))
+    some = rows[rows.groupby(["rank", "provider", "source"])["gpu"].transform("nunique") == len(pair)]
     fastest = best_providers(best_configurations(some))
     best = {(row["gpu"], row["rank"]): row for row in fastest.to_dict("records")}
     every: dict[Any, float] = some.groupby(["rank", "gpu", "label"])["median_us"].min().to_dict()
@@ -138,6 +144,10 @@ def _pair(
         mine, theirs = best[a, rank], best[b, rank]
         a_us, b_us = mine["median_us"], theirs["median_us"]
         a_on_b, b_on_a = every.get((rank, b, mine["label"])), every.get((rank, a, theirs["label"]))
+        a_share, b_share = mine["ceiling_fraction"], theirs["ceiling_fraction"]
+        is_known = a_share > 0 and b_share > 0  # of NaN it is false
+        # Of an unknown kernel nothing but its bytes is known.
+        bound = mine["bound"] if isinstance(mine["bound"], str) else "memory"
         found.append(
             CommonProblem(
                 kernel=kernel,
@@ -150,19 +160,14 @@ def _pair(
                 b_best=theirs["label"],
                 a_us=a_us,
                 b_us=b_us,
-                bound="launch" if min(a_us, b_us) < LAUNCH_US else _bound(mine["bound"]),
+                bound="launch" if min(a_us, b_us) < LAUNCH_US else bound,
                 by_finals=by_finals,
-                by_ceilings=_by_ceilings(a_us, b_us, mine["ceiling_fraction"], theirs["ceiling_fraction"]),
+                by_ceilings=b_us / a_us * b_share / a_share if is_known else None,
                 a_on_b=a_on_b and a_on_b / b_us,
                 b_on_a=b_on_a and b_on_a / a_us,
             )
         )
-    return found, left
-
-
-def _bound(known: object) -> str:
-    """What bounds a problem; of a kernel that is gone nothing is known but its bytes."""
-    return known if isinstance(known, str) else "memory"
+    return found, len(set(rows.loc[met, "rank"]) - set(some["rank"]))
 
 
 def groups(some: Iterable[CommonProblem]) -> list[GpuGroup]:
@@ -171,13 +176,11 @@ def groups(some: Iterable[CommonProblem]) -> list[GpuGroup]:
     for one in sorted(some, key=lambda one: (one.a, one.b, BOUNDS.index(one.bound))):
         gathered.setdefault((one.a, one.b, one.bound), []).append(one)
     found = []
-    for (a, b, bound), group in gathered.items():
+    for place, group in gathered.items():
         ceilings = [one.by_ceilings for one in group if one.by_ceilings is not None]
         found.append(
             GpuGroup(
-                a=a,
-                b=b,
-                bound=bound,
+                *place,
                 kernels=tuple(sorted({one.kernel for one in group})),
                 problems=len(group),
                 ratio=geometric_mean([one.ratio for one in group]),
@@ -187,32 +190,23 @@ def groups(some: Iterable[CommonProblem]) -> list[GpuGroup]:
     return found
 
 
-def _by_ceilings(a_us: float, b_us: float, a_share: float | None, b_share: float | None) -> float | None:
-    """b's time over a's if both reached the same share of their ceilings."""
-    if pd.isna(a_share) or pd.isna(b_share) or not a_share or not b_share:
-        return None
-    return b_us / a_us * b_share / a_share
-
-
-NOTHING_IN_COMMON = "No two GPUs have measured the same problem with the same source of a provider."
-
 COLUMNS = (
     *("problem", "a's best", "b's best", "bound by", "by"),
     *("a us", "b us", "b / a", "by ceilings", "a's best on b", "b's best on a"),
 )
 
 
-def table(some: Sequence[CommonProblem], title: str) -> TextTable:
-    """Common problems of two machines."""
-    return TextTable(title, COLUMNS, [_cells(one) for one in some], numbers=COLUMNS[5:])
-
-
-def kernel_table(kernel: str, some: Sequence[CommonProblem], names: Mapping[str, str]) -> TextTable:
-    """A kernel's common problems on all pairs of machines."""
+def table(some: Sequence[CommonProblem], title: str, names: Mapping[str, str] | None = None) -> TextTable:
+    """Common problems of two machines; with ``names`` by slug, those of all pairs of machines."""
+    pairs = [[] if names is None else [names[one.a], names[one.b]] for one in some]
     return TextTable(
-        title=f"{kernel}: GPU against GPU",
-        columns=("problem", "a", "b", *COLUMNS[1:]),
-        rows=[[first, names[one.a], names[one.b], *rest] for one in some for first, *rest in [_cells(one)]],
+        title=title,
+        columns=(COLUMNS[0], *(("a", "b") if names else ()), *COLUMNS[1:]),
+        rows=[
+            [first, *pair, *rest]
+            for one, pair in zip(some, pairs, strict=True)
+            for first, *rest in [_cells(one)]
+        ],
         numbers=COLUMNS[5:],
         about=[{"gpu": f"{one.a} {one.b}", "words": one.words, "sort": str(one.rank)} for one in some],
     )
@@ -248,31 +242,128 @@ def group_table(some: Sequence[GpuGroup], names: Mapping[str, str]) -> TextTable
 def sentence(group: GpuGroup) -> str:
     """The means of two GPUs over the problems with the same bound."""
     by_ceilings = "" if group.by_ceilings is None else f"; by their ceilings {speedup(group.by_ceilings)}"
-    problems = notation.plural(group.problems, "problem")
+    problems = plural(group.problems, "problem")
     return f"bound by {group.bound}: {problems}, b / a {speedup(group.ratio)}{by_ceilings}."
 
 
 def left_out(some: Sequence[OtherSources], names: Mapping[str, str]) -> list[str]:
     """A sentence a pair: at how many problems of which kernels nothing can be compared."""
-    found: dict[tuple[str, str], list[OtherSources]] = {}
+    found: dict[tuple[str, str], list[str]] = {}
     for one in some:
-        found.setdefault((one.a, one.b), []).append(one)
+        found.setdefault((one.a, one.b), []).append(f"{one.kernel} ({plural(one.problems, 'problem')})")
     return [
-        f"Not comparable on {names[a]} and {names[b]}: other sources. "
-        + ", ".join(f"{one.kernel} ({notation.plural(one.problems, 'problem')})" for one in group)
-        + "."
-        for (a, b), group in found.items()
+        f"Not comparable on {names[a]} and {names[b]}: other sources. {', '.join(kernels)}."
+        for (a, b), kernels in found.items()
     ]
 
 
 def alone(common: Sequence[CommonProblem], rows: pd.DataFrame, names: Mapping[str, str]) -> str:
-    """The line in place of the table where several GPUs have rows and no two can be compared; empty where two
-    can, or where there are not two."""
+    """The sentence in place of the table where several GPUs have rows and no two can be compared; else
+    empty."""
     gpus = [slug for slug in names if slug in set(rows["gpu"]) and not slug.startswith("cpu-")]
     if common or len(gpus) < 2:
         return ""
-    current = [slug for slug in gpus if not rows.loc[rows["gpu"] == slug, "stale"].map(bool).all()]
+    current = [slug for slug in gpus if not rows.loc[rows["gpu"] == slug, "old"].ne("").all()]
     if len(current) == 1:
         others = " and ".join(names[slug] for slug in gpus if slug not in current)
         return f"Only {names[current[0]]} has rows of this commit's sources; those of {others} are older."
     return NOTHING_IN_COMMON
+
+
+NO_VERDICT = "They were not measured together: no verdict."
+
+
+@dataclass(frozen=True)
+class Machines:
+    """Two machines with results in any of the folders; of several folders the first with a machine's file
+    counts."""
+
+    a: str
+    b: str
+    folders: Sequence[Path]
+    warn: Callable[[str], None]
+
+    @property
+    def kernels(self) -> list[str]:
+        """The kernels of which both have timings or finals."""
+        return sorted(kernels_of(self.a, self.folders) & kernels_of(self.b, self.folders))
+
+    def show(self, console: Console, kernel: str, as_markdown: bool, wanted: Callable[[Point], bool]) -> bool:
+        """Print a kernel on both, at the ``wanted`` points; False where they have no problem in common."""
+        some, others = self._compared(kernel, wanted)
+
+        def say(text: str) -> None:
+            console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+        if some:
+            heading = f"{kernel}: a is {self.a}, b is {self.b}"
+            shown = table(some, heading)
+            if as_markdown:
+                say(f"**{heading}**\n\n{shown.markdown()}")
+            else:
+                shown.print(console)
+            for group in groups(some):
+                say(sentence(group))
+        for line in left_out(others, {slug: slug for slug in (self.a, self.b)}):
+            say(line)
+        if some:
+            say(NO_VERDICT)
+        return bool(some or others)
+
+    def _compared(
+        self, kernel: str, wanted: Callable[[Point], bool]
+    ) -> tuple[list[CommonProblem], list[OtherSources]]:
+        ceilings: dict[str, Ceilings] = {}
+        for folder in reversed(self.folders):
+            ceilings |= results.machines(folder, self.warn)[1]
+        rows, held = [], []
+        for slug in (self.a, self.b):
+            places = _places(slug, self.folders)
+            ledgers = [results.ledger_path(place, kernel, slug) for place in places]
+            rows += next((results.own_rows(path, self.warn) for path in ledgers if path.is_file()), [])
+            of_finals = [finals.path(place, kernel, slug) for place in places]
+            every = next((finals.read(path, self.warn) for path in of_finals if path.is_file()), [])
+            held += [row for row in finals.newest(every) if row.power == "burst"]
+        swept = with_shares(comparable(row for row in rows if wanted(row.point)), ceilings)
+        shown = with_shares((row for row in held if wanted(row.point)), ceilings)
+        return compared(frame(swept), frame_of_finals(shown), (self.a, self.b))
+
+
+def found(
+    a: str | None, b: str | None, folders: Sequence[Path], warn: Callable[[str], None]
+) -> Machines | None:
+    """The machines that two texts name; None if neither is one. Raises UserError if only one is."""
+    known = [bool(text and kernels_of(text, folders)) for text in (a, b)]
+    if not any(known):
+        return None
+    if not all(known):
+        (name, machine), (other, none) = (("a", a), ("b", b)) if known[0] else (("b", b), ("a", a))
+        others = ", ".join(sorted(_slugs(folders) - {machine})) or "no other has"
+        missing = f"{other} is missing" if none is None else f"{other}={none} has no results"
+        raise UserError(f"{name}={machine} is a machine, and {missing}; machines with results: {others}.")
+    if a == b:
+        raise UserError(f"a and b are both {a}: write two machines.")
+    return Machines(str(a), str(b), folders, warn)
+
+
+def _slugs(folders: Sequence[Path]) -> set[str]:
+    """The machines with timings or finals in any of the folders."""
+    places = [place for folder in folders for place in results.folders_of(folder)]
+    return {path.stem for place in places for path in _files(place, "*")}
+
+
+def kernels_of(slug: str, folders: Sequence[Path]) -> set[str]:
+    """The kernels of which a machine has timings or finals; none for a text that names no machine."""
+    if not re.fullmatch(NAME, slug):
+        return set()
+    return {path.parent.name for place in _places(slug, folders) for path in _files(place, slug)}
+
+
+def _files(place: Path, slug: str) -> list[Path]:
+    return [path for kind in ("timings", "finals") for path in place.glob(f"{kind}/*/{slug}.jsonl")]
+
+
+def _places(slug: str, folders: Sequence[Path]) -> list[Path]:
+    """Where a machine's results lie: a CPU's are not in the repository's own folder."""
+    kind = "cpu" if slug.startswith("cpu-") else "cuda"
+    return [results.folder_for(folder, kind) for folder in folders]

@@ -1,4 +1,4 @@
-"""A kernel's section of the report: its charts, its tables, and what could not be timed."""
+"""A kernel's section of the report: its charts, its tables, and the points without a time."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import pandas as pd
 
 from pipeline.reporting import gpus, why
-from pipeline.reporting.content import About, Content
+from pipeline.reporting.cells import TIE_NOTE, incomparable_notes, ratio_cell, remarks, time_cell
+from pipeline.reporting.content import Content
 from pipeline.reporting.document import Charts, Items, Section, Text
+from pipeline.reporting.frames import best_providers
 from pipeline.reporting.headlines import doubt, entry_of
 from pipeline.reporting.numbers import GAP, RATES, number, percent
-from pipeline.reporting.ranking import best_providers
-from pipeline.reporting.sweep_table import TIE_NOTE, incomparable_notes, ratio_cell, remarks, time_cell
 from pipeline.reporting.tables import TextTable
 
 SIDE_BY_SIDE = {2: 2, 4: 2}
@@ -63,7 +63,7 @@ def section(content: Content, name: str) -> Section:
     if without := _without_a_time(content, rows):
         blocks.append(Section("Without a time", [Items(without)]))
     if met := [one for one in content.common_problems if one.kernel == name]:
-        table = gpus.kernel_table(name, met, content.machines)
+        table = gpus.table(met, f"{name}: GPU against GPU", content.machines)
         blocks.append(Section("GPU against GPU, problem by problem", [table], is_folded=True))
     if roofs := content.rooflines[name]:
         note = Text(ROOFLINE_NOTE, "note")
@@ -73,7 +73,7 @@ def section(content: Content, name: str) -> Section:
 
 
 def _tables(content: Content, name: str, rows: pd.DataFrame, best: pd.DataFrame) -> list[Any]:
-    """The best configurations, what is to be said of them, and every provider's."""
+    """The best configurations with their notes, and every provider's."""
     about = content.about[name]
     rates = [rate for rate in RATES if rate in set(best["headline"])]
     lines = _lines(content, best_providers(best), rates)
@@ -91,17 +91,14 @@ def _tables(content: Content, name: str, rows: pd.DataFrame, best: pd.DataFrame)
     notes = [
         (SWEEPS_NOTE, any(one.point.kernel == name for one in content.loaded.finals)),
         (TIE_NOTE, best["tied"].any()),
-        (OLD_NOTE, best["stale"].map(bool).any()),
+        (OLD_NOTE, best["old"].ne("").any()),
     ]
-    blocks += (
-        [Text(" ".join(note for note, holds in notes if holds), "note")] if any(h for _, h in notes) else []
-    )
+    if said := " ".join(note for note, holds in notes if holds):
+        blocks.append(Text(said, "note"))
     records: list[Any] = best.to_dict("records")
     distrusted = {f"{content.machines[row['gpu']]}: {doubt(row)}" for row in records if doubt(row)}
     blocks += [Text(sentence, "alarm") for sentence in incomparable_notes(records)]
     blocks += [Text(f"! Not to be trusted on {sentence}", "alarm") for sentence in sorted(distrusted)]
-    if used := _tolerance_used(rows, about):
-        blocks.append(Text(used, "note"))
     every = _lines(content, best.sort_values(["rank", "median_us", "provider"]), rates, errors=True)
     if len(every) > len(lines):
         table = TextTable(
@@ -118,11 +115,11 @@ def _tables(content: Content, name: str, rows: pd.DataFrame, best: pd.DataFrame)
 
 
 Line = tuple[dict[str, str], list[str]]
-"""What a page knows of a row, and its cells."""
+"""A row's attributes in an HTML page, and its cells."""
 
 
 def _lines(content: Content, best: pd.DataFrame, rates: Sequence[str], *, errors: bool = False) -> list[Line]:
-    """Rows as text, of a problem the machines in the order of the report."""
+    """Rows as text, by problem and by machine in the order of the report."""
     place = {slug: i for i, slug in enumerate(content.machines)}
     found = []
     records: list[Any] = best.to_dict("records")
@@ -140,7 +137,7 @@ def _lines(content: Content, best: pd.DataFrame, rates: Sequence[str], *, errors
             content.machines[row["gpu"]],
             row["label"]
             + " (baseline)" * (row["provider"] == content.about[row["kernel"]].baseline) * errors,
-            time_cell(row).replace("!", "") + OLD * bool(row["stale"]) + "!" * ("!" in time_cell(row)),
+            time_cell(row).replace("!", "") + OLD * bool(row["old"]) + "!" * ("!" in time_cell(row)),
             *([f"{100 * row['rel_ci']:.1f} %"] if errors else ()),
             *(number(row[name]) if row["headline"] == name else "" for name in rates),
             share + " (compute)" * (bool(share) and row["bound"] == "compute"),
@@ -151,8 +148,8 @@ def _lines(content: Content, best: pd.DataFrame, rates: Sequence[str], *, errors
 
 
 def _with_gaps(lines: Sequence[Line], rows: pd.DataFrame, names: Mapping[str, str]) -> list[Line]:
-    """Lines of a kernel's problems, and at each problem one for every GPU with ``rows`` of the kernel and no
-    line there: it has no time, or was not measured."""
+    """The lines, and at each problem one for every GPU with ``rows`` of the kernel and no line there: it has
+    no time, or was not measured."""
     gpus_here = [slug for slug in names if slug in set(rows["gpu"]) and not slug.startswith("cpu-")]
     tried = set(rows[["rank", "gpu"]].drop_duplicates().itertuples(index=False, name=None))
     place = {slug: i for i, slug in enumerate(names)}
@@ -169,19 +166,8 @@ def _with_gaps(lines: Sequence[Line], rows: pd.DataFrame, names: Mapping[str, st
     return found
 
 
-def _tolerance_used(rows: pd.DataFrame, about: About) -> str:
-    """How much of the tolerance outputs took at most, by whose they are; empty where no row says so."""
-    known = rows[rows["tolerance_used"].notna()]
-    whose = known["provider"].map(
-        lambda name: "ours" if name in about.own else "torch" if name.startswith("torch") else "peers"
-    )
-    most = known.groupby(whose)["tolerance_used"].max().to_dict()
-    shares = [f"{name} {percent(most[name])}" for name in ("torch", "ours", "peers") if name in most]
-    return f"Of the tolerance took at most: {', '.join(shares)}." if shares else ""
-
-
 def _without_a_time(content: Content, rows: pd.DataFrame) -> list[str]:
-    """Why points have no time, by machine, of providers that somebody asked for."""
+    """Why points of requested providers have no time, by machine."""
     failed: list[Any] = rows[rows["status"] != "ok"].to_dict("records")
     wanted = [row for row in failed if _is_wanted(row["kernel"], row["provider"], row["command"])]
     return [
@@ -192,8 +178,8 @@ def _without_a_time(content: Content, rows: pd.DataFrame) -> list[str]:
 
 
 def _is_wanted(kernel: str, provider: str, command: str) -> bool:
-    """Whether somebody wanted to know of a provider. One that needs a package beyond the pipeline's own is
-    measured wherever that happens to be installed, and its failures say something only to who named it."""
+    """Whether a provider's failures are of interest. A provider that needs a package beyond the pipeline's
+    own is measured wherever that is installed; its failures matter only if the command named it."""
     entry = entry_of(kernel)
     declared = {} if entry is None else {one.name: one for one in entry.loaded.kernel.providers}
     if provider not in declared or declared[provider].requires is None:

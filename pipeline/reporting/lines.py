@@ -1,7 +1,7 @@
-"""Measurements on lines, as a plot against a workload's x axis draws them, and how a line is named.
+"""Measurements on the lines of a plot against a workload's x axis, and the names of lines.
 
-A line runs along one dimension. All other dimensions stay the same on it, or are equal to x, as m, n and k of
-square matrices are. Workloads whose problems lie on the same line share it.
+A line runs along one dimension. All other dimensions are fixed on it, or equal to x, as m, n and k of square
+matrices are. Workloads whose problems lie on the same line share it.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.point import Point, order
 from pipeline.points import notation
 from pipeline.reporting import headlines
-from pipeline.reporting.headlines import NO_REASON
+from pipeline.reporting.headlines import doubt_of, is_upper_bound
 
 HOT = "hot"
-"""What a timing with its inputs in the cache says of the cache."""
+"""The cache of a timing whose inputs were in it."""
 
 
 @dataclass(frozen=True)
 class ProblemLine:
-    """Problems along one dimension, ``x``, with the ``fixed`` values of others; the rest are equal to x."""
+    """Problems along one dimension, ``x``, with the ``fixed`` values of others; the rest is equal to x."""
 
     x: str | None
     fixed: Values
 
     def step(self, problem: Values) -> int:
-        """Where on the line a problem lies."""
+        """A problem's place on the line."""
         return int(problem[self.x]) if self.x else 0
 
 
 @dataclass(frozen=True)
 class PlacedMeasurement:
-    """A measurement with the line that it is shown on, and whether its inputs were in the cache."""
+    """A measurement with its line, and the cache of its timing."""
 
     row: Measurement
     line: ProblemLine
@@ -43,7 +43,7 @@ class PlacedMeasurement:
 
     @property
     def point(self) -> Point:
-        """What was measured."""
+        """The point that was measured."""
         return self.row.point
 
     @property
@@ -53,56 +53,51 @@ class PlacedMeasurement:
 
     @property
     def at_ms(self) -> int:
-        """When it was measured."""
+        """The time of the measurement, in milliseconds."""
         return round(self.row.origin.measured_at.timestamp() * 1000)
 
     @property
     def trusted(self) -> bool:
-        """Whether its timing may be believed."""
+        """Whether its time is to be trusted."""
         return not self.doubt
 
     @property
     def doubt(self) -> str:
-        """Why it may not be; empty where it may."""
-        state = self.row.outcome.state
-        return "" if state is None or state.valid else state.invalid_reason or NO_REASON
+        """Why its time is not to be trusted; empty where it is."""
+        return doubt_of(self.row)
 
     @property
     def is_bound(self) -> bool:
-        """Whether its time is an upper bound: the device was held back."""
-        state = self.row.outcome.state
-        return state is not None and not state.valid and state.throttle is not None
+        """Whether its time is an upper bound: the device was throttled."""
+        return is_upper_bound(self.row)
 
 
 def place(rows: Sequence[Measurement]) -> list[PlacedMeasurement]:
-    """The measurements of one ledger on their lines.
-
-    Of a point that was timed by several settings with the cache in the same state, the newest counts: two
-    values at one step are no line.
-    """
+    """The measurements of one ledger on their lines. Of a point's rows with the cache in the same state the
+    newest counts: a line has one value at a step."""
     caches = {row.parts.settings: row.outcome.timing.cache for row in rows if row.outcome.timing}
-    newest: dict[tuple[Point, str], Measurement] = {}
-    for row in rows:
-        slot = row.point, caches.get(row.parts.settings, "cold")
-        if slot not in newest or newest[slot].origin.measured_at <= row.origin.measured_at:
-            newest[slot] = row
+
+    def cache_of(row: Measurement) -> str:
+        return caches.get(row.parts.settings, "cold")
+
+    counting = headlines.newest(rows, lambda row: (row.point, cache_of(row)))
     of_workload: dict[str, list[Point]] = {}
-    for row in newest.values():
+    for row in counting:
         of_workload.setdefault(row.workload, []).append(row.point)
     axes = {workload: axis(workload, points) for workload, points in of_workload.items()}
     placed = [
-        PlacedMeasurement(row, _line(row.point, *axes[row.workload]), cache)
-        for (_, cache), row in newest.items()
+        PlacedMeasurement(row, line_of(row.point.problem, *axes[row.workload]), cache_of(row))
+        for row in counting
     ]
     return sorted(placed, key=lambda one: (order(one.point), one.cache))
 
 
 def axis(workload: str, points: Sequence[Point]) -> tuple[str | None, frozenset[str]]:
-    """The dimension on the x axis of a kernel's workload, and the dimensions that go along with it: those
-    that ``size`` stands for too, and those that are the same unless they are named.
+    """The dimension on the x axis of a kernel's workload, and the dimensions that are equal to it: the others
+    of ``size``, and those that default to it.
 
-    Of a kernel that this repository does not have, the number that takes most values among the points, and
-    those that are the same in all of them. None where problems have no number.
+    Of an unknown kernel, the number with the most values among the points, and the numbers equal to it in all
+    of them. None where problems have no number.
     """
     names = [name for name in points[0].problem if all(_is_number(p.problem.get(name)) for p in points)]
     entry = headlines.entry_of(points[0].kernel)
@@ -122,8 +117,8 @@ def axis(workload: str, points: Sequence[Point]) -> tuple[str | None, frozenset[
     return x, frozenset(same) - {x}
 
 
-def _line(point: Point, x: str | None, along: frozenset[str]) -> ProblemLine:
-    problem = point.problem
+def line_of(problem: Values, x: str | None, along: frozenset[str]) -> ProblemLine:
+    """The line of a problem, by its workload's axis."""
     if x is not None and any(problem[name] != problem[x] for name in along):
         along = frozenset()  # a problem with some of them pinned
     moving = {x, *along}
@@ -135,7 +130,7 @@ def _is_number(value: object) -> bool:
 
 
 def configuration(one: PlacedMeasurement) -> str:
-    """A child run in words: ``triton_online bfloat16 1024x8w``, or ``... 1024x8w rows=37``."""
+    """The name of a child run: ``triton_online bfloat16 1024x8w``, or ``... 1024x8w rows=37``."""
     point = one.point
     where = elsewhere(point.kernel, one.line)
     hot = HOT if one.cache == HOT else ""
@@ -145,8 +140,8 @@ def configuration(one: PlacedMeasurement) -> str:
 
 
 def elsewhere(kernel: str, line: ProblemLine) -> str:
-    """The numbers that tell a line from the kernel's own, which runs along its size with all else at its
-    default: ``rows=37``."""
+    """The numbers by which a line differs from the kernel's own, which runs along its size with all else at
+    its default: ``rows=37``."""
     numbers = {name: value for name, value in line.fixed.items() if _is_number(value)}
     entry = headlines.entry_of(kernel)
     if entry is not None and line.x == entry.loaded.kernel.size[0]:

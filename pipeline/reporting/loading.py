@@ -1,4 +1,4 @@
-"""All that a folder of results holds as tables: the rows that count, finals, and what is old about them."""
+"""A folder of results as tables: the rows that count, the finals, and what is old about the rows."""
 
 from __future__ import annotations
 
@@ -15,25 +15,23 @@ from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.settings import TimingSettings
 from pipeline.execution import identity, versions
 from pipeline.reporting.frames import frame, frame_of_finals
-from pipeline.reporting.headlines import comparable, entry_of
-from pipeline.reporting.shares import with_shares
+from pipeline.reporting.headlines import comparable, entry_of, with_shares
 from pipeline.store import finals, provenance, results
 from pipeline.store.finals import Final
 from pipeline.store.results import Results
 
 STALE = ("source", "measurement", "environment")
-"""The parts of a row's key that can be old: what its provider runs, the code that times and verifies, and the
-machine's environment."""
+"""The parts of a row's key that can be old: its provider's source, the measuring code, the environment."""
 
 
 @dataclass(frozen=True, eq=False)
 class LoadedResults:
-    """What was measured, with shares of today's ceilings.
+    """All measurements and finals of a folder, with shares of today's ceilings.
 
     results:
         The measurements that can be compared, the machines' environments and ceilings.
     rows:
-        These measurements as a frame, with what is ``stale`` about each, and the same as text in ``old``.
+        These measurements as a frame, with the old parts of each in ``old``: ``source, measurement``.
     every_final, finals:
         The finals of every run, and the newest of each problem.
     final_rows:
@@ -52,21 +50,27 @@ class LoadedResults:
     runs: Mapping[str, Environment]
     left_out: int
 
+    def providers(self, kernels: Sequence[str]) -> dict[str, set[str]]:
+        """The providers of each kernel that were measured, or were in finals."""
+        found: dict[str, set[str]] = {kernel: set() for kernel in kernels}
+        pairs = self.rows[["kernel", "provider"]].drop_duplicates().itertuples(index=False)
+        for kernel, name in (*pairs, *((one.point.kernel, one.point.provider) for one in self.every_final)):
+            if kernel in found:
+                found[kernel].add(name)
+        return found
+
 
 def load(folder: Path, warn: Callable[[str], None], local: bool) -> LoadedResults:
     """Read a folder, and with ``local`` of the repository's own results this host's too."""
     found = results.load(folder, warn, local)
     measured = with_shares(comparable(found.measurements), found.ceilings)
-    rows = frame(measured)
     staleness = Staleness(found.environments)
-    rows["stale"] = [staleness.parts(row) for row in measured]
-    rows["old"] = rows["stale"].map(", ".join)
     held = finals.load(folder, warn, local)
     every_final = with_shares((row for some in held.values() for row in some), found.ceilings)
     newest = finals.newest_with_ours(every_final)
     return LoadedResults(
         results=Results(tuple(measured), found.environments, found.ceilings),
-        rows=rows,
+        rows=frame(measured).assign(old=[", ".join(staleness.parts(row)) for row in measured]),
         every_final=every_final,
         finals=newest,
         final_rows=frame_of_finals(row for row in newest if row.power == "burst"),
@@ -76,56 +80,36 @@ def load(folder: Path, warn: Callable[[str], None], local: bool) -> LoadedResult
 
 
 class Staleness:
-    """What is old about rows, beside the kernels here and the environments of their machines."""
+    """The old parts of rows' keys, beside the kernels here and their machines' ``environments``."""
 
     def __init__(self, environments: Mapping[str, Environment]) -> None:
         self._environments = environments
-        self._now: dict[tuple[str, str, str], tuple[str, str, str | None]] = {}
+        self._now: dict[tuple[str, str, str], tuple[str | None, str, str | None]] = {}
 
     def parts(self, row: Measurement) -> tuple[str, ...]:
-        """What of ``STALE`` a row was measured by that is not what is here now: another source, or none;
-        another version of the measuring code; and another environment than its machine's, where that is
-        known."""
-        kernel, provider, gpu = place = row.point.kernel, row.point.provider, row.origin.gpu
+        """The old parts among ``STALE``. A provider that is not there makes the source old; an environment
+        that can't be known makes nothing old."""
+        place = row.point.kernel, row.point.provider, row.origin.gpu
         if place not in self._now:
-            known = self._environments.get(gpu)
-            self._now[place] = (
-                source_of(kernel, provider),
-                versions.measurement("cpu" if gpu.startswith("cpu-") else "cuda", TimingSettings().timer),
-                None if known is None else relevant_environment(kernel, provider, known),
-            )
+            self._now[place] = self._parts_now(*place)
         source, measurement, environment = self._now[place]
         now = (source, measurement, environment or row.parts.environment)
         then = (row.parts.source, row.parts.measurement, row.parts.environment)
-        return tuple(part for part, new, old in zip(STALE, now, then, strict=True) if not new or old != new)
+        return tuple(part for part, new, old in zip(STALE, now, then, strict=True) if not new or new != old)
 
-
-def source_of(kernel: str, provider: str) -> str:
-    """The digest of what a provider runs now; empty for one that is not there."""
-    entry = entry_of(kernel)
-    try:
-        if entry is None:
-            return ""
-        return identity.source(entry.loaded, entry.loaded.kernel.provider(provider)).digest
-    except (KeyError, UserError):
-        return ""
-
-
-def relevant_environment(kernel: str, provider: str, environment: Environment) -> str | None:
-    """The digest of an environment as it is in a provider's key; None where that can't be told: of a provider
-    that is not there, and of a peer, whose package only the machine itself has."""
-    entry = entry_of(kernel)
-    known = {} if entry is None else {one.name: one for one in entry.loaded.kernel.providers}
-    if provider not in known or known[provider].package:
-        return None
-    return digest(environment.keyed_for(known[provider]))
-
-
-def providers(loaded: LoadedResults, kernels: Sequence[str]) -> dict[str, set[str]]:
-    """The providers of each kernel that were measured, or were in finals."""
-    found: dict[str, set[str]] = {kernel: set() for kernel in kernels}
-    pairs = loaded.rows[["kernel", "provider"]].drop_duplicates().itertuples(index=False)
-    for kernel, provider in (*pairs, *((one.point.kernel, one.point.provider) for one in loaded.every_final)):
-        if kernel in found:
-            found[kernel].add(provider)
-    return found
+    def _parts_now(self, kernel: str, name: str, gpu: str) -> tuple[str | None, str, str | None]:
+        kind = "cpu" if gpu.startswith("cpu-") else "cuda"
+        measurement = versions.measurement(kind, TimingSettings().timer)
+        try:
+            entry = entry_of(kernel)
+            if entry is None:
+                return None, measurement, None
+            provider = entry.loaded.kernel.provider(name)
+            source = identity.source(entry.loaded, provider).digest
+        except (KeyError, UserError):
+            return None, measurement, None
+        environment = self._environments.get(gpu)
+        # Which version of a peer's package a machine has, only the machine itself knows.
+        if environment is None or provider.package:
+            return source, measurement, None
+        return source, measurement, digest(environment.keyed_for(provider))

@@ -16,7 +16,7 @@ from pathlib import Path
 from kernel_pipeline.contract import shown
 from kernel_pipeline.errors import UserError
 from pipeline import ROOT
-from pipeline.reporting.best import distrust_notes
+from pipeline.reporting.cells import distrust_notes
 from pipeline.reporting.field import HeadToHead, OtherRatio
 from pipeline.reporting.headlines import entry_of
 from pipeline.reporting.numbers import microseconds, speedup
@@ -30,7 +30,7 @@ HEADING = "## Where it loses"
 NOT_GIVEN = "no reason is given"
 
 ELSEWHERE = "another run"
-"""Says of a ratio that its two times are of two runs."""
+"""Marks a ratio whose two times are of two runs."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,8 @@ class Reason:
     def fits(self, versus: HeadToHead) -> bool:
         """Whether it is about the fastest of the others there."""
         values = {"gpu": versus.gpu} | {name: shown(value) for name, value in versus.problem.items()}
-        return versus.lost[0] in self.others and all(
-            values.get(name) in some for name, some in self.where.items()
-        )
+        is_there = all(values.get(name) in some for name, some in self.where.items())
+        return versus.lost[0] in self.others and is_there
 
 
 def losses(swept: Sequence[HeadToHead], finals: Iterable[HeadToHead]) -> list[HeadToHead]:
@@ -75,6 +74,7 @@ def _cells(versus: HeadToHead, machine: str) -> list[str]:
     first, *others = versus.lost
     worst = versus.others[first]
     unasked = f"Not measured there of ours: {', '.join(versus.unasked)};" if versus.unasked else ""
+    reason = next((one.text for one in reasons(versus.kernel, PAGES) if one.fits(versus)), NOT_GIVEN)
     return [
         versus.kernel,
         machine,
@@ -86,13 +86,13 @@ def _cells(versus: HeadToHead, machine: str) -> list[str]:
         microseconds(versus.ours.us, versus.ours.is_bound),
         ", ".join(f"{name} {ratio(versus.others[name])}" for name in others),
         "finals" if versus.by_finals else "sweeps",
-        " ".join(filter(None, [unasked, reason(versus)])),
+        f"{unasked} {reason}".strip(),
     ]
 
 
 def doubts(some: Iterable[HeadToHead], machines: Mapping[str, str] | None = None) -> list[str]:
-    """What the mark at ratios means: where they are not to be trusted, by reason; with ``machines``, the
-    names by slug, also on which."""
+    """The meaning of the mark at ratios: where they are not to be trusted, by reason. With ``machines``, the
+    names by slug, each place has its machine."""
     return distrust_notes(
         (
             one.doubt,
@@ -105,28 +105,18 @@ def doubts(some: Iterable[HeadToHead], machines: Mapping[str, str] | None = None
 
 
 def ratio(one: OtherRatio) -> str:
-    """A ratio, with the mark of one that is not to be trusted, and what else is to be said of it."""
-    more = note(one)
-    return speedup(one.ratio) + "!" * bool(one.doubt) + (f" ({more})" if more else "")
-
-
-def note(one: OtherRatio) -> str:
-    """What is to be said of a ratio: that its times are of two runs, that it is of one round, or its verdict
-    where that is not what the ratio says."""
+    """A ratio, with the mark of one that is not to be trusted. In brackets: that its times are of two runs,
+    that it is of one round, or its verdict where the ratio does not say it."""
     if one.against is not None:
-        return decided(one.against.verdict, one.time.rounds)
-    return ", ".join([ELSEWHERE] * one.is_elsewhere + [ONE_ROUND] * (one.time.rounds == 1))
-
-
-def reason(versus: HeadToHead) -> str:
-    """Why the fastest of the others is faster, as the kernel's page says."""
-    found = (one.text for one in reasons(versus.kernel, PAGES) if one.fits(versus))
-    return next(found, NOT_GIVEN)
+        more = decided(one.against.verdict, one.time.rounds)
+    else:
+        more = ", ".join([ELSEWHERE] * one.is_elsewhere + [ONE_ROUND] * (one.time.rounds == 1))
+    return speedup(one.ratio) + "!" * bool(one.doubt) + (f" ({more})" if more else "")
 
 
 @cache
 def reasons(kernel: str, pages: Path) -> tuple[Reason, ...]:
-    """All that a kernel's page gives. Raises UserError for a line that names no provider or dimension of the
+    """All reasons of a kernel's page. Raises UserError for a line that names no provider or dimension of the
     kernel."""
     page, entry = pages / f"{kernel}.md", entry_of(kernel)
     if entry is None or not page.is_file():
@@ -137,8 +127,8 @@ def reasons(kernel: str, pages: Path) -> tuple[Reason, ...]:
     known = {"gpu", *entry.loaded.kernel.dimensions()}
     found = []
     for line in lines[2:]:
-        others_, problems, text, *_ = [cell.strip() for cell in line.strip("|").split("|")] + [""] * 3
-        others = frozenset(re.findall(r"`(\w+)`", others_))
+        named, problems, text, *_ = [cell.strip() for cell in line.strip("|").split("|")] + [""] * 3
+        others = frozenset(re.findall(r"`(\w+)`", named))
         pairs = [word.partition("=") for word in problems.strip("`").split() if problems != "all"]
         where = {name: frozenset(values.strip("[]").split(",")) for name, _, values in pairs}
         if not (text and others and others <= providers and where.keys() <= known):

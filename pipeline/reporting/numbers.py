@@ -7,10 +7,10 @@ import math
 from rich.console import Console, RenderableType
 
 PIPE_WIDTH = 110
-"""Columns where the output is no terminal, which has no width to ask for."""
+"""The width of output that is not a terminal's, in columns."""
 
 GAP = "not measured"
-"""What a table of several machines says of one that lacks a number."""
+"""Stands in a table of several machines for a missing number."""
 
 RATES = {"gbps": "GB/s", "tflops": "TFLOP/s"}
 """The unit of each rate that people compare."""
@@ -26,12 +26,12 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def microseconds(value: float | None, is_bound: bool) -> str:
-    """A time; an upper bound of one with ``<=`` before it."""
+    """A time; an upper bound with ``<=`` before it."""
     return f"<= {number(value)}" if is_bound else number(value)
 
 
 def percent(fraction: float | None) -> str:
-    """A fraction of a ceiling to the same digit: 101.4 %, 95.4 %, 7.1 %, < 0.1 %."""
+    """A fraction of a ceiling in percent, to one decimal: 101.4 %, 95.4 %, 7.1 %, < 0.1 %."""
     if fraction is None or math.isnan(fraction):
         return ""
     return f"{100 * fraction:.1f} %" if fraction >= 0.0005 or not fraction else "< 0.1 %"

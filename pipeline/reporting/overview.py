@@ -1,15 +1,18 @@
-"""The overview: how our fastest does at each kernel and machine, in one number each, and at which problems.
+"""The overview: our fastest at each kernel and machine in one number each, the problems behind it, and its
+plot.
 
-One definition serves the report's overview, its metrics and, problem by problem, the table of the README: the
-fastest provider written in this repository at a problem, beside the kernel's baseline; by finals where the
-machine had any of the kernel, else by the sweeps. Several problems are shown by their geometric means.
+One definition serves the overview, its plot and the metrics: the fastest provider written in this repository
+at a problem beside the kernel's baseline, by finals where the machine had any of the kernel, else by the
+sweeps. It takes the problems of the kernel's first workload. The page has those that all GPUs have in common,
+since means over different problems can't be compared; a machine's metrics don't depend on other machines.
+Several problems are shown by their geometric means.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Any, get_args
@@ -17,24 +20,30 @@ from typing import Any, get_args
 import pandas as pd
 
 from kernel_pipeline.records.measurement import Status
+from pipeline.reporting.charts import RATIOS, SHAPES, Style
 from pipeline.reporting.field import HeadToHead
-from pipeline.reporting.workload_plots import leading
+from pipeline.reporting.numbers import GAP, percent, speedup
+from pipeline.reporting.plots import leading
 
 WORDLESS = "all"
-"""What metrics call the problems of a kernel that has no words among its dimensions."""
+"""The name in metrics of the problems of a kernel that has no words among its dimensions."""
 
 MOST_NAMED = 3
 """Problems that are named one by one; of more the first and the last are."""
+
+NONE = "-"
+"""``dvc metrics`` itself prints this for a missing number."""
 
 
 @dataclass(frozen=True)
 class Summary:
     """Our fastest at a kernel's problems with the same words on one machine.
 
-    ``speedup`` is the baseline's time over ours, ``rate`` what people compare, as ``headline`` names it, and
+    ``speedup`` is the baseline's time over ours, ``rate`` the one that ``headline`` names, and
     ``ceiling_fraction`` its share of the machine's ceiling: geometric means over ``problems``, which are
-    extents in their order. ``by_finals`` says whether these were measured side by side, ``doubts`` why the
-    speedup is not to be trusted, and ``is_once`` whether any of it rests on one round."""
+    extents in order. ``by_finals`` says whether these were measured side by side, ``doubts`` why the speedup
+    is not to be trusted, and ``is_once`` whether any of it rests on one round.
+    """
 
     kernel: str
     gpu: str
@@ -61,40 +70,34 @@ Groups = Mapping[tuple[str, str, str], Sequence[HeadToHead]]
 
 
 def summaries(
-    field: Sequence[HeadToHead], rows: pd.DataFrame, held: pd.DataFrame, baselines: Mapping[str, str]
+    field: Sequence[HeadToHead],
+    rows: pd.DataFrame,
+    held: pd.DataFrame,
+    baselines: Mapping[str, str],
+    *,
+    in_common: bool,
 ) -> list[Summary]:
-    """By kernel, machine and words: of the problems of the kernel's first workload
-    (``workload_plots.leading``) those at which ours and the baseline are known. ``rows`` are the
-    measurements and ``held`` the finals as tables."""
-    return _summarised(_leading(_known(field, rows, baselines), rows, held), baselines)
-
-
-def side_by_side(
-    field: Sequence[HeadToHead], rows: pd.DataFrame, held: pd.DataFrame, baselines: Mapping[str, str]
-) -> list[Summary]:
-    """The same of GPUs at the problems that they have in common: means over others can't be set beside each
-    other. A GPU that has none in common with that of most problems is left out."""
-    both = _in_common(_known(field, rows, baselines))
-    return _summarised(_in_common(_leading(both, rows, held)), baselines)
-
-
-def _known(field: Sequence[HeadToHead], rows: pd.DataFrame, baselines: Mapping[str, str]) -> Groups:
-    """The problems at which ours and the baseline are known."""
+    """By kernel, machine and words. ``rows`` are the measurements and ``held`` the finals as frames. With
+    ``in_common``, GPUs can be set side by side: at the problems that all of them have. A GPU that has none in
+    common with the GPU of most problems is left out."""
     measured = set(rows[["kernel", "gpu"]].drop_duplicates().itertuples(index=False, name=None))
-    groups: dict[tuple[str, str, str], list[HeadToHead]] = {}
+    known: dict[tuple[str, str, str], list[HeadToHead]] = {}
     for one in field:
         is_measured = (one.kernel, one.gpu) in measured  # there may be finals alone
-        if is_measured and baselines[one.kernel] in one.ratios and not one.unasked:
-            groups.setdefault((one.kernel, one.gpu, one.words), []).append(one)
-    return groups
+        if is_measured and baselines[one.kernel] in one.others and not one.unasked:
+            known.setdefault((one.kernel, one.gpu, one.words), []).append(one)
+    groups = _leading(_in_common(known) if in_common else known, rows, held)
+    groups = _in_common(groups) if in_common else groups
+    return [_summary(some, baselines[kernel]) for (kernel, *_), some in groups.items()]
 
 
 def _leading(groups: Groups, rows: pd.DataFrame, held: pd.DataFrame) -> Groups:
-    """Of these the problems of each kernel's first workload."""
-    timed, timed_in_finals = (_places(some[some["status"] == "ok"]) for some in (rows, held))
+    """The problems of each kernel's first workload."""
+    places = ["kernel", "gpu", "words", "extent", "workload", "rank"]
+    timed, in_finals = (some[some["status"] == "ok"].drop_duplicates(places) for some in (rows, held))
     found = {}
     for (kernel, gpu, words), some in groups.items():
-        every = timed_in_finals if some[0].by_finals else timed
+        every = in_finals if some[0].by_finals else timed
         every = every[every["kernel"] == kernel]
         extents = {one.extent for one in some}
         here = every[(every["gpu"] == gpu) & (every["words"] == words) & every["extent"].isin(extents)]
@@ -103,54 +106,43 @@ def _leading(groups: Groups, rows: pd.DataFrame, held: pd.DataFrame) -> Groups:
     return found
 
 
-def _in_common(some: Groups) -> Groups:
-    """Of each GPU's problems those that all have; one that has none of them is left out. A CPU keeps its own:
-    it measures others."""
-    extents = {place: {one.extent for one in those} for place, those in some.items()}
+def _in_common(groups: Groups) -> Groups:
+    """The problems that all GPUs have; a GPU that has none of them is left out. A CPU keeps its own: it
+    measures others."""
+    extents = {place: {one.extent for one in some} for place, some in groups.items()}
     shared: dict[tuple[str, str], set[str]] = {}
     for (kernel, gpu, words), here in sorted(extents.items(), key=lambda one: (-len(one[1]), one[0])):
         if not gpu.startswith("cpu-"):
             before = shared.setdefault((kernel, words), here)
             shared[kernel, words] = before & here or before
     found = {}
-    for (kernel, gpu, words), those in some.items():
-        wanted = shared.get((kernel, words), set())
-        if gpu.startswith("cpu-"):
-            found[kernel, gpu, words] = those
-        elif wanted <= extents[kernel, gpu, words]:
-            found[kernel, gpu, words] = [one for one in those if one.extent in wanted]
+    for place, some in groups.items():
+        kernel, gpu, words = place
+        wanted = extents[place] if gpu.startswith("cpu-") else shared[kernel, words]
+        if wanted <= extents[place]:
+            found[place] = [one for one in some if one.extent in wanted]
     return found
 
 
-def _summarised(some: Groups, baselines: Mapping[str, str]) -> list[Summary]:
-    """The summary of each group."""
-    found = []
-    for (kernel, gpu, words), those in some.items():
-        reasons = [one.others[baselines[kernel]].doubt for one in those]
-        shares = [one.ceiling_fraction for one in those if one.ceiling_fraction is not None]
-        found.append(
-            Summary(
-                kernel=kernel,
-                gpu=gpu,
-                words=words,
-                problems=tuple(one.extent for one in those),
-                by_finals=those[0].by_finals,
-                speedup=geometric_mean([one.ratios[baselines[kernel]] for one in those]),
-                doubts=tuple(dict.fromkeys(filter(None, reasons))),
-                is_once=any(
-                    1 in (one.ours.rounds, one.others[baselines[kernel]].time.rounds) for one in those
-                ),
-                headline=those[0].headline,
-                rate=geometric_mean([one.rate for one in those]),
-                ceiling_fraction=geometric_mean(shares) if len(shares) == len(those) else None,
-            )
-        )
-    return found
-
-
-def _places(rows: pd.DataFrame) -> pd.DataFrame:
-    """A row of each problem of each workload on each machine."""
-    return rows.drop_duplicates(["kernel", "gpu", "words", "extent", "workload", "rank"])
+def _summary(some: Sequence[HeadToHead], baseline: str) -> Summary:
+    first = some[0]
+    others = [one.others[baseline] for one in some]
+    shares = [one.ceiling_fraction for one in some if one.ceiling_fraction is not None]
+    return Summary(
+        kernel=first.kernel,
+        gpu=first.gpu,
+        words=first.words,
+        problems=tuple(one.extent for one in some),
+        by_finals=first.by_finals,
+        speedup=geometric_mean([one.ratio for one in others]),
+        doubts=tuple(dict.fromkeys(one.doubt for one in others if one.doubt)),
+        is_once=any(
+            1 in (one.ours.rounds, other.time.rounds) for one, other in zip(some, others, strict=True)
+        ),
+        headline=first.headline,
+        rate=geometric_mean([one.rate for one in some]),
+        ceiling_fraction=geometric_mean(shares) if len(shares) == len(some) else None,
+    )
 
 
 def metrics(some: Iterable[Summary], rows: pd.DataFrame) -> dict[str, Any]:
@@ -158,29 +150,24 @@ def metrics(some: Iterable[Summary], rows: pd.DataFrame) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for (kernel, gpu), points in rows.groupby(["kernel", "gpu"]):
         count = points["status"].value_counts()
-        found.setdefault(str(kernel), {})[str(gpu)] = {
-            "points": {status: int(count.get(status, 0)) for status in get_args(Status)}
-        }
+        by_status = {status: int(count.get(status, 0)) for status in get_args(Status)}
+        found.setdefault(str(kernel), {})[str(gpu)] = {"points": by_status}
     for one in some:
         numbers: dict[str, Any] = {
-            "own_speedup": _rounded(one.speedup),
-            one.headline: _rounded(one.rate),
+            "own_speedup": float(f"{one.speedup:.6g}"),
+            one.headline: float(f"{one.rate:.6g}"),
             "problems": list(one.problems),
         }
         if one.ceiling_fraction is not None:
-            numbers["ceiling_fraction"] = _rounded(one.ceiling_fraction)
+            numbers["ceiling_fraction"] = float(f"{one.ceiling_fraction:.6g}")
         found[one.kernel][one.gpu][one.words or WORDLESS] = numbers
     return found
 
 
-NONE = "-"
-"""As ``dvc metrics`` itself prints that there is no number."""
-
-
 def headlines(some: Iterable[Summary]) -> dict[str, str]:
-    """By machine what ``dvc metrics`` shows of it, as JSON: a number a kernel, how many times as fast as its
-    baseline our fastest is, over all that the overview tells of it. Of a kernel that only other machines have
-    measured it is a dash: a name in one file alone ``dvc exp show`` would print without the machine's."""
+    """By machine the JSON that ``dvc metrics`` shows: for each kernel how many times as fast as its baseline
+    our fastest is, over all problems of the overview. A kernel that only other machines have measured has a
+    dash: ``dvc exp show`` would print a name that is in one file alone without the machine's."""
     groups: dict[str, dict[str, list[Summary]]] = {}
     for one in some:
         groups.setdefault(one.gpu, {}).setdefault(one.kernel, []).append(one)
@@ -209,5 +196,78 @@ def _mean(some: Sequence[Summary]) -> float:
     return float(f"{math.exp(sum(len(one.problems) * math.log(one.speedup) for one in some) / count):.4g}")
 
 
-def _rounded(value: float) -> float:
-    return float(f"{value:.6g}")
+STYLES = tuple(
+    Style(f"machine-{place}", light, dark, list(SHAPES)[place % len(SHAPES)])
+    for place, (light, dark) in enumerate(
+        (
+            *(("#0072b2", "#4aa8e8"), ("#d55e00", "#ff8433"), ("#009e73", "#2fd0a2")),
+            *(("#cc79a7", "#e79ac6"), ("#e69f00", "#ffc445"), ("#57606a", "#a5aeb8")),
+        )
+    )
+)
+"""How machines are drawn, one after the other; colours after Okabe and Ito."""
+
+WIDTH, TOP, LINE, MARK = 890, 30, 22, 14
+"""The width of the plot, the height of its titles, and the least heights of a line and of a mark on it."""
+
+LEFT, RIGHT = (280, 560), (620, 820)
+"""Where the axes of ratios and of shares begin and end; the texts of marks stand on both sides."""
+
+
+def overview_plot(some: Sequence[Summary], machines: Mapping[str, str]) -> dict[str, Any]:
+    """What the template draws: positions and texts; empty where there is nothing to show. ``machines`` are
+    names by slug."""
+    lines = sorted({(one.kernel, one.words) for one in some})
+    if not lines:
+        return {}
+    here = [slug for slug in machines if slug in {one.gpu for one in some}]
+    high = max(LINE, MARK * len(here) + 4)
+    bottom = TOP + high * len(lines)
+    ratios, shares = [one.speedup for one in some], [one.ceiling_fraction or 0 for one in some]
+    least, most = min(0.8, *ratios), max(1.25, *ratios)
+    of_ratio = _axis(LEFT, math.log2(least), math.log2(most))
+    of_share = _axis(RIGHT, 0, max(1.0, *shares))
+    known = {(one.kernel, one.words, one.gpu): one for one in some}
+    marks, gaps = [], []
+    for i, line in enumerate(lines):
+        for place, slug in enumerate(here):
+            y = round(TOP + high * (i + 0.5) + MARK * (place - (len(here) - 1) / 2), 1)
+            one = known.get((*line, slug))
+            if one is None:
+                gaps.append((of_ratio(0), y, GAP))
+                continue
+            style = STYLES[place % len(STYLES)]
+            look = {"style": style.name, "shape": SHAPES[style.marker][0], "y": y}
+            text = speedup(one.speedup) + "!" * bool(one.doubts)
+            ends = {"begin": of_ratio(0), "x": of_ratio(math.log2(one.speedup)), "text": text}
+            marks.append(look | ends)
+            if one.ceiling_fraction is not None:
+                ends = {"begin": of_share(0), "x": of_share(one.ceiling_fraction)}
+                marks.append(look | ends | {"text": percent(one.ceiling_fraction)})
+    ticks = [(of_ratio(math.log2(one)), f"{one:g}") for one in RATIOS if least <= one <= most]
+    ticks += [(of_share(one), f"{100 * one:.0f} %") for one in (0, 0.25, 0.5, 0.75, 1)]
+    legend = [
+        (10 + 280 * (i % 3), bottom + 44 + 18 * (i // 3), machines[slug], STYLES[i % len(STYLES)])
+        for i, slug in enumerate(here)
+    ]
+    return {
+        "description": f"overview of {', '.join(machines.values())}",
+        "width": WIDTH,
+        "height": bottom + 36 + 18 * math.ceil(len(here) / 3),
+        "top": TOP - 6,
+        "bottom": bottom,
+        "titles": [(LEFT[0], "times as fast as the baseline"), (RIGHT[0], "share of the measured ceiling")],
+        "names_x": LEFT[0] - 45,
+        "names": [(TOP + high * (i + 0.5) + 4, " ".join(filter(None, line))) for i, line in enumerate(lines)],
+        "ticks": ticks,
+        "ones": [of_ratio(0), of_share(1)],
+        "marks": marks,
+        "gaps": gaps,
+        "legend": [(x, y, name, style.name, SHAPES[style.marker][0]) for x, y, name, style in legend],
+    }
+
+
+def _axis(ends: tuple[int, int], first: float, last: float) -> Callable[[float], float]:
+    """Where a value lies on an axis."""
+    begin, end = ends
+    return lambda value: round(begin + (value - first) / (last - first) * (end - begin), 1)

@@ -1,5 +1,5 @@
-"""How a configuration is called from Python, as lines that can be pasted: by ``kernel_pipeline.ops``,
-or by the provider's own entry. A kernel's ``op.py`` is read and not imported, since it imports torch."""
+"""The call of a configuration in Python, as lines to paste: by ``kernel_pipeline.ops``, or by the provider's
+own entry. A kernel's ``op.py`` is parsed and not imported, since it imports torch."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ OWN = "  # or tensors of your own"
 
 @dataclass(frozen=True)
 class Signature:
-    """A function of ``kernel_pipeline.ops``: the tensors that it always takes, whether it takes more of them,
-    and its other arguments with their defaults."""
+    """A function of ``kernel_pipeline.ops``: its required tensors, whether it takes optional ones, and its
+    other arguments with their defaults."""
 
     tensors: tuple[str, ...]
     takes_more: bool
@@ -58,7 +58,7 @@ def by_function(entry: Entry, problem: Any, device: str) -> str:
 
 
 def by_entry(entry: Entry, point: Point, device: str) -> str:
-    """The call of the provider's own entry, in this very configuration."""
+    """The call of the provider's own entry in this configuration."""
     kernel = entry.loaded.kernel
     provider = kernel.provider(point.provider)
     problem = make(kernel.problem, point.problem)
@@ -95,7 +95,7 @@ def _literal(value: Value) -> str:
 
 
 def _signature(entry: Entry) -> Signature:
-    """What ``op = Op(definition=...)`` in the kernel's ``op.py`` names, by its annotations."""
+    """The signature of the function in ``op = Op(definition=...)`` of the kernel's ``op.py``."""
     tree = ast.parse((entry.loaded.folder / "op.py").read_text())
     defined = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     declared = next(

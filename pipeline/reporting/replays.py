@@ -1,17 +1,14 @@
-"""Replays against ledgers: how near searches come to the best, and what the rule of tuned tables would cost.
+"""Replays against ledgers: how near searches come to the best, and the regret of the rule of tuned tables.
 
 Nothing is measured. A grid is the configurations of one provider at one problem in a ledger. A search of it
-asks as a sweep does, and is given the ledger's times.
+works as in a sweep, and gets the ledger's times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf, isinf
-
-from rich import box
-from rich.table import Table
 
 from kernel_pipeline.ops import rule
 from kernel_pipeline.ops.tuned import words_text
@@ -20,27 +17,29 @@ from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.point import Point
 from pipeline.points.asked import asked
 from pipeline.points.catalog import Entry
+from pipeline.points.notation import plural
 from pipeline.points.plan import Pins, chosen_providers
 from pipeline.points.search import Sampler
 from pipeline.points.searches import SearchBudget, Searches
 from pipeline.reporting.numbers import percent
+from pipeline.reporting.tables import TextTable
 from pipeline.verdicts import regret
 from pipeline.verdicts.regret import Left, Times
 
 SHARES = (0.05, 0.10, 0.15, 0.25, 0.50)
-"""Of a grid's configurations: after so many of them the table says how near a search is."""
+"""The shares of a grid's configurations after which the table says how near a search is."""
 
 SEEDS = 3
-"""Each search is played so often, each time with another seed."""
+"""Plays of each search, each with another seed."""
 
 FEWEST = 12
-"""Grids of fewer configurations are left out."""
+"""Grids with fewer configurations are left out."""
 
 SIDES = {True: "within", False: "beyond", None: "both"}
-"""Of the L2 cache."""
+"""The sides of the L2 cache by ``within_l2``."""
 
 NEAR = 0.02
-"""A configuration that takes at most this share longer than the best is as good."""
+"""A configuration within this share of the best time is as good."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +63,8 @@ class Grid:
 def grids(
     entry: Entry, rows: Sequence[Measurement], pins: Pins, providers: Sequence[str] | None
 ) -> list[Grid]:
-    """The grids of a ledger that are large enough, of the points that are asked for; of rows by several
-    settings those by the settings that most were measured by."""
+    """The large enough grids of a ledger's requested points. If rows of a grid have several settings, the
+    most frequent ones count."""
     chosen = {one.name: one for one in chosen_providers(entry, providers)}
     is_asked = asked(entry, pins, providers)
     found: dict[tuple[str, Values], dict[str, dict[Point, float | None]]] = {}
@@ -85,8 +84,9 @@ def grids(
 
 
 def play(found: Sequence[Grid], share: float, sampler: Sampler, seed: int, ahead: int) -> list[float]:
-    """Search all grids of a ledger as a sweep does, each by this share of its configurations. How much longer
-    than the grid's best takes the best that was found, as a share of it; infinite where all trials failed."""
+    """Search all grids of a ledger as a sweep does, each by this share of its configurations. Returns by grid
+    how much longer the best that was found takes than the grid's best, as a share of it; infinite where all
+    trials failed."""
     searches = Searches(SearchBudget(sampler, None, None, ahead, seed))
     times: dict[Point, float | None] = {}
     for grid in found:
@@ -104,27 +104,21 @@ def play(found: Sequence[Grid], share: float, sampler: Sampler, seed: int, ahead
     return off
 
 
-def searched(found: Sequence[Grid], sampler: Sampler, ahead: int, title: str) -> Table:
-    """The table of a search against the grids of one ledger: after a share of each grid's configurations, how
-    far the best that was found is from the grid's best, and how often it is near."""
-    sizes = [len(grid.times) for grid in found]
-    of_all = f"{len(found)} grid{'s' * (len(found) != 1)} of {_range(sizes)} configurations, {SEEDS} seeds"
-    table = Table(
-        title=f"{title}, {sampler}: {of_all}", title_justify="left", box=box.SIMPLE_HEAD, show_edge=False
-    )
-    for header in ("of the grid", "trials", "median off", "90th percentile", f"within {NEAR:.0%}"):
-        table.add_column(header, justify="right")
+def searched(found: Sequence[Grid], sampler: Sampler, ahead: int, title: str) -> TextTable:
+    """The table of a search in the grids of one ledger: after a share of each grid's configurations, how far
+    the best that was found is from the grid's best, and how often it is near."""
+    sizes = _range([len(grid.times) for grid in found])
+    of_all = f"{plural(len(found), 'grid')} of {sizes} configurations, {SEEDS} seeds"
+    columns = ("of the grid", "trials", "median off", "90th percentile", f"within {NEAR:.0%}")
+    rows = []
     for share in SHARES:
         plays = [play(found, share, sampler, seed, ahead) for seed in range(SEEDS)]
         off = sorted(one for each in plays for one in each)
-        table.add_row(
-            f"{share:.0%}",
-            _range([grid.trials(share) for grid in found]),
-            _percent(off[len(off) // 2]),
-            _percent(off[ceil(0.9 * len(off)) - 1]),
-            f"{sum(one <= NEAR for one in off) / len(off):.0%}",
-        )
-    return table
+        middle, most = off[len(off) // 2], off[ceil(0.9 * len(off)) - 1]
+        near = f"{sum(one <= NEAR for one in off) / len(off):.0%}"
+        trials = _range([grid.trials(share) for grid in found])
+        rows.append([f"{share:.0%}", trials, _percent(middle), _percent(most), near])
+    return TextTable(f"{title}, {sampler}: {of_all}", columns, rows, numbers=columns)
 
 
 def _range(counts: Sequence[int]) -> str:
@@ -136,38 +130,40 @@ def _percent(share: float) -> str:
     return "nothing found" if isinf(share) else f"{100 * share:.1f} %"
 
 
-def regretted(entry: Entry, times: Sequence[Times], title: str) -> Table:
-    """How much longer than the fastest of a ledger takes the choice of the rule between tuned problems, where
-    each problem is left out in turn, in every dtype; beside that of what callers get, of the best of the
-    nearest problem alone, of the safest default and of the baseline. On both sides of the L2 cache."""
-    made = Table(title=title, box=box.SIMPLE_HEAD)
-    for name in ("L2 cache", "way", "problems", "median", "90th percentile", "largest"):
-        made.add_column(name, justify="left" if name in ("L2 cache", "way") else "right")
-    size = entry.loaded.kernel.size
+def regretted(entry: Entry, times: Sequence[Times], title: str) -> TextTable:
+    """How much longer than the fastest of a ledger a choice takes, on both sides of the L2 cache: the choice
+    of the rule between tuned problems, where each problem is left out in turn, in every dtype; the
+    configuration that callers get; the best of the nearest problem alone; the safest default that fits; and
+    the baseline."""
+    rows = []
+    size, baseline = entry.loaded.kernel.size, entry.loaded.kernel.baseline
     by_rule, by_nearest = (regret.leave_out(times, size, count) for count in (rule.NEIGHBOURS, 1))
-    for side, shown in SIDES.items():
+    for side, name in SIDES.items():
         here = [one for one in times if side in (None, one.tuned.within_l2)]
-        chosen = [one for one in by_rule if side in (None, one.times.tuned.within_l2)]
-        nearest = [one for one in by_nearest if side in (None, one.times.tuned.within_l2)]
+        chosen, nearest = (
+            [one for one in left if side in (None, one.times.tuned.within_l2)]
+            for left in (by_rule, by_nearest)
+        )
         trusted = regret.up_to(chosen) if side is not None else []
         ways = {
             "what is called": called(entry, times, by_rule, side),
-            "rule": regrets(chosen),
-            "rule where it is trusted": regrets(trusted),
-            "nearest alone": regrets(nearest),
-            "best default": by_default(entry, here),
-            "baseline": by_provider(entry, here),
+            "rule": [one.regret for one in chosen],
+            "rule where it is trusted": [one.regret for one in trusted],
+            "nearest alone": [one.regret for one in nearest],
+            "best default": _of_first(regret.safest(here, baseline), here),
+            "baseline": _of_first([baseline], here),
         }
         for way, those in ways.items():
             if those:
                 shares = [percent(regret.quantile(those, share)) for share in (0.5, 0.9, 1.0)]
-                made.add_row(shown, way, str(len(those)), *shares)
-    return made
+                rows.append([name, way, str(len(those)), *shares])
+    columns = ("L2 cache", "way", "problems", "median", "90th percentile", "largest")
+    return TextTable(title, columns, rows, numbers=columns[2:])
 
 
 def called(entry: Entry, times: Sequence[Times], by_rule: Sequence[Left], side: bool | None) -> list[float]:
-    """Of what callers get on a side of the cache, on both if that is None: the rule's choice where it is
-    trusted, or safer than the safest default that fits."""
+    """The regrets of what callers get on a side of the cache, on both if that is None: the rule's choice
+    where it is trusted, or safer than the safest default that fits."""
     if side is None:
         return [share for one in (True, False) for share in called(entry, times, by_rule, one)]
     here = [one for one in times if one.tuned.within_l2 == side]
@@ -187,19 +183,7 @@ def called(entry: Entry, times: Sequence[Times], by_rule: Sequence[Left], side: 
     return found
 
 
-def regrets(some: Sequence[Left]) -> list[float]:
-    """Of the choices."""
-    return [one.regret for one in some]
-
-
-def by_default(entry: Entry, some: Sequence[Times]) -> list[float]:
-    """Of the safest default that was measured at each problem, the baseline among them."""
-    safest = regret.safest(some, entry.loaded.kernel.baseline)
-    chosen = [(one, next((label for label in safest if label in one.us), None)) for one in some]
+def _of_first(labels: Iterable[str], some: Sequence[Times]) -> list[float]:
+    """At each problem the regret of the first of the labels that was measured there."""
+    chosen = [(one, next((label for label in labels if label in one.us), None)) for one in some]
     return [one.regret(label) for one, label in chosen if label is not None]
-
-
-def by_provider(entry: Entry, some: Sequence[Times]) -> list[float]:
-    """Of the baseline."""
-    name = entry.loaded.kernel.baseline
-    return [one.regret(name) for one in some if name in one.us]

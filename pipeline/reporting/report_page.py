@@ -1,21 +1,19 @@
-"""The report's page, from what was worked out."""
+"""The report's page: its sections in order, and those on all kernels at once."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
-from markupsafe import Markup, escape
-
+from pipeline.points.notation import plural
 from pipeline.reporting import answers, gpus, kernel_section
-from pipeline.reporting.best import distrust_notes
-from pipeline.reporting.charts import inline
+from pipeline.reporting.cells import distrust_notes
 from pipeline.reporting.content import Content
 from pipeline.reporting.document import Figure, Page, Section, Text
 from pipeline.reporting.field_section import field_section, history_section, losses_section
+from pipeline.reporting.loading import STALE
 from pipeline.reporting.numbers import GAP, RATES, number, percent, speedup
-from pipeline.reporting.origin_section import machines_section, origin_section
-from pipeline.reporting.overview import Summary
-from pipeline.reporting.overview_plot import STYLES
+from pipeline.reporting.overview import STYLES, Summary, overview_plot
 from pipeline.reporting.tables import TextTable
 from pipeline.store.finals import ONE_ROUND
 
@@ -35,30 +33,48 @@ GPUS_NOTE = (
     "They were not measured together: there is no verdict."
 )
 
+ORIGIN_NOTE = (
+    "A stale row was measured from another source than the kernel's here, or by another version of the "
+    "code that times and verifies."
+)
 
-def page(content: Content, overview_svg: str) -> Page:
-    """The page; ``overview_svg`` is the overview's plot, empty without one."""
+FIELDS = {
+    "compute capability": "compute_capability",
+    "driver": "driver",
+    "CUDA of torch": "cuda",
+    "nvcc": "nvcc",
+    "torch": "torch",
+    "triton": "triton",
+    "Python": "python",
+    "C++ compiler": "cxx",
+    "processor": "cpu",
+    "threads": "cpu_threads",
+    "platform": "platform",
+}
+"""The fields of an environment that are shown, by the name of the line."""
+
+
+def page(content: Content) -> Page:
+    """The whole page."""
     kernels, machines = list(content.about), content.machines
+    unreadable = [Text(sentence, "alarm") for sentence in content.unreadable]
     if not kernels:
         text = "Nothing was measured yet. `dvc repro` measures this machine."
-        return Page("Kernel timings", [Text(text, has_code=True), *_unreadable(content)], [], {})
+        return Page("Kernel timings", [Text(text, has_code=True), *unreadable], [], {})
     rows = content.rows
     timed = rows[rows["status"] == "ok"]
     text = (
-        f"{len(rows)} points of {len(kernels)} kernel{'s' * (len(kernels) > 1)} on {len(machines)} "
-        f"machine{'s' * (len(machines) > 1)}; {len(timed)} were timed, each after its output was verified."
+        f"{len(rows)} points of {plural(len(kernels), 'kernel')} on {plural(len(machines), 'machine')}; "
+        f"{len(timed)} were timed, each after its output was verified."
     )
-    doubts = answers.doubts(rows, content.loaded.finals)
-    sections = [answers.section(content, doubts)]
+    sections = [answers.section(content)]
     sections += [losses_section(content)] if content.field else []
-    sections += [overview_section(content, overview_svg)] if content.side_by_side else []
+    sections += [overview_section(content)] if content.side_by_side else []
     sections += gpus_sections(content)
     sections += [kernel_section.section(content, kernel) for kernel in kernels]
     sections += [field_section(content)] if content.field else []
     sections += [history_section(content)] if content.loaded.every_final else []
-    sections.append(machines_section(content))
-    sections += [Section(answers.DOUBTS, [answers.table(doubts, machines)])] if doubts else []
-    sections.append(origin_section(content))
+    sections += [machines_section(content), origin_section(content)]
     of_timed = set(timed["provider"])
     choices = {
         "kernel": {name: name for name in kernels},
@@ -66,7 +82,7 @@ def page(content: Content, overview_svg: str) -> Page:
         "words": {one: one for one in sorted(set(timed["words"]) - {""})},
         "provider": {one: one for one in content.styles if one in of_timed},
     }
-    return Page("Kernel timings", [Text(text), *_unreadable(content)], sections, choices)
+    return Page("Kernel timings", [Text(text), *unreadable], sections, choices)
 
 
 def page_styles(content: Content) -> dict[str, tuple[str, str]]:
@@ -74,30 +90,23 @@ def page_styles(content: Content) -> dict[str, tuple[str, str]]:
     return {one.name: (one.light, one.dark) for one in (*content.styles.values(), *STYLES)}
 
 
-def _unreadable(content: Content) -> list[Text]:
-    return [Text(sentence, "alarm") for sentence in content.unreadable]
-
-
-def overview_section(content: Content, svg: str) -> Section:
-    """What our fastest gains over the baseline, and how far it gets; the plot and a table."""
-    where = ", ".join(content.machines.values())
-    colours = {one.light: one.name for one in STYLES}
+def overview_section(content: Content) -> Section:
+    """Our fastest beside the baseline, and its share of the ceiling: the plot and a table."""
     title = (
         "Our fastest beside its baseline, and its share of the ceiling, a line a kernel and a mark a machine"
     )
-    drawn = Markup(inline(svg, colours, escape(f"overview of {where}")))
     notes = distrust_notes(
         (why, f"{one.kernel} {one.words}".strip() + f" on {content.machines[one.gpu]}")
         for one in content.side_by_side
         for why in one.doubts
     )
-    figure: list[Any] = [Figure(title, "overview.svg", drawn)] if svg else []
-    blocks = [Text(OVERVIEW_NOTE, "note", has_code=True), *figure, _overview_table(content)]
+    figure = Figure(title, "overview.svg", overview_plot(content.side_by_side, content.machines))
+    blocks: list[Any] = [Text(OVERVIEW_NOTE, "note", has_code=True), figure, _overview_table(content)]
     return Section("Overview", [*blocks, *(Text(note, "alarm") for note in notes)])
 
 
 def _overview_table(content: Content) -> TextTable:
-    """A line a kernel, its problems' words and a machine. What met the baseline nowhere has none."""
+    """A line for each kernel, its problems' words and each machine of the overview."""
     known = {(one.kernel, one.words, one.gpu): one for one in content.side_by_side}
     timed = content.rows[content.rows["status"] == "ok"].sort_values(["kernel", "rank"])
     here = [slug for slug in content.machines if any(one.gpu == slug for one in content.side_by_side)]
@@ -105,8 +114,8 @@ def _overview_table(content: Content) -> TextTable:
     for kernel, words in timed[["kernel", "words"]].drop_duplicates().itertuples(index=False):
         found = [known.get((kernel, words, slug)) for slug in here]
         if any(found):
+            baseline = content.about[kernel].baseline
             for slug, one in zip(here, found, strict=True):
-                baseline = content.about[kernel].baseline
                 rows.append([kernel, words, content.machines[slug], *_overview_cells(one, baseline)])
                 about.append({"gpu": slug, "words": words})
     columns = ("kernel", "dtype", "machine", "ours", "of ceiling", "rate", "at")
@@ -135,3 +144,70 @@ def gpus_sections(content: Content) -> list[Section]:
         blocks = [Text(GPUS_NOTE, "note", has_code=True), gpus.group_table(groups, content.machines)]
     notes = [Text(one, "note") for one in gpus.left_out(content.other_sources, content.machines)]
     return [Section(answers.GPUS, [*blocks, *notes])]
+
+
+def machines_section(content: Content) -> Section:
+    """The machines side by side, and which results do not belong to the environment that a machine has
+    now."""
+    found = content.loaded.results
+    environments = [found.environments.get(slug) for slug in content.machines]
+    ceilings = [found.ceilings.get(slug) for slug in content.machines]
+    rows = [["copy ceiling", *(f"{number(one.copy_gbps)} GB/s" if one else GAP for one in ceilings)]]
+    for name in dict.fromkeys(name for one in ceilings if one for name in one.matmul_tflops):
+        rates = [number(one.matmul_tflops.get(name)) if one else "" for one in ceilings]
+        rows.append([f"matmul ceiling, {name}", *(f"{rate} TFLOP/s" if rate else GAP for rate in rates)])
+    rows.append(["memory", *(f"{one.memory_mib / 1024:.0f} GiB" if one else "" for one in environments)])
+    for name, field in FIELDS.items():
+        values = [getattr(one, field, None) for one in environments]
+        rows.append([name, *("" if value is None else str(value) for value in values)])
+    known = [row for row in rows if {*row[1:]} - {"", GAP}]
+    table = TextTable("The machines side by side", ["", *content.machines.values()], known)
+    return Section("Machines", [table, *(Text(sentence, "alarm") for sentence in _elsewhere(content))])
+
+
+def _elsewhere(content: Content) -> list[str]:
+    """Sentences on results of another environment than the one that their machine has now."""
+    sentences = []
+    for slug, name in content.machines.items():
+        environment = content.loaded.results.environments.get(slug)
+        if environment is None:
+            sentences.append(f"{name}: its environment was not recorded.")
+            continue
+        rows = content.rows[content.rows["gpu"] == slug]
+        if old := rows["old"].str.contains("environment").sum():
+            sentences.append(f"{name}: {old} of {len(rows)} rows were measured in an earlier environment.")
+        ceilings = content.loaded.results.ceilings.get(slug)
+        if ceilings is None:
+            sentences.append(f"{name}: its ceilings were not measured.")
+        elif ceilings.environment != environment.of_device:
+            sentences.append(f"{name}: its ceilings were measured in an earlier environment.")
+    return sentences
+
+
+def origin_section(content: Content) -> Section:
+    """The commits of each machine's rows, how many of them are stale and by which part, and when they were
+    measured."""
+    rows = []
+    for slug, name in content.machines.items():
+        of_machine = content.rows[content.rows["gpu"] == slug]
+        for (commit, dirty), group in of_machine.groupby(["commit", "dirty"]):
+            days = sorted({str(when)[:10] for when in group["measured_at"]})
+            stale = Counter(part for old in group["old"] for part in old.split(", ") if part)
+            rows.append(
+                [
+                    name,
+                    f"{str(commit)[:10]}{' with uncommitted changes' * bool(dirty)}",
+                    str(len(group)),
+                    str(group["old"].ne("").sum() or ""),
+                    ", ".join(f"{part} {stale[part]}" for part in STALE if stale[part]),
+                    ", ".join(sorted(group["kernel"].unique())),
+                    " to ".join(dict.fromkeys((days[0], days[-1]))),
+                ]
+            )
+    columns = ("machine", "commit", "rows", "stale", "of what", "kernels", "measured")
+    table = TextTable("Rows by machine and commit", columns, rows, columns[2:4])
+    blocks: list[Any] = [Text(ORIGIN_NOTE, "note"), table]
+    if left_out := content.loaded.left_out:
+        were = "rows were" if left_out > 1 else "row was"
+        blocks.append(Text(f"{left_out} more {were} left out: timed in other ways, or again since.", "note"))
+    return Section("Where the rows come from", blocks)

@@ -1,8 +1,7 @@
-"""The tables that `make repro`, finals and tune end with.
+"""The tables at the end of `make repro`, finals and tune.
 
-That of `make repro` has of one machine the best at each kernel's largest problem. It is read from the
-report's ``best.csv``, so that it is there at once where nothing was measured. Before there is a report of a
-sweep, the ledgers have the same."""
+The table of `make repro` has one machine's best configuration at each kernel's largest problem. It comes from
+the report's ``best.csv``: nothing is computed where nothing was measured."""
 
 from __future__ import annotations
 
@@ -10,7 +9,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -20,20 +18,28 @@ from kernel_pipeline import files
 from kernel_pipeline.ops.table import Table as TunedTable
 from kernel_pipeline.ops.table import TunedKernel, TunedRegion
 from pipeline.points import notation
-from pipeline.reporting import best
-from pipeline.reporting.best import Row
+from pipeline.reporting.cells import (
+    TIE_NOTE,
+    Row,
+    distrust_notes,
+    incomparable_notes,
+    problem_of,
+    ratio_cell,
+    time_cell,
+)
+from pipeline.reporting.data_files import read_best
 from pipeline.reporting.numbers import RATES, number, percent
 from pipeline.reporting.tables import TextTable
 from pipeline.store import results, runs
 from pipeline.store.finals import Final, decided, fastest_of_ours
 
 MOST_ROWS = 18
-"""About what a terminal shows beside the last lines."""
+"""Rows that fit on a terminal with the last lines."""
 
 
 def show(console: Console, reports: Path, gpu: str) -> bool:
-    """Print the table of a machine, and where the rest is; False where the report has nothing of it."""
-    rows = best.read(reports / "best.csv", gpu)
+    """Print the table of a machine, and where the rest is; False for a machine that is not in the report."""
+    rows = read_best(reports / "best.csv", gpu)
     if not rows:
         return False
     chosen = choose(rows)
@@ -49,26 +55,9 @@ def show(console: Console, reports: Path, gpu: str) -> bool:
     return True
 
 
-@dataclass(frozen=True)
-class Provenance:
-    """How many rows of the ledgers were measured in this checkout, how many of these lately, and how many
-    came with the clone, by machine."""
-
-    here: int
-    lately: int
-    cloned: Counter[str]
-
-    def __str__(self) -> str:
-        lately = f", {self.lately or 'none'} of them now" if self.here else ""
-        sentence = f"{_rows(self.here)} measured in this checkout{lately}"
-        if not self.cloned:
-            return f"{sentence}."
-        machines = ", ".join(sorted(self.cloned))
-        return f"{sentence}; {self.cloned.total()} came with the clone ({machines})."
-
-
-def provenance(folder: Path, since: datetime) -> Provenance:
-    """Of the rows below the repository's results folder, and of this host's own."""
+def provenance(folder: Path, since: datetime) -> str:
+    """A sentence on the rows below the repository's results folder and of this host's own: how many were
+    measured in this checkout, how many of these since a time, and how many came with the clone."""
     known, here, lately, cloned = runs.measured_here(), 0, 0, Counter[str]()
     for place in results.folders_of(folder):
         for path in sorted((place / "timings").glob("*/*.jsonl")):
@@ -78,13 +67,17 @@ def provenance(folder: Path, since: datetime) -> Provenance:
                 else:
                     here += 1
                     lately += datetime.fromisoformat(origin["measured_at"]) >= since
-    return Provenance(here, lately, cloned)
+    rows = "1 row was" if here == 1 else f"{here or 'No'} rows were"
+    sentence = f"{rows} measured in this checkout" + f", {lately or 'none'} of them now" * bool(here)
+    if not cloned:
+        return f"{sentence}."
+    return f"{sentence}; {cloned.total()} came with the clone ({', '.join(sorted(cloned))})."
 
 
 def _origins(path: Path) -> Iterator[Mapping[str, str]]:
-    """Where the rows of a ledger came from. What is no row is none: who reads all of it says so.
+    """The origin of each row of a ledger; other lines are skipped without a sentence, as the report has one.
 
-    A row ends with its run and its time. The samples before, most of a ledger, are not read for these.
+    A row ends with its run and its time. The samples before these, most of a ledger, are not parsed.
     """
     for line in files.content(path).splitlines():
         _, found, last = line.rpartition(b',"run":')
@@ -93,13 +86,8 @@ def _origins(path: Path) -> Iterator[Mapping[str, str]]:
             yield {name: str(origin[name]) for name in ("run", "measured_at")}
 
 
-def _rows(count: int) -> str:
-    return "1 row was" if count == 1 else f"{count or 'No'} rows were"
-
-
 def choose(rows: Sequence[Row]) -> list[Row]:
-    """Of each kernel's first workload the last problem, which is the largest: by dtype, as far as a screen
-    goes."""
+    """The largest problem of each kernel's first workload in each dtype, as many as fit on a screen."""
     by_kernel: dict[str, dict[str, Row]] = {}
     for row in rows:
         of_kernel = by_kernel.setdefault(row["kernel"], {})
@@ -111,25 +99,30 @@ def choose(rows: Sequence[Row]) -> list[Row]:
 
 
 def table(rows: Sequence[Row], title: str) -> TextTable:
-    """A row a kernel and dtype: the best, its rate, and how many times as fast as the baseline it is."""
+    """A row for each kernel and dtype: the best, its rate, and how many times as fast as the baseline it
+    is."""
     return TextTable(
         title=title,
         columns=("kernel", "problem", "dtype", "best", "us", "rate", "of ceiling", "x baseline"),
         rows=[
             [
                 row["kernel"],
-                row["problem"],
+                row["extent"],
                 row["words"],
                 f"{row['provider']} {row['configuration']}".strip(),
-                best.time(row),
-                f"{number(best.value(row[row['headline']]))} {RATES[row['headline']]}",
-                percent(best.value(row["ceiling_fraction"])),
-                f"{best.ratio(row)} x {row['baseline']}",
+                time_cell(row),
+                f"{number(row[row['headline']])} {RATES[row['headline']]}",
+                percent(row["ceiling_fraction"]),
+                f"{ratio_cell(row)} x {row['baseline']}",
             ]
             for row in rows
         ],
         numbers=("us", "rate", "of ceiling"),
-        notes=best.notes(rows),
+        notes=[
+            *([TIE_NOTE] if any(row["tied"] for row in rows) else ()),
+            *incomparable_notes(rows),
+            *distrust_notes((row["doubt"], problem_of(row)) for row in rows),
+        ],
     )
 
 
@@ -168,8 +161,8 @@ def tuned_table(found: TunedTable) -> TextTable:
 
 
 def _tuned(one: TunedKernel, region: TunedRegion) -> list[str]:
-    """What is known of a region: how many problems, the rule's regret, how much of it is generalised, what is
-    called otherwise, and which providers were the fastest how often."""
+    """A region's problems, the rule's regret, how much of it is generalised, the fallback, and how often each
+    provider was the fastest."""
     here = [each for each in one.problems if each.within_l2 == region.within_l2]
     fastest = Counter(one.configurations[each.best].provider for each in here)
     generalised = "never" if region.distance is None else f"{region.generalised} of {region.problems}"

@@ -1,13 +1,20 @@
-"""What a sweep says at its end: its table, what was left out and why, what failed, what is old."""
+"""The end of a sweep's output: the table of the best configurations, what failed or was left out, what is
+old.
+
+The table is legible without colour and in a file: no number or name is cut off, and every row names itself in
+full.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 from kernel_pipeline.records.measurement import Measurement, Outcome
 from kernel_pipeline.records.point import Point
@@ -15,17 +22,37 @@ from pipeline.execution.identity import Identity
 from pipeline.execution.old_rows import OldRows, reasons
 from pipeline.points import notation
 from pipeline.points.catalog import Entry
+from pipeline.points.notation import plural
 from pipeline.points.plan import Plan
 from pipeline.points.searches import Searches
-from pipeline.reporting.numbers import number
-from pipeline.reporting.sweep_table import FATE, disturbances, show_table
+from pipeline.reporting.cells import (
+    FATE,
+    TIE_NOTE,
+    Row,
+    counted,
+    incomparable_notes,
+    ratio_cell,
+    remarks,
+    time_cell,
+)
+from pipeline.reporting.numbers import RATES, number, percent, print_wide
+from pipeline.reporting.tables import TextTable
 from pipeline.store import provenance, retry
+
+MAX_ROWS = 60
+"""Past this, a table shows only the best provider at each problem."""
+
+MAX_REMARKS = 12
+"""Past this, the kinds of points without a time are counted and not listed."""
+
+WAS = "was us"
+"""The column of times before an edit."""
 
 
 @dataclass(frozen=True)
 class SweepOutput:
-    """A sweep over one kernel's points that has ended in whatever way; ``rows`` are what the ledger holds of
-    them, those of ``run`` are its own."""
+    """A sweep over one kernel's points that has ended in any way. ``rows`` are the ledger's rows of these
+    points; those of ``run`` are its own."""
 
     entry: Entry
     plan: Plan
@@ -40,15 +67,14 @@ class SweepOutput:
 
     def show(self, console: Console) -> None:
         """Print all of it."""
-        baselines = {self.entry.name: self.entry.loaded.kernel.baseline}
-        show_table(console, self.rows, baselines, str(self.ledger))
+        show_table(console, self.rows, self.entry.loaded.kernel.baseline, str(self.ledger))
         doubts = disturbances(row for row in self.rows if row.origin.run == self.run)
         searched = [] if not self.searches else [_searched(self.searches)]
         for line in (*self.plan.refusals(), self.summary_line(), *searched, *doubts, *self.failures()):
             console.print(line, highlight=False, soft_wrap=True)
 
     def summary_line(self) -> str:
-        """How much was measured, and how much of what was asked for is there."""
+        """How many points were measured, and how many of the requested ones the ledger holds."""
         noise = "" if self.noise_floor is None else f"; noise floor {self.noise_floor:.1%}"
         return (
             f"{notation.points(self.measured)} measured in {self.seconds:.1f} s{noise}. "
@@ -56,19 +82,18 @@ class SweepOutput:
         )
 
     def current(self) -> list[Measurement]:
-        """The rows that are of what would be measured now."""
+        """The rows whose key is today's."""
         return [row for row in self.rows if row.key == self.identity.key(row.point)]
 
     def failures(self) -> list[str]:
-        """How many failures the next run tries again, and how many only when told to."""
+        """How many failures the next run tries again, and how many only with ``retry=failed``."""
         failed = [row for row in self.current() if retry.has_failed(row)]
         due = [row for row in failed if retry.is_due(row, "passing")]
         lines = []
         if due:
-            statuses = Counter(row.outcome.status for row in due)
-            counts = ", ".join(f"{count} {status}" for status, count in sorted(statuses.items()))
             lines.append(
-                f"{notation.points(len(due))} failed in a way that may pass ({counts}): the next run tries "
+                f"{notation.points(len(due))} failed in a way that may pass "
+                f"({_counts(row.outcome.status for row in due)}): the next run tries "
                 f"{'them' if len(due) > 1 else 'it'} again, {retry.MOST_ATTEMPTS} runs in all."
             )
         if len(failed) > len(due):
@@ -79,7 +104,7 @@ class SweepOutput:
         return lines
 
     def _staleness(self) -> str:
-        """How many rows are old, of a sweep that was stopped before it came to them, and by what."""
+        """How many rows are old, and why, after a sweep that was stopped before it came to them."""
         current = {row.point for row in self.current()}
         stale = [row for row in self.rows if row.point not in current]
         if not stale:
@@ -92,7 +117,7 @@ class SweepOutput:
 
 
 def nothing_to_measure(ledger: Path, searches: Searches | None) -> str:
-    """That there is nothing to measure, and what to write to measure all the same."""
+    """That there is nothing to measure, and the option that measures again."""
     if searches and searches.budget.trials is not None:
         return (
             f"Nothing to measure: {ledger} holds {searches.budget.trials} trials of each search. "
@@ -117,29 +142,125 @@ def _searched(searches: Searches) -> str:
 
 
 Found = tuple[Entry, Point, Outcome]
-"""What a point of a kernel gave."""
+"""A point of a kernel and its outcome."""
 
 
 def failures_of_own(found: Iterable[Found], allowed: Sequence[str]) -> str | None:
-    """A sentence on points of own providers that failed in any way but those that are allowed; None if there
-    are none."""
-    failed = Counter(
+    """A sentence on points of own providers that failed in a way that is not allowed; None if there are
+    none."""
+    failed = [
         outcome.status
         for entry, point, outcome in found
         if outcome.error is not None
         and outcome.status != "not_judged"
         and entry.loaded.kernel.provider(point.provider).is_own
         and not {outcome.status, "all"} & set(allowed)
-    )
+    ]
     if not failed:
         return None
-    counts = ", ".join(f"{count} {status}" for status, count in sorted(failed.items()))
     return (
-        f"{notation.points(failed.total())} of own providers failed ({counts}), so the exit code is 1; with "
-        f"allow={','.join(sorted(failed))} it is 0."
+        f"{notation.points(len(failed))} of own providers failed ({_counts(failed)}), so the exit code is 1; "
+        f"with allow={','.join(sorted(set(failed)))} it is 0."
     )
+
+
+def _counts(statuses: Iterable[str]) -> str:
+    """``2 incorrect, 1 timeout``."""
+    return ", ".join(f"{count} {status}" for status, count in sorted(Counter(statuses).items()))
 
 
 def in_words(outcome: Outcome) -> str:
-    """An outcome that has no time, in words."""
+    """An outcome without a time, in words."""
     return "right" if outcome.error is None else f"{FATE[outcome.status]}: {outcome.error}"
+
+
+def show_table(console: Console, measurements: Iterable[Measurement], baseline: str, where: str) -> None:
+    """Print the table of one kernel's measurements on one GPU, and the notes on its marks and on points
+    without a time. ``where`` says where all rows are, for a reader who is shown only the best."""
+    # pandas takes half a second to import, which a sweep does not spend at its start.
+    from pipeline.reporting import frames
+
+    rows = frames.frame(measurements)
+    if rows.empty:
+        console.print("Nothing was measured.")
+        return
+    best = frames.against_baseline(
+        frames.best_configurations(rows), dict.fromkeys(rows["kernel"].unique(), baseline)
+    )
+    best = best.sort_values(["kernel", "rank", "median_us", "provider"])
+    count, notes = len(best), []
+    if count > MAX_ROWS:
+        best = frames.best_providers(best)
+        notes.append(f"Only the best provider at each problem is shown; all {count} rows: {where}.")
+    shown: list[Any] = best.to_dict("records")
+    if shown:
+        table_of(shown, baseline).print(console)
+    else:
+        notes.append("No point was timed.")
+    notes += [TIE_NOTE] * any(row["tied"] for row in shown)
+    if any(row["earlier_us"] == row["earlier_us"] for row in shown):  # not NaN
+        notes.append(
+            f"{WAS}: before the source was edited, and not in the same run; "
+            f"python -m pipeline.compare kernel={shown[0]['kernel']} a=HEAD measures both side by side."
+        )
+    for reason, times in counted(row["doubt"] for row in shown if row["doubt"]).items():
+        notes.append(f"! {plural(times, 'row')} not to be trusted: {reason}")
+    notes += [*incomparable_notes(shown), *_remark_notes(rows.to_dict("records"), where)]
+    if notes:
+        print_wide(console, Text("\n".join(notes)))
+
+
+def table_of(rows: Sequence[Row], baseline: str) -> TextTable:
+    """The best rows: the first of each problem is bold, and a line stands above each dtype."""
+    rates = list(dict.fromkeys(row["headline"] for row in rows))
+    was_edited = any(row["earlier_us"] == row["earlier_us"] for row in rows)  # not NaN
+    numbers = ["us", *[WAS] * was_edited, *(RATES[name] for name in rates), "of ceiling", f"x {baseline}"]
+    places = [(row["words"], row["extent"]) for row in rows]
+    return TextTable(
+        title=rows[0]["gpu"],
+        columns=["kernel", "problem", "provider", "dtype", *numbers],
+        rows=[
+            [
+                row["kernel"],
+                row["extent"],
+                row["label"] + " (baseline)" * (row["provider"] == baseline),
+                row["words"],
+                time_cell(row),
+                *([number(row["earlier_us"])] if was_edited else ()),
+                *(number(row[name]) if row["headline"] == name else "" for name in rates),
+                percent(row["ceiling_fraction"]),
+                ratio_cell(row),
+            ]
+            for row in rows
+        ],
+        numbers=numbers,
+        strong=[i for i, place in enumerate(places) if i == 0 or place != places[i - 1]],
+        breaks=[i for i, place in enumerate(places) if i and place[0] != places[i - 1][0]],
+    )
+
+
+def disturbances(rows: Iterable[Measurement]) -> list[str]:
+    """The share of times that are not to be trusted, and why; and how many were taken beside other
+    processes."""
+    states = [row.outcome.state for row in rows if row.outcome.state is not None]
+    times = plural(len(states), "time")
+    found = counted(state.invalid_reason for state in states if not state.valid)
+    lines = []
+    if count := sum(found.values()):
+        why = "; ".join(f"{times} because {reason}" for reason, times in found.items())
+        share = f"{count} of {times} ({count / len(states):.0%})"
+        is_marked = "is" if count == 1 else "are"
+        lines.append(f"{share} {is_marked} not to be trusted: {why}. remeasure=true measures again.")
+    if beside := sum(state.neighbours is not None for state in states):
+        lines.append(f"{beside} of {times} were taken while other processes computed on the GPU.")
+    return lines
+
+
+def _remark_notes(rows: Iterable[Mapping[Any, Any]], where: str) -> list[str]:
+    """The reasons for which points have no time; of many the first."""
+    found = remarks(rows)
+    lines = [str(one) for one in found[:MAX_REMARKS]]
+    if more := found[MAX_REMARKS:]:
+        count = sum(one.count for one in more)
+        lines.append(f"and {count} more points without a time, for {len(more)} other reasons: {where}.")
+    return lines

@@ -17,8 +17,8 @@ from kernel_pipeline.records.fields import visible
 from pipeline.reporting.numbers import print_wide
 
 ABOUT = ("gpu", "words", "provider", "style", "sort")
-"""What an HTML page knows of a row beside its cells: by what a reader chooses it, its provider's colour,
-and the number by which its first cell is sorted."""
+"""A row's attributes in an HTML page: the values by which a reader chooses it, its provider's colour, and the
+number by which its first cell is sorted."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class TextTable:
     notes:
         Sentences below a terminal's table.
     about:
-        For each row what an HTML page knows of it, by ``ABOUT``.
+        Each row's attributes in an HTML page, by ``ABOUT``.
     is_packed:
         Whether an HTML page's script writes the rows when somebody opens the section.
     """
@@ -74,17 +74,13 @@ class TextTable:
         return found
 
     def markdown(self, *, has_code: bool = False) -> str:
-        """For a Markdown page. Cells say no more than their text, but with ``has_code`` what they have in
-        backticks is code."""
+        """For a Markdown page. Cells are plain text; with ``has_code`` words in backticks are code."""
         aligned = ["---:" if name in self.numbers else "---" for name in self.columns]
         header, *rows = (
-            f"| {' | '.join(self._cells(row, has_code))} |" for row in [self.columns, *self.rows]
+            f"| {' | '.join(as_markdown(cell, has_code=has_code) for cell in row)} |"
+            for row in [self.columns, *self.rows]
         )
         return "\n".join([header, f"|{'|'.join(aligned)}|", *rows])
-
-    @staticmethod
-    def _cells(row: Sequence[str], has_code: bool) -> list[str]:
-        return [as_markdown(cell, has_code=has_code) for cell in row]
 
     def print(self, console: Console) -> None:
         """Print it on a terminal."""
@@ -97,7 +93,7 @@ class TextTable:
 
     @property
     def known(self) -> list[tuple[Sequence[str], Mapping[str, str]]]:
-        """Each row with what a page knows of it."""
+        """Each row with its attributes."""
         return list(zip(self.rows, self.about or [{}] * len(self.rows), strict=True))
 
     @property
@@ -116,8 +112,8 @@ class TextTable:
 
 
 def as_markdown(text: str, *, has_code: bool = False) -> str:
-    """A text as Markdown that says no more than the text: no tag, no link, no further cell; and no code, but
-    with ``has_code`` what stands in backticks."""
+    """A text as Markdown that shows it unchanged: no tag, no link, no further cell. With ``has_code`` words
+    in backticks are code."""
     parts = re.split(r"`([^`]*)`", visible(text)) if has_code else [visible(text)]
     return "".join(f"`{part}`" if place % 2 else _plain(part) for place, part in enumerate(parts))
 
@@ -129,6 +125,6 @@ def _plain(text: str) -> str:
 
 
 def as_html(text: str, *, has_code: bool = False) -> Markup:
-    """A text as HTML; with ``has_code`` what stands in backticks is code."""
+    """A text as HTML; with ``has_code`` words in backticks are code."""
     escaped = str(escape(text))
     return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", escaped) if has_code else escaped)

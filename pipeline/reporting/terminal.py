@@ -1,5 +1,5 @@
-"""Text for terminals, which is only ever shown, whoever wrote it; and the progress of long work: a bar on a
-terminal, a line now and then in a file."""
+"""A console that shows any text unchanged, and the progress of long work: a bar on a terminal, a line now and
+then in a file."""
 
 from __future__ import annotations
 
@@ -19,23 +19,20 @@ LINE_EVERY_S = 10.0
 
 
 class Terminal(Console):
-    """A console that takes no text for markup, and on which control characters are shown as their escapes.
-
-    A name in brackets is no style and a colon no emoji; what ``rich`` itself says to the terminal goes
-    through.
-    """
+    """A console without markup and emoji, which shows control characters as their escapes. The control
+    sequences of ``rich`` itself go through."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """The segments of what is printed."""
+        """The segments to print."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else visible_lines(text), style, control)
 
 
 class Bars:
-    """The lines on a terminal of all work that goes on at once. A context manager."""
+    """The lines on a terminal of all concurrent work. A context manager."""
 
     def __init__(self, console: Console) -> None:
         self.lines = Lines(
@@ -61,11 +58,11 @@ class Bars:
 
 
 class Progress:
-    """How far a loop of ``total`` steps is, and of those that are expected later. A context manager.
+    """The progress of a loop of ``total`` steps, and of those expected later. A context manager.
 
     Args:
-        bars: where other work shows its progress meanwhile; None where there is none.
-        devices: what shares the steps. Each of several has a line of its own.
+        bars: the lines of other work that goes on meanwhile; None where there is none.
+        devices: the devices that share the steps. Each of several has a line of its own.
     """
 
     def __init__(
@@ -89,8 +86,8 @@ class Progress:
         self._of = {str(one): self._lines.add_task(f"  {one}", total=None, step="") for one in several}
 
     def advance(self, step: str, best: str = "", device: object = None) -> None:
-        """A step is done, by one of the devices; ``best`` is what a search has found so far. One more than
-        were expected was expected then."""
+        """Count a step of one of the devices as done; ``best`` is the best that a search has found so far. A
+        step more than expected raises the total."""
         self.done += 1
         if self.done > self.total:
             self.expect(1)
@@ -104,7 +101,7 @@ class Progress:
             self.console.print(line, highlight=False, soft_wrap=True)
 
     def expect(self, more: int) -> None:
-        """So many more steps will come."""
+        """Expect more steps."""
         self.total += more
         self._lines.update(self._task, total=self.total)
 

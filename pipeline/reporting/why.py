@@ -1,4 +1,5 @@
-"""The report's tables of why: what limits the best, the default and the baseline, and what they run."""
+"""The report's tables of why: what limits the best, the default and the baseline, and the kernels they
+launch."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from pipeline.reporting.tables import TextTable
 from pipeline.store.evidence import CodeRow, CounterRow, Evidence, Joined, NcuRule
 
 MOST_CHARACTERS = 500
-"""Of a rule's text: ncu's rows hold all of it."""
+"""The length of a rule's text in the report: ncu's rows hold all of it."""
 
 NOTE = (
     "Counted by Nsight Compute in a launch of its own; us is the sweep's. Of a call that launches several "
@@ -30,14 +31,13 @@ OUTDATED = (
 
 
 def longest(rows: Iterable[CounterRow]) -> dict[str, CounterRow]:
-    """By key the kernel of a point that takes longest; points that were not counted are left out."""
+    """By key the longest kernel of a point; points that were not counted are left out."""
     found: dict[str, CounterRow] = {}
     for row in rows:
-        if row.status != "ok" or row.key is None:
-            continue
-        known = found.get(row.key)
-        if known is None or (row.duration_us or 0) > (known.duration_us or 0):
-            found[row.key] = row
+        if row.status == "ok" and row.key is not None:
+            known = found.setdefault(row.key, row)
+            if (row.duration_us or 0) > (known.duration_us or 0):
+                found[row.key] = row
     return found
 
 
@@ -45,36 +45,34 @@ def native(rows: Iterable[CodeRow]) -> dict[str, CodeRow]:
     """By key the code that the machine's own GPU runs for a point, of several functions the largest."""
     found: dict[str, CodeRow] = {}
     for row in rows:
-        if row.key is None or not row.native or row.mix is None:
-            continue
-        known = found.get(row.key)
-        if known is None or known.mix is None or row.mix.instructions > known.mix.instructions:
-            found[row.key] = row
+        if row.key is not None and row.native and row.mix is not None:
+            known = found.setdefault(row.key, row)
+            if known.mix is None or row.mix.instructions > known.mix.instructions:
+                found[row.key] = row
     return found
 
 
 def sections(
     kernel: str, machines: Mapping[str, str], evidence: Evidence, measurements: Sequence[Measurement]
 ) -> list[Section]:
-    """For each machine that left evidence: what limits its points, what was not counted and why, what calls
-    launch, in sentences, and of which points that is of another source than their timing."""
+    """For each machine with evidence: what limits its points, which counters are missing and why, the kernels
+    that calls launch, and the points whose evidence is of another source than their timing."""
     found: list[Section] = []
     for slug, name in machines.items():
-        own = [row for row in measurements if (row.point.kernel, row.origin.gpu) == (kernel, slug)]
-        every_counter = evidence.counters.get((kernel, slug), [])
-        every_profile = [row for row in evidence.profiles.get((kernel, slug), []) if row.status == "ok"]
+        place = kernel, slug
+        own = [row for row in measurements if (row.point.kernel, row.origin.gpu) == place]
+        every_counter = evidence.counters.get(place, [])
+        every_profile = [row for row in evidence.profiles.get(place, []) if row.status == "ok"]
         outdated = _outdated([*(row for row in every_counter if row.status == "ok"), *every_profile], own)
         counters = [row for row in every_counter if row.key not in outdated]
         profiles = [row for row in every_profile if row.key not in outdated]
-        timed = {row.key: row for row in own if row.outcome.timing}
-        blocks: list[Text | Items | TextTable | Section] = []
-        if longest(counters):
-            code = native(evidence.code.get((kernel, slug), []))
-            blocks += [
-                _table(f"{kernel}: what limits it on {name}", counters, code, timed),
-                Text(NOTE, "note"),
-            ]
-        if rules := _rules(longest(counters).values()):
+        blocks: list[Any] = []
+        if counted := [row for row in longest(counters).values() if row.point]:
+            timed = {row.key: row for row in own if row.outcome.timing}
+            code = native(evidence.code.get(place, []))
+            title = f"{kernel}: what limits it on {name}"
+            blocks += [_table(title, counted, code, timed), Text(NOTE, "note")]
+        if rules := _rules(counted):
             blocks += [Text("The rules of ncu's that promise most:"), Items(rules)]
         missing = dict.fromkeys(row.sentence for row in counters if row.status != "ok")
         blocks += [Text(f"Counters {sentence}.", "note") for sentence in missing]
@@ -91,101 +89,76 @@ def sections(
 
 
 def _outdated(rows: Iterable[Joined], measurements: Iterable[Measurement]) -> dict[str | None, str]:
-    """By key the points among the rows that the ledger holds under another key: since they were looked into,
-    they were measured from another source, in another environment or with other options."""
+    """By key the points that the ledger holds under another key: they were measured since from another
+    source, in another environment or with other options."""
     keys: dict[Point | None, str | None] = {row.point: row.key for row in measurements}
     return {row.key: _place(row) for row in rows if keys.get(row.point, row.key) != row.key}
 
 
+NUMBERS = (
+    *("us", "memory %", "compute %", "DRAM GB/s", "L2 hit %", "occupancy %"),
+    *("registers", "spilled B", "waves"),
+)
+
+
 def _table(
-    title: str, counters: Sequence[CounterRow], code: Mapping[str, CodeRow], timed: Mapping[str, Measurement]
+    title: str, rows: Sequence[CounterRow], code: Mapping[str, CodeRow], timed: Mapping[str, Measurement]
 ) -> TextTable:
-    """A line a point that was counted, for the kernel that takes longest."""
-    numbers = (
-        "us",
-        "memory %",
-        "compute %",
-        "DRAM GB/s",
-        "L2 hit %",
-        "occupancy %",
-        "registers",
-        "spilled B",
-        "waves",
-    )
-    columns = (
-        *("problem", "configuration", "what limits it", "role", *numbers[:6]),
-        *("of at most", *numbers[6:], "est. speedup %"),
-    )
-    rows = sorted((row for row in longest(counters).values() if row.point), key=_order)
+    """A line for the longest kernel of each counted point."""
+    lines: list[list[str]] = []
+    about: list[dict[str, str]] = []
+    for row in sorted(rows, key=_order):
+        assert row.point is not None, "only points are counted"
+        lines.append(_cells(row, row.point, code.get(str(row.key)), timed.get(str(row.key))))
+        known = {"words": notation.words(row.point), "provider": row.point.provider}
+        about.append({**known, "sort": str(len(about))})
+    first = ("problem", "configuration", "what limits it", "role", *NUMBERS[:6])
     return TextTable(
-        title,
-        columns,
-        [
-            _cells(row, row.point, code.get(str(row.key)), timed.get(str(row.key)))
-            for row in rows
-            if row.point
-        ],
-        numbers=numbers,
-        about=[
-            {"words": notation.words(row.point), "provider": row.point.provider, "sort": str(place)}
-            for place, row in enumerate(rows)
-            if row.point
-        ],
+        title, (*first, "of at most", *NUMBERS[6:], "est. speedup %"), lines, numbers=NUMBERS, about=about
     )
 
 
 def _cells(row: CounterRow, point: Point, code: CodeRow | None, measured: Measurement | None) -> list[str]:
     spilled = code.mix.spilled_bytes if code and code.mix else None
     timing = measured.outcome.timing if measured else None
+    most, best = row.theoretical_occupancy_pct, _most_promising(row)
+    limit = f" ({row.limited_by})" if most and most < 100 and row.limited_by else ""
     return [
         f"{notation.extent(point)} {notation.words(point)}".strip(),
         notation.label(point),
         row.sentence,
         row.role,
-        "" if timing is None else number(timing.median_us),
+        number(timing.median_us if timing else None),
         number(row.memory_throughput_pct),
         number(row.compute_throughput_pct),
         number(row.dram_gbps),
         number(row.l2_hit_pct),
         number(row.achieved_occupancy_pct),
-        _at_most(row),
+        number(most) + limit,
         "" if row.registers is None else f"{row.registers:.0f}",
         "" if spilled is None else str(spilled),
         number(row.waves_per_sm),
-        _gain(row),
+        number(row.estimated_speedup_pct) + (f" ({best[1].name})" if best else ""),
     ]
 
 
-def _at_most(row: CounterRow) -> str:
-    """The theoretical occupancy in percent, and what keeps it from being whole."""
-    most = row.theoretical_occupancy_pct
-    return number(most) + (f" ({row.limited_by})" if most and most < 100 and row.limited_by else "")
-
-
 def _most_promising(row: CounterRow) -> tuple[float, NcuRule] | None:
-    """The rule of ncu's that promises most for the whole kernel."""
+    """The rule of ncu's that promises most for the whole kernel, and its gain in percent."""
     gains = [(rule.gain_pct, rule) for rule in row.rules if rule.gain_pct is not None]
     return max(gains, key=lambda gain: gain[0], default=None)
 
 
-def _gain(row: CounterRow) -> str:
-    """The estimated speedup in percent, and the rule that promises it."""
-    most = _most_promising(row)
-    return number(row.estimated_speedup_pct) + (f" ({most[1].name})" if most else "")
-
-
 def _rules(rows: Iterable[CounterRow]) -> list[str]:
-    """What the rules say that promise most, each once, of the point that it promises most for."""
+    """The texts of the rules that promise most, each once, for the point with the largest gain."""
     found: dict[str, tuple[float, NcuRule, CounterRow]] = {}
     for row in rows:
         most = _most_promising(row)
         if most and (most[1].name not in found or most[0] > found[most[1].name][0]):
             found[most[1].name] = (*most, row)
-    ordered = sorted(found.values(), key=lambda one: -one[0])
     return [
         f"{rule.name}, up to {number(gain)} % ({_place(row)}): "
         + textwrap.shorten(re.sub(r" ?\(?https?://\S+", "", rule.text), MOST_CHARACTERS, placeholder=" …")
-        for gain, rule, row in ordered
+        for gain, rule, row in sorted(found.values(), key=lambda one: -one[0])
     ]
 
 
@@ -197,8 +170,7 @@ def _place(row: Joined) -> str:
 
 
 def _order(row: CounterRow) -> tuple[Any, ...]:
-    """By problem, words first; at each by the reason for which a point was looked into."""
-    if row.point is None:
-        return ((), (), row.role)
+    """By problem, words first; at each problem by role."""
+    assert row.point is not None, "only points are counted"
     _, _, words, numbers, _ = order(row.point)
     return (words, numbers, row.role)

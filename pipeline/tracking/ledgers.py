@@ -24,9 +24,10 @@ from kernel_pipeline.records.base import Values, digest
 from kernel_pipeline.records.ceilings import Ceilings
 from kernel_pipeline.records.environment import Environment
 from kernel_pipeline.records.measurement import Measurement
-from pipeline.reporting import lines, shares
+from pipeline.reporting import lines
 from pipeline.reporting.comparison import from_kept
 from pipeline.reporting.comparison import table as comparison_table
+from pipeline.reporting.headlines import with_shares
 from pipeline.reporting.lines import PlacedMeasurement, ProblemLine
 from pipeline.store import evidence, finals, results
 from pipeline.store.comparisons import Comparison
@@ -70,7 +71,7 @@ def read(
     known = Results((), *results.machines(input, warn))
     found = evidence.load(input, warn)
     with_finals = {
-        place: shares.with_shares(finals.newest(rows), known.ceilings)
+        place: with_shares(finals.newest(rows), known.ceilings)
         for place, rows in finals.load(input, warn).items()
     }
     kernels = sorted({name for name, _ in every})
@@ -82,7 +83,7 @@ def read(
             continue
         held = with_finals.get((name, slug), ())
         environment = known.environments.get(slug)
-        placed = lines.place(shares.with_shares(rows, known.ceilings))
+        placed = lines.place(with_shares(rows, known.ceilings))
         files = artifact_files(name, slug, kernels, input, reports, artifacts)
         parent, children = _family(
             placed,

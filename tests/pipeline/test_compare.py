@@ -272,7 +272,6 @@ def test_two_machines_are_set_side_by_side_by_what_they_left(tmp_path: Path) -> 
     assert "unknown option 'columns'." in lone.stderr and "Names of a kernel need kernel=NAME." in lone.stderr
     assert same.returncode == 2 and "a and b are both nvidia-h200" in same.stderr
     assert half.returncode == 2 and half.stderr == (
-        f"error: a={H200} is a machine, and b=HEAD is none that left results; "
-        f"those that did beside it: {H100}.\n"
+        f"error: a={H200} is a machine, and b=HEAD has no results; machines with results: {H100}.\n"
     )
     assert neither.returncode == 2 and "kernel is missing: write kernel=NAME" in neither.stderr

@@ -108,55 +108,36 @@ def test_a_loss_is_named_with_whom_it_was_lost_to(write: Write) -> None:
     assert [line[1:] for line in score[1:]] == [["1.34", "0.80"], ["1.20", "0.80"], ["2 of 2", "0 of 1"]]
 
 
-def test_the_textbook_row_is_a_other_and_not_one_of_ours(write: Write) -> None:
-    markdown, _ = write(
-        [
-            measurement("softmax", "triton_row", 1024, num_warps=4, median_us=10.0),
-            measurement("softmax", "cuda", 1024, block_size=512, num_warps=4, median_us=20.0),
-        ]
-    )
-    _, lines = tables(markdown)["softmax on NVIDIA H200"]
-    assert lines[1][2] == "cuda 512x4w" and lines[1][6:] == ["0.50"]
-
-
-def test_the_baseline_of_a_kernel_is_the_first_other(write: Write) -> None:
-    markdown, _ = write(
-        [
-            measurement("square", "torch_square", 1024, median_us=30.0),
-            measurement("square", "torch_mul", 1024, median_us=90.0),
-            measurement("square", "cuda", 1024, block_size=512, num_warps=4, median_us=20.0),
-        ]
-    )
-    header, line = tables(markdown)["square on NVIDIA H200"][1]
-    assert (header[6:], line[6:]) == (["torch_square", "torch_mul"], ["1.50", "4.50"])
-
-
-def test_a_kernel_compared_by_tflops_has_their_column_and_that_of_its_other_workload(write: Write) -> None:
-    markdown, _ = write(
-        [
-            measurement("matmul", "torch", 4096, "bfloat16", median_us=300.0),
-            measurement("matmul", "triton_tiled", 4096, "bfloat16", median_us=200.0),
-            measurement("matmul", "torch", 8192, "bfloat16", m=16, workload="decode", median_us=50.0),
-            measurement("matmul", "triton_tiled", 8192, "bfloat16", m=16, workload="decode", median_us=100.0),
-        ]
-    )
-    _, (header, decode, square) = tables(markdown)["matmul on NVIDIA H200"]
+def test_the_columns_are_the_others_of_a_kernel_its_baseline_first(write: Write) -> None:
+    """And the rates of its workloads; a kernel that is gone has those that are named after torch."""
+    times = [
+        *(("softmax", "triton_row", 10.0), ("softmax", "cuda", 20.0)),
+        *(("square", "torch_square", 30.0), ("square", "torch_mul", 90.0), ("square", "cuda", 20.0)),
+        *(("of_old", "torch", 30.0), ("of_old", "torch_compile", 10.0), ("of_old", "cuda", 20.0)),
+    ]
+    rows = [measurement(kernel, provider, 1024, median_us=us) for kernel, provider, us in times]
+    decode = {"m": 16, "workload": "decode"}
+    rows += [
+        measurement("matmul", "torch", 4096, "bfloat16", median_us=300.0),
+        measurement("matmul", "triton_tiled", 4096, "bfloat16", median_us=200.0),
+        measurement("matmul", "torch", 8192, "bfloat16", median_us=50.0, **decode),
+        measurement("matmul", "triton_tiled", 8192, "bfloat16", median_us=100.0, **decode),
+    ]
+    found = tables(write(rows)[0])
+    (header, few, square) = found.pop("matmul on NVIDIA H200")[1]
     assert header == ["dtype", "problem", "ours", "us", "GB/s", "TFLOP/s", "of ceiling", "torch"]
-    assert decode[:2] == ["bfloat16", "m=16 n=8192 k=8192"] and square[:2] == ["bfloat16", "4096"]
-    assert (decode[4:6], square[4:6]) == (["1347", ""], ["", "687"])
-    assert (decode[7], square[7]) == ("0.50", "1.50")
-
-
-def test_those_of_a_kernel_that_is_gone_are_told_by_their_names(write: Write) -> None:
-    markdown, _ = write(
-        [
-            measurement("of_old", "torch", 1024, median_us=30.0),
-            measurement("of_old", "torch_compile", 1024, median_us=10.0),
-            measurement("of_old", "cuda", 1024, median_us=20.0),
-        ]
-    )
-    header, line = tables(markdown)["of_old on NVIDIA H200"][1]
-    assert header[6:] == ["torch", "torch_compile"] and line[2] == "cuda" and line[6:] == ["1.50", "0.50"]
+    assert few[:2] == ["bfloat16", "m=16 n=8192 k=8192"] and square[:2] == ["bfloat16", "4096"]
+    assert (few[4:6], square[4:6]) == (["1347", ""], ["", "687"])
+    assert (few[7], square[7]) == ("0.50", "1.50")
+    shown = {
+        name.split()[0]: (header[6:], line[2].split()[0], line[6:])
+        for name, (_, (header, line)) in found.items()
+    }
+    assert shown == {
+        "softmax": (["triton_row"], "cuda", ["0.50"]),
+        "square": (["torch_square", "torch_mul"], "cuda", ["1.50", "4.50"]),
+        "of_old": (["torch", "torch_compile"], "cuda", ["1.50", "0.50"]),
+    }
 
 
 def test_finals_and_their_baseline_stay_when_the_kernels_folder_is_gone(tmp_path: Path) -> None:
@@ -336,23 +317,19 @@ def test_a_problem_that_a_sweep_has_not_finished_is_left_out_of_its_tables(write
     assert "Slower than another by more than 1 % at none of 2 problems." in markdown
 
 
-def test_no_problem_is_finished(write: Write) -> None:
+def test_where_nothing_is_finished_or_met_there_is_no_table(write: Write) -> None:
     launch = {"block_size": 512, "num_warps": 4, "median_us": 15.0}
-    markdown, html = write(
-        [
-            measurement("softmax", "torch", 1024, median_us=30.0),
-            measurement("softmax", "triton_online", 1024, **launch),
-            measurement("softmax", "torch", 4096, median_us=30.0),
-            measurement("softmax", "cuda", 4096, **launch),
-        ]
-    )
+    rows = [
+        measurement("softmax", "torch", 1024, median_us=30.0),
+        measurement("softmax", "triton_online", 1024, **launch),
+        measurement("softmax", "torch", 4096, median_us=30.0),
+        measurement("softmax", "cuda", 4096, **launch),
+    ]
+    markdown, html = write(rows)
     sentence = "measured there: float32 1024 (cuda); float32 4096 (triton_online)."
     assert sentence in markdown and sentence in html
     assert tables(markdown) == {"softmax on NVIDIA H200": []} and parts(html) == []
-
-
-def test_nothing_met(write: Write) -> None:
-    markdown, html = write([measurement("softmax", "torch", 1024)])
+    markdown, html = write(rows[::2])
     assert tables(markdown) == {} and parts(html) == []
 
 

@@ -26,9 +26,9 @@ from pipeline.execution.identity import Identity
 from pipeline.machine import device
 from pipeline.machine.environment import fingerprint
 from pipeline.points.plan import Target, plan
-from pipeline.reporting import frames, ranking
+from pipeline.reporting import frames
 from pipeline.reporting.document import TEMPLATES
-from pipeline.reporting.workload_plots import workload_plots
+from pipeline.reporting.plots import workload_plots
 from pipeline.store import evidence, ledger, results
 from pipeline.store.evidence import ProfileRow
 from pipeline.tracking import ledgers
@@ -263,7 +263,7 @@ def test_any_line_that_reads_can_be_shown_placed_and_written(some: list[bytes], 
             assert all(-(2**63) < value.step < 2**63 for value in run.values)
     loaded = results.load(tmp_path, lambda sentence: None)
     rows = frames.frame(loaded.measurements)
-    best = ranking.against_baseline(ranking.best_configurations(rows), {"softmax": "torch"})
+    best = frames.against_baseline(frames.best_configurations(rows), {"softmax": "torch"})
     workload_plots("softmax", rows, best)
     ledger.Ledger(path, lambda sentence: None).compact()
     assert len(results.load(tmp_path, lambda sentence: None).measurements) == len(rows)

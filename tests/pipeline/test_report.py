@@ -19,18 +19,16 @@ from pipeline import ROOT, report
 from pipeline.command.options import ReportConfig
 from pipeline.execution import identity, versions
 from pipeline.machine.device import Device
-from pipeline.reporting import best
 from pipeline.reporting.content import describe
-from pipeline.reporting.data_files import PLOT_COLUMNS, file_columns
+from pipeline.reporting.data_files import COLUMNS, PLOT_COLUMNS, file_columns
 from pipeline.reporting.field import head_to_heads
-from pipeline.reporting.frames import frame
+from pipeline.reporting.frames import best_configurations, frame
 from pipeline.reporting.headlines import entry_of
 from pipeline.reporting.loading import Staleness
 from pipeline.reporting.numbers import number, percent
 from pipeline.reporting.others import Environments, OtherTimes
 from pipeline.reporting.overview import summaries
-from pipeline.reporting.ranking import best_configurations
-from pipeline.reporting.workload_plots import workload_plots, workload_ranks
+from pipeline.reporting.plots import workload_plots, workload_ranks
 from pipeline.store import results
 from pipeline.store.ledger import read_rows
 from tests import pages
@@ -215,7 +213,7 @@ def test_best_csv_has_the_fastest_configuration(written, folder):
     rows = rows_of(folder)
     expected = winners(rows)
     found = list(csv.DictReader((written[0] / "best.csv").open()))
-    assert list(found[0]) == file_columns(best.COLUMNS)
+    assert list(found[0]) == file_columns(COLUMNS)
     places = [(r["kernel"], r["problem"], r["words"], r["gpu"]) for r in found]
     assert sorted(places) == sorted(expected)
     assert [place[0] for place in places] == sorted(place[0] for place in places)
@@ -238,46 +236,34 @@ def test_best_csv_has_the_fastest_configuration(written, folder):
         )
 
 
-def test_the_pages_show_the_same_best_configurations(written, folder, page):
-    rows = rows_of(folder)
+def test_the_pages_show_the_same_best_configurations(written):
     names = {H100: "NVIDIA H100 80GB HBM3", H200: "NVIDIA H200", CPU: "AMD EPYC"}
-    lines = set()
-    for (kernel, problem, _, gpu), row in winners(rows).items():
-        ratio = baseline_us(rows, row) / row["median_us"]
-        mark = "†" if row["valid"] else "†!"  # no made-up row has a source that there is
-        label = f"{row['provider']} {configuration_of(row)}".strip()
-        lines.add(
-            (
-                kernel,
-                problem,
-                names[gpu],
-                label,
-                number(row["median_us"]) + mark,
-                number(row[rate_of(row)]),
-                percent(row["ceiling_fraction"]),
-                f"{ratio:.2f}",
-            )
+    expected = {
+        (
+            *(line["problem"], line["words"], names[line["gpu"]]),
+            f"{line['provider']} {line['configuration']}".strip(),
+            # No made-up row has a source that there is.
+            number(float(line["median_us"])) + "†" + "!" * (line["valid"] == "False"),
+            number(float(line[line["headline"]])),
+            percent(float(line["ceiling_fraction"])),
+            f"{float(line['speedup_ratio']):.2f}",
         )
+        for line in csv.DictReader((written[0] / "best.csv").open())
+    }
 
-    def as_shown(kernel, problem, cells):
-        (rate,) = filter(None, cells[3:-2])
-        share = cells[-2].removesuffix(" (compute)")
-        ratio = cells[-1].removesuffix("~")
-        return (kernel, problem, cells[0], cells[1], cells[2], rate, share, ratio)
+    def as_shown(cells):
+        (rate,) = filter(None, cells[5:-2])
+        return (*cells[:5], rate, cells[-2].removesuffix(" (compute)"), cells[-1].rstrip("~!"))
 
     html, markdown = ((written[0] / f"report.{kind}").read_text() for kind in ("html", "md"))
     for of_kernel in (
         lambda kernel: pages.part(html, kernel).tables,
         lambda kernel: pages.tables(pages.section(markdown, kernel)),
     ):
-        found = set()
-        for kernel in TIMED:
-            for table in of_kernel(kernel):
-                if "best configuration" in table[0]:
-                    assert {len(cells) for cells in table} == {len(table[0])}
-                    rows_shown = [line for line in table[1:] if line[3] not in GAPS]
-                    found |= {as_shown(kernel, line[0], line[2:]) for line in rows_shown}
-        assert found == lines
+        shown = [
+            table for kernel in TIMED for table in of_kernel(kernel) if table[0][3] == "best configuration"
+        ]
+        assert {as_shown(row) for table in shown for row in table[1:] if row[3] not in GAPS} == expected
 
 
 def test_the_page_refers_to_itself_alone(page):
@@ -355,19 +341,6 @@ def test_what_is_stale_about_a_row_is_told():
         measurement("of_old", "torch", source="", measurement=on_gpu),
     ]
     assert changed(others, known) == [(), (), ("source", "measurement"), ("source",), ("source",)]
-
-
-def test_rows_of_an_earlier_version_are_counted_in_a_table_of_their_own(report_on, tmp_path):
-    rows = [measurement("softmax", "torch", size, measurement="0") for size in (256, 512, 1024)]
-    rows += [
-        measurement("softmax", "cuda", 256, measurement="2"),
-        measurement("gelu", "torch", measurement="2"),
-    ]
-    text = (report_on(write_results(tmp_path / "results", rows)) / "report.md").read_text()
-    (earlier,) = [table for table in pages.tables(text) if table[0][-1] == "replaced"]
-    assert earlier[1:] == [["softmax", "NVIDIA H200", "3", "0", "25%"]]
-    current = write_results(tmp_path / "current", rows[3:])
-    assert "earlier versions" not in (report_on(current) / "report.md").read_text()
 
 
 def test_times_that_are_old_are_marked(report_on, tmp_path):
@@ -485,7 +458,7 @@ def summary_of(rows: list) -> list[tuple]:
     about = describe("softmax", set(table["provider"]))
     times = OtherTimes(table, (), {"softmax": about.others}, Environments({}, {}))
     field = head_to_heads(table, {"softmax": about.own}, times)
-    found = summaries(field, table, frame([]), {"softmax": about.baseline})
+    found = summaries(field, table, frame([]), {"softmax": about.baseline}, in_common=False)
     return [(one.speedup, one.where) for one in found]
 
 
@@ -587,7 +560,7 @@ def test_no_results_make_a_page_that_says_so(report_on, tmp_path, capsys):
     for name in ("report.html", "report.md"):
         assert "Nothing was measured yet." in (output / name).read_text()
     assert json.loads((output / "metrics.json").read_text()) == {}
-    assert (output / "best.csv").read_text() == ",".join(file_columns(best.COLUMNS)) + "\n"
+    assert (output / "best.csv").read_text() == ",".join(file_columns(COLUMNS)) + "\n"
     assert "the report shows no other machine either" in capsys.readouterr().out
 
 

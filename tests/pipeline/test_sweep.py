@@ -173,7 +173,7 @@ def test_what_decides_no_number_measures_nothing_again(swept: Tree) -> None:
     )
     yaml = swept.root / "conf/kernel/quick.yaml"
     yaml.write_text(yaml.read_text() + "  more: {workloads: [vectors], blocks: all}\n")
-    for name in ("pipeline/inspection/sass.py", "pipeline/reporting/workload_plots.py", "pipeline/report.py"):
+    for name in ("pipeline/inspection/sass.py", "pipeline/reporting/plots.py", "pipeline/report.py"):
         path = swept.root / name
         path.write_text(path.read_text() + "\n\nMORE = 1\n")
     measured, said = newly_measured(swept, "provider=[mul,blocks]")

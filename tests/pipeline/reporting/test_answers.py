@@ -86,8 +86,6 @@ def test_the_first_screen_answers_from_two_gpus_finals_comparisons_and_doubts(tm
     assert "1 time: throttled, so an upper bound." in answer
     assert re.search(r"All \d+ times: of an earlier source", answer)
     assert "1 time: finals of one round, which decides nothing." in answer
-    text = (tmp_path / "reports/report.md").read_text()
-    assert "| throttled, so an upper bound | 1 | NVIDIA H200: softmax 1 |" in text
 
 
 def test_what_there_is_no_answer_to_is_said_with_the_command(tmp_path: Path) -> None:

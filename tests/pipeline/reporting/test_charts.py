@@ -10,12 +10,10 @@ from kernel_pipeline.records.measurement import Measurement
 from pipeline.reporting.charts import Chart, Mark, Series, styles
 from pipeline.reporting.comparison import Compared
 from pipeline.reporting.comparison import plot as comparison_plot
-from pipeline.reporting.document import plot
-from pipeline.reporting.frames import frame
-from pipeline.reporting.overview import Summary
-from pipeline.reporting.overview_plot import overview_plot
-from pipeline.reporting.ranking import against_baseline, best_configurations
-from pipeline.reporting.workload_plots import Machine, WorkloadPlot, workload_plots
+from pipeline.reporting.document import overview_svg, plot
+from pipeline.reporting.frames import against_baseline, best_configurations, frame
+from pipeline.reporting.overview import STYLES, Summary, overview_plot
+from pipeline.reporting.plots import Machine, WorkloadPlot, workload_plots
 from pipeline.verdicts.intervals import Estimate
 from tests.factory import H100, H200, measurement
 
@@ -25,6 +23,12 @@ NAMES = {H100: "NVIDIA H100", H200: "NVIDIA H200"}
 
 def texts(svg: str) -> list[str]:
     return ["".join(one.itertext()).strip() for one in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+
+
+def drawn(some: list[Summary], names: dict[str, str]) -> list[str]:
+    """The texts of the overview's plot."""
+    looks = {one.name: (one.light, one.dark) for one in STYLES}
+    return texts(overview_svg(overview_plot(some, names), looks))
 
 
 def summary(kernel: str, gpu: str, speedup: float, share: float | None) -> Summary:
@@ -37,16 +41,16 @@ def test_a_kernel_has_a_line_and_a_machine_a_mark() -> None:
         summary("softmax", H200, 1.88, 0.94),
         summary("gelu", H200, 0.5, None),
     ]
-    shown = texts(overview_plot(some, NAMES))
+    shown = drawn(some, NAMES)
     assert [text for text in shown if text in ("gelu bfloat16", "softmax bfloat16")] == [
         "gelu bfloat16",
         "softmax bfloat16",
     ]
     assert {"1.50", "1.88", "0.50", "95.0 %", "94.0 %", "NVIDIA H100", "NVIDIA H200"} <= set(shown)
-    assert "NVIDIA H100" not in texts(overview_plot(some[1:], NAMES)), "it measured nothing"
-    assert overview_plot([], NAMES) == ""
-    priced = texts(overview_plot([summary("a$\\frac{$", H200, 1.0, 1.0)], {H200: "GPU $x$"}))
-    assert {"a$\\frac{$ bfloat16", "GPU $x$"} <= set(priced), "a dollar begins no formula"
+    assert "NVIDIA H100" not in drawn(some[1:], NAMES), "it measured nothing"
+    assert overview_plot([], NAMES) == {}
+    priced = drawn([summary("a<b", H200, 1.0, 1.0)], {H200: "GPU & x"})
+    assert {"a<b bfloat16", "GPU & x"} <= set(priced)
 
 
 def workload_plot(rows: list[Measurement]) -> WorkloadPlot:
@@ -95,16 +99,16 @@ def test_the_legend_of_a_file_names_every_provider_once() -> None:
     looks = styles(names)
     series = [Series(name, looks[name], [Mark(1, 1, ""), Mark(2, 2, "")]) for name in names]
     charts = [Chart(f"{gpu} · float32", "n", "GB/s", series, gpu, "float32") for gpu in NAMES]
-    drawn = plot("softmax", charts, {one.name: (one.light, one.dark) for one in looks.values()})
-    assert sorted(text for text in texts(drawn) if text in names) == sorted(names)
+    shown = plot("softmax", charts, {one.name: (one.light, one.dark) for one in looks.values()})
+    assert sorted(text for text in texts(shown) if text in names) == sorted(names)
 
 
 def test_a_ratio_far_from_the_others_flattens_no_axis() -> None:
     some = [summary("sparsify", H200, 69.3, None), summary("softmax", H200, 0.21, None)]
-    assert {"0.25", "0.5", "1", "2", "16", "64"} <= set(texts(overview_plot(some, NAMES)))
+    assert {"0.25", "0.5", "1", "2", "16", "64"} <= set(drawn(some, NAMES))
     rows = [
         Compared("4096", "torch", "torch", 9.0, 9.0 * ratio, Estimate(5, ratio, ratio, ratio, 0.5), "slower")
         for ratio in (1.5, 69.0)
     ]
-    drawn = comparison_plot(rows, "title", 0.01).decode()
-    assert all(f"<!-- {tick} -->" in drawn for tick in (1, 2, 64))
+    shown = comparison_plot(rows, "title", 0.01).decode()
+    assert all(f"<!-- {tick} -->" in shown for tick in (1, 2, 64))

@@ -5,9 +5,14 @@ from datetime import timedelta
 import pandas as pd
 import pytest
 
-from pipeline.reporting.frames import COLUMNS, frame
+from pipeline.reporting.frames import (
+    COLUMNS,
+    against_baseline,
+    best_configurations,
+    best_providers,
+    frame,
+)
 from pipeline.reporting.headlines import comparable, headline, x_name
-from pipeline.reporting.ranking import against_baseline, best_configurations, best_providers
 from tests.factory import H100, H200, MEASURED_AT, measurement
 
 

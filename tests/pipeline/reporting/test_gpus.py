@@ -139,10 +139,3 @@ def test_where_no_two_gpus_can_be_compared_a_line_says_so(tmp_path: Path) -> Non
     for name in ("report.md", "report.html"):
         shown = (tmp_path / "reports" / name).read_text()
         assert "No two GPUs have measured the same problem with the same source of a provider." in shown
-
-
-def test_one_gpu_meets_nobody(tmp_path: Path) -> None:
-    folder = write_results(tmp_path / "results", [measurement(size=size) for size in (256, 1024)])
-    report.run(ReportConfig(input=folder, output=tmp_path / "reports", device="cpu"))
-    for name in ("report.md", "report.html"):
-        assert "GPU against GPU" not in (tmp_path / "reports" / name).read_text()

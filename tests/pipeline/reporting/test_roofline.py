@@ -1,10 +1,8 @@
 """Rooflines: marks of problems that differ in flops a byte, and no chart where they don't."""
 
 from pipeline.reporting.charts import Chart, styles
-from pipeline.reporting.frames import frame
-from pipeline.reporting.ranking import best_configurations
-from pipeline.reporting.roofline import rooflines
-from pipeline.reporting.workload_plots import Machine
+from pipeline.reporting.frames import best_configurations, frame
+from pipeline.reporting.plots import Machine, rooflines
 from tests.factory import H100, H200, ceilings, grid, measurement
 
 

@@ -11,8 +11,9 @@ from rich.console import Console
 
 from pipeline import ROOT, report
 from pipeline.command.options import ReportConfig
-from pipeline.reporting import best, summary
-from pipeline.reporting.data_files import read_ledgers
+from pipeline.reporting import summary
+from pipeline.reporting.cells import Row
+from pipeline.reporting.data_files import read_best
 from pipeline.reporting.numbers import RATES
 from pipeline.store import results, runs
 from tests import factory
@@ -24,8 +25,8 @@ def shown(reports: Path, gpu: str = factory.H200) -> list[str]:
     return console.file.getvalue().splitlines()  # type: ignore[attr-defined]  # it is a StringIO
 
 
-def in_file(reports: Path, gpu: str) -> list[best.Row]:
-    return best.read(reports / "best.csv", gpu)
+def in_file(reports: Path, gpu: str) -> list[Row]:
+    return read_best(reports / "best.csv", gpu)
 
 
 def test_the_table_of_the_committed_report_fits_a_screen_and_says_how_much_more_there_is() -> None:
@@ -63,17 +64,9 @@ def test_a_row_is_the_best_of_its_machine_at_the_largest_problem(reports: Path) 
             largest = [row for row in of_gpu if row["words"] == dtype][-1]
             (line,) = [line for line in rows if f" {dtype} " in line]
             assert largest["problem"] == "4096" and " 4096 " in line
-            assert f"{float(largest['gbps']):.0f} GB/s" in line
+            assert f"{largest['gbps']:.0f} GB/s" in line
             assert f" {largest['provider']} {largest['configuration']} " in line
             assert line.endswith(f"x {largest['baseline']}")
-
-
-def test_before_there_is_a_report_the_ledgers_give_the_same_rows(reports: Path) -> None:
-    folder = reports.parent / "results"
-    for gpu in (factory.H200, factory.H100):
-        # What is old is known of a report's rows alone.
-        of_gpu = [{**row, "old": ""} for row in in_file(reports, gpu)]
-        assert read_ledgers(folder, gpu, ["softmax"]) == of_gpu
 
 
 def test_a_machine_that_measured_nothing_has_no_table(reports: Path, tmp_path: Path) -> None:
@@ -95,7 +88,7 @@ def test_it_is_said_how_many_rows_were_measured_here_and_how_many_came_with_the_
     factory.write_results(folder, came)
 
     def said() -> str:
-        return str(summary.provenance(folder, began))
+        return summary.provenance(folder, began)
 
     clone = f"{len(came)} came with the clone (nvidia-h100-80gb-hbm3, nvidia-h200)."
     assert said() == f"No rows were measured in this checkout; {clone}"

@@ -7,24 +7,18 @@ import pytest
 from rich.console import Console
 
 from kernel_pipeline.records.base import Values
+from pipeline.reporting.cells import counted
 from pipeline.reporting.numbers import number, percent, speedup
-from pipeline.reporting.sweep_table import (
-    MAX_REMARKS,
-    MAX_ROWS,
-    disturbances,
-    doubts_by_reason,
-    show_table,
-)
+from pipeline.reporting.sweep_output import MAX_REMARKS, MAX_ROWS, disturbances, show_table
 from pipeline.reporting.terminal import Terminal
 from tests.factory import flat, grid, measurement
 
-BASELINES = {"softmax": "torch", "gelu": "torch", "square": "torch_square", "matmul": "torch"}
 PROVIDERS = ("torch", "torch_compile", "triton_row", "triton_online")
 
 
 def printed(rows, **options) -> str:
     out = io.StringIO()
-    show_table(Console(file=out, **options), rows, BASELINES, "reports/report.html")
+    show_table(Console(file=out, **options), rows, "torch", "reports/report.html")
     return out.getvalue()
 
 
@@ -100,13 +94,6 @@ def test_a_long_table_shows_the_best_provider_only_and_says_where_the_rest_is():
         f"Only the best provider at each problem is shown; all {MAX_ROWS + 4} rows: reports/report.html."
         in text
     )
-
-
-def test_baselines_that_differ_are_named():
-    rows = grid(kernels=("softmax",)) + grid(kernels=("square",), providers=("torch_square", "cuda"))
-    text = printed(rows)
-    assert "x baseline" in text and "Baselines: torch for softmax; torch_square for square." in text
-    assert "x torch\n" in printed(grid()) and "Baselines:" not in printed(grid())
 
 
 def test_what_has_no_time_is_told_once_a_reason():
@@ -234,7 +221,7 @@ def test_a_sweep_ends_with_the_share_of_its_times_that_others_disturbed() -> Non
 
 def test_reasons_that_differ_in_their_numbers_alone_are_one() -> None:
     some = ["calls took 169.6 us", "it was busy", "calls took 2194 us", "calls took 202 us", None]
-    assert doubts_by_reason(some) == {
+    assert counted(some) == {
         "for example calls took 169.6 us": 3,
         "it was busy": 1,
         "no reason was recorded": 1,

@@ -1,8 +1,13 @@
-"""What a report draws of a kernel: a plot a workload, its rate against its x, a chart a machine and words."""
+"""A kernel's plots in the report: one for each workload, its rate against its x, with a chart for each
+machine and words; and rooflines, TFLOP/s against flops a byte of device memory, below the measured ceilings.
+
+Roofline after Williams, Waterman and Patterson, "Roofline: an insightful visual performance model", 2009.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,17 +18,18 @@ from kernel_pipeline.records.ceilings import Ceilings
 from kernel_pipeline.records.point import Point
 from pipeline.reporting import lines
 from pipeline.reporting.charts import Chart, Limit, Mark, Series, Style
-from pipeline.reporting.headlines import entry_of, headline, is_bound
+from pipeline.reporting.frames import best_providers
+from pipeline.reporting.headlines import compute_ceiling, entry_of, headline, is_bound
 from pipeline.reporting.numbers import RATES, microseconds, number, percent, speedup
-from pipeline.reporting.shares import compute_ceiling
+from pipeline.store.evidence import CounterRow
 
 WIDE = 40
-"""How many times as high as the lowest the highest rate is on an axis that has to be logarithmic."""
+"""Past this quotient of the highest and the lowest rate, the axis is logarithmic."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a machine's charts are titled with and measured against."""
+    """The title and the ceilings of a machine's charts."""
 
     gpu: str
     name: str
@@ -34,10 +40,9 @@ class Machine:
 class WorkloadPlot:
     """One workload, its rate against its x.
 
-    ``name`` is the plot's: the kernel's own for the first, with the workload's behind it for the others.
-    ``rows`` are the best configurations with the columns ``x`` and ``panel``; ``panels`` are the words of
-    charts, with the numbers that tell two of them apart. ``is_log`` says that the rates need a logarithmic
-    axis."""
+    ``name`` is the kernel's for its first plot, with the workload's behind it for the others. ``rows`` are
+    the best configurations with the columns ``x`` and ``panel``; ``panels`` are the words of charts, with the
+    numbers in which two of them differ. ``is_log`` asks for a logarithmic axis of rates."""
 
     name: str
     kernel: str
@@ -50,11 +55,11 @@ class WorkloadPlot:
 
     @property
     def title(self) -> str:
-        """What it draws."""
+        """The plot's title."""
         return f"{self.kernel}, {self.workload}: {RATES[self.headline]} against {self.x_label}"
 
     def charts(self, machines: Sequence[Machine], styles: Mapping[str, Style], baseline: str) -> list[Chart]:
-        """A chart for each panel and machine in which anything was measured; machines stand side by side."""
+        """A chart for each panel and machine with measurements; machines stand side by side."""
         found = []
         for panel in self.panels:
             for machine in machines:
@@ -75,7 +80,8 @@ class WorkloadPlot:
         return found
 
     def _limits(self, ceilings: Ceilings | None, rows: pd.DataFrame) -> list[Limit]:
-        """The ceiling of a chart's rows: a plain copy's rate, or a matrix product's by their arithmetic."""
+        """The ceiling of a chart's rows: the rate of a plain copy, or of a matrix product in their
+        arithmetic."""
         if ceilings is None:
             return []
         if self.headline == "gbps":
@@ -113,11 +119,11 @@ def _in_words(row: Mapping[Any, Any], rate: str, baseline: str) -> str:
 
 
 def workload_ranks(rows: pd.DataFrame) -> dict[str, frozenset[int]]:
-    """The workloads in which a kernel's rows were timed, and the ranks of their problems. Workloads may share
-    problems, and rows of the one then belong to the other, too.
+    """The workloads in which a kernel's rows were timed, and the ranks of their problems. Rows of a problem
+    that workloads share belong to each of them.
 
-    The one with the most places on its x axis comes first, of two the first in the YAML. One whose problems
-    are all another's is left out."""
+    The workload with the most values on its x axis comes first, of two the first in the YAML. A workload
+    whose problems are all part of another is left out."""
     timed = rows[rows["status"] == "ok"]
     entry = None if timed.empty else entry_of(str(timed["kernel"].iloc[0]))
     listed = [] if entry is None else list(entry.config.workloads)
@@ -136,7 +142,7 @@ def workload_ranks(rows: pd.DataFrame) -> dict[str, frozenset[int]]:
 
 def workload_plots(kernel: str, rows: pd.DataFrame, best: pd.DataFrame) -> list[WorkloadPlot]:
     """The plots of a kernel, from its rows and the best of them: one for each workload that was timed at two
-    or more places of its x axis, all else being equal."""
+    or more values of its x axis, all else being equal."""
     found: list[WorkloadPlot] = []
     for workload, ranks in workload_ranks(rows).items():
         here = best[best["rank"].isin(ranks)].sort_values(["rank", "gpu", "provider"])
@@ -171,16 +177,16 @@ def workload_plots(kernel: str, rows: pd.DataFrame, best: pd.DataFrame) -> list[
 
 
 def _is_wide(shown: pd.DataFrame, rate: str) -> bool:
-    """Whether the fastest providers' rates along a line are too far apart to read the lowest of them."""
+    """Whether the fastest providers' rates along a line are too far apart for a linear axis."""
     fastest = shown[shown[rate] > 0].groupby(["gpu", "words", "family", "x"])[rate].max()
     of_lines = fastest.groupby(["gpu", "words", "family"])
     return bool((of_lines.max() > WIDE * of_lines.min()).any())
 
 
 def leading(kernel: str, rows: pd.DataFrame, some: pd.DataFrame) -> pd.DataFrame:
-    """Those of a machine's rows of problems with the same words that speak for all of them: at the kernel's
-    first workload that they have any of, on the longest of its lines. What was pinned to be measured aside
-    is not."""
+    """The rows that stand for some of a machine's rows with the same words: those of the kernel's first
+    workload that has any of them, on the longest of its lines. Problems that were pinned aside are not among
+    them."""
     for workload, ranks in workload_ranks(rows).items():
         here = some[some["rank"].isin(ranks)]
         if not here.empty:
@@ -193,12 +199,14 @@ def leading(kernel: str, rows: pd.DataFrame, some: pd.DataFrame) -> pd.DataFrame
 def _on_lines(
     kernel: str, workload: str, rows: pd.DataFrame, some: pd.DataFrame
 ) -> tuple[pd.DataFrame, str | None, frozenset[str]]:
-    """Some of a kernel's rows with where each lies on the workload's x axis, the numbers that are fixed on
-    its line and the line's ``family``; the dimension on the axis, and those that move along with it."""
+    """Some of a kernel's rows with their ``x`` on the workload's axis, the numbers that are ``fixed`` on
+    their line and the line's ``family``; the dimension on the axis, and the dimensions that are equal to
+    it."""
     problems = rows[rows["workload"] == workload].drop_duplicates("rank")["problem"]
     points = [Point(kernel=kernel, provider="any", problem=problem) for problem in problems]
     x, along = lines.axis(workload, points)
-    fixed = [_fixed(problem, {x, *along} if x else set(), x) for problem in some["problem"]]
+    on_line = [lines.line_of(problem, x, along).fixed.items() for problem in some["problem"]]
+    fixed = [{name: value for name, value in one if type(value) is int} for one in on_line]
     placed = some.assign(
         x=[problem[x] if x else 0 for problem in some["problem"]],
         fixed=pd.Series(fixed, index=some.index, dtype=object),
@@ -207,10 +215,90 @@ def _on_lines(
     return placed, x, along
 
 
-def _fixed(problem: Values, moving: set[str], x: str | None) -> dict[str, int]:
-    """A problem's numbers that do not move with the x axis; of one whose dimensions were pinned to differ all
-    but ``x``."""
-    numbers = {name: value for name, value in problem.items() if type(value) is int}
-    if x and any(numbers.get(name) != numbers.get(x) for name in moving):
-        moving = {x}
-    return {name: value for name, value in numbers.items() if name not in moving}
+APART = 2
+"""A chart has a problem with at least this many times as many flops a byte as another."""
+
+
+def dram_bytes(rows: Iterable[CounterRow]) -> dict[str, float]:
+    """By key the bytes of device memory that all kernels of a call moved; a call is left out if they were not
+    counted of one of its kernels."""
+    found: dict[str, list[float | None]] = {}
+    for row in rows:
+        if row.key is not None and row.status == "ok":
+            found.setdefault(row.key, []).extend((row.dram_read_bytes, row.dram_write_bytes))
+    return {key: sum(moved) for key, moved in found.items() if None not in moved}  # type: ignore[arg-type]
+
+
+def rooflines(
+    kernel: str,
+    best: pd.DataFrame,
+    machines: Sequence[Machine],
+    counted: Mapping[str, Mapping[str, float]],
+    styles: Mapping[str, Style],
+) -> list[Chart]:
+    """A chart for each of the problems' words and machine, with a mark for the fastest provider at each
+    problem. Filled marks stand at the least bytes that the operation moves, hollow ones at those that the
+    device ``counted``, by machine and key.
+
+    Problems of equal flops a byte have no chart: marks above one x say no more than their shares of the
+    ceiling."""
+    fastest = best_providers(best).sort_values("rank")
+    found = []
+    for words in fastest["words"].unique():
+        for machine in machines:
+            rows = fastest[(fastest["gpu"] == machine.gpu) & (fastest["words"] == words)]
+            marks = roofline_marks(rows, counted.get(machine.gpu, {}))
+            places = [mark.x for _, mark in marks]
+            if not places or max(places) <= APART * min(places):
+                continue
+            roof = _roof(kernel, rows["problem"].iloc[-1], machine, places)
+            xs = [*places, *(x for one in roof for x, _ in one.points)]
+            powers = range(math.ceil(math.log10(min(xs))), math.ceil(math.log10(max(xs))))
+            series = [
+                Series(name, styles[name], [mark for other, mark in marks if other == name], scattered=True)
+                for name in dict.fromkeys(name for name, _ in marks)
+            ]
+            found.append(
+                Chart(
+                    title=" · ".join(filter(None, [machine.name, words])),
+                    x_label="flops a byte of device memory",
+                    y_label="TFLOP/s",
+                    series=series,
+                    gpu=machine.gpu,
+                    words=words,
+                    limits=roof,
+                    is_log=True,
+                    x_ticks=[10.0**power for power in powers] or places[:1],
+                )
+            )
+    return found
+
+
+def roofline_marks(rows: pd.DataFrame, counted: Mapping[str, float]) -> list[tuple[str, Mark]]:
+    """The providers and marks of one machine's rows; a row without flops has none."""
+    found = []
+    for row in rows.to_dict("records"):
+        moved = counted.get(row["key"])
+        moved_at_least = moved or row["bytes"]
+        if row["flops"] and moved_at_least > 0:  # the axes are logarithmic
+            intensity = row["flops"] / moved_at_least
+            by = "by the bytes that were counted" if moved else "by the fewest bytes"
+            text = f"{row['label']} at {row['extent']}, {number(row['tflops'])} TFLOP/s, "
+            text += f"{number(intensity)} flops a byte {by}"
+            found.append((row["provider"], Mark(intensity, row["tflops"], text, bool(moved))))
+    return found
+
+
+def _roof(kernel: str, problem: Values, machine: Machine, places: Sequence[float]) -> list[Limit]:
+    """The roof, flat at the peak of the problem's arithmetic where that is known."""
+    if machine.ceilings is None:
+        return []
+    slope = machine.ceilings.copy_gbps / 1e3
+    peak = compute_ceiling(kernel, problem, machine.ceilings)
+    ends = [min(places) / 2, max(places) * 2]
+    knee = [] if peak is None else [peak / slope]
+    xs = sorted({*ends, *knee, *(times * one for one in knee for times in (1 / 3, 3))})
+    text = f"copy {number(machine.ceilings.copy_gbps)} GB/s" + (
+        f", matmul {number(peak)} TFLOP/s" if peak else ""
+    )
+    return [Limit([(x, min(slope * x, peak or math.inf)) for x in xs], text)]

@@ -1,0 +1,117 @@
+"""Times and ratios as tables show them, with their marks, and the notes that explain the marks.
+
+Rows are those of a frame, by its columns.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.points.notation import plural
+from pipeline.reporting.headlines import NO_REASON, is_bound, is_distrusted
+from pipeline.reporting.numbers import microseconds, speedup
+
+MOST_CHARACTERS = 200
+"""The length of a reason in a table: some compilers' messages go on for pages. The ledger holds all of it."""
+
+TIE = "~"
+TIE_NOTE = f"{TIE} no difference: it is within the noise floor or a confidence interval."
+
+INCOMPARABLE = "?"
+"""Marks a time of which no ratio is made."""
+
+Row = Mapping[Any, Any]
+
+FATE = {
+    "not_judged": "not judged",
+    "incorrect": "incorrect",
+    "compile_error": "failed to compile",
+    "runtime_error": "failed at run time",
+    "out_of_memory": "ran out of memory",
+    "timeout": "took too long",
+}
+"""A status without a time, in words."""
+
+
+def time_cell(row: Row) -> str:
+    """A time with its marks."""
+    mark = "!" * is_distrusted(row) + INCOMPARABLE * isinstance(row["incomparable"], str)
+    return microseconds(row["median_us"], is_bound(row)) + mark
+
+
+def ratio_cell(row: Row) -> str:
+    """The baseline's time over a row's, marked where it is no difference or not to be trusted."""
+    text = speedup(row["speedup"])
+    return text + TIE * bool(text and row["tied"]) + "!" * bool(text and row["doubt"])
+
+
+def problem_of(row: Row) -> str:
+    """A row's problem with its kernel."""
+    return " ".join(filter(None, (row["kernel"], row["extent"], row["words"])))
+
+
+def _by_reason(found: Iterable[tuple[str | None, str]]) -> dict[str, str]:
+    """The places of each reason, listed; those without a reason are left out."""
+    places: dict[str, dict[str, None]] = {}
+    for why, where in found:
+        if why:
+            places.setdefault(why, {})[where] = None
+    return {why: ", ".join(some) for why, some in places.items()}
+
+
+def distrust_notes(found: Iterable[tuple[str | None, str]]) -> list[str]:
+    """The meaning of the mark ``!``: a sentence for each reason, with its places."""
+    return [f"! Not to be trusted at {where}: {why}." for why, where in _by_reason(found).items()]
+
+
+def incomparable_notes(rows: Iterable[Row]) -> list[str]:
+    """The meaning of the mark ``?``: a sentence for each reason, with the problems that have no ratio."""
+    found = ((row["incomparable"], problem_of(row)) for row in rows if isinstance(row["incomparable"], str))
+    return [f"{INCOMPARABLE} no ratio at {where}: {why}." for why, where in _by_reason(found).items()]
+
+
+def counted(reasons: Iterable[str | None]) -> dict[str, int]:
+    """How often each reason occurs, the most frequent first. Reasons that differ only in their numbers count
+    as one, and one of them stands as an example."""
+    kinds: dict[str, Counter[str]] = {}
+    for reason in reasons:
+        text = reason or NO_REASON
+        kinds.setdefault(re.sub(r"[\d.]*\d", "#", text), Counter())[text] += 1
+    ordered = sorted(kinds.values(), key=lambda kind: -kind.total())
+    return {"for example " * (len(kind) > 1) + next(iter(kind)): kind.total() for kind in ordered}
+
+
+@dataclass(frozen=True)
+class Remark:
+    """Points of a provider without a time, for one reason."""
+
+    provider: str
+    status: str
+    reason: str
+    count: int
+
+    def __str__(self) -> str:
+        points = plural(self.count, "point")
+        if self.status == "verified":
+            return f"{self.provider}: {points} verified under the interpreter, not timed"
+        reason = textwrap.shorten(self.reason, MOST_CHARACTERS, placeholder=" …")
+        return f"{self.provider}: {points} {FATE[self.status]}: {reason}"
+
+
+def remarks(rows: Iterable[Row]) -> list[Remark]:
+    """Why rows have no time; reasons that differ only in their numbers count as one."""
+    kinds: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        if row["status"] != "ok":
+            kind = re.sub(r"\d+", "#", row["error"] or "")
+            kinds.setdefault((row["provider"], row["status"], kind), []).append(row)
+    found = []
+    for (provider, status, _), some in sorted(kinds.items()):
+        (reason,) = counted(row["error"] for row in some)
+        found.append(Remark(provider, status, reason, len(some)))
+    return found
