@@ -82,7 +82,8 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if not (shared / "empty-store").is_dir():
             made = tmp_path_factory.mktemp("store")
             with opened(f"sqlite:///{made / 'mlflow.db'}"):
-                made.rename(shared / "empty-store")
+                pass
+            shutil.copytree(made, shared / "empty-store")
     return shared / "empty-store"
 
 
