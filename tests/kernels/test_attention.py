@@ -17,15 +17,9 @@ import triton.language as tl
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Gpu
 from kernels.attention import (
-    Flash,
-    Hopper,
     Problem,
-    Split,
-    WarpSpecialized,
     interpreted,
     refused,
-    split_fits,
-    tiles_fit,
 )
 from kernels.attention.descriptors import copied_if_needed
 from kernels.attention.triton_hopper import heads_in_l2, tile_of
@@ -295,90 +289,6 @@ def test_which_problems_there_are(dimensions: dict[str, Any], sentence: str | No
             parameters = None if provider.parameters is None else provider.parameters()
             reason = provider.fits(problem, parameters, H200)
             assert sentence is None or reason == sentence
-
-
-@pytest.mark.parametrize(
-    ("dimensions", "tiles", "sentence"),
-    [
-        ({}, Flash(), None),
-        ({}, Hopper(), None),
-        ({"seq_q": 1}, Flash(), "a smaller block does: block_m 128 > 64 for 1"),
-        ({}, Flash(block_m=64), "a warp takes 16 queries: 8 warps > 64 / 16"),
-        (
-            {},
-            Flash(num_warps=4, block_n=128),
-            "too much for the registers: 256 scores and sums a thread > 160",
-        ),
-        (
-            {},
-            Hopper(num_stages=4),
-            "too much for the shared memory: 327680 bytes in 4 stages > 232448",
-        ),
-        ({}, Hopper(block_m=64, block_n=64, num_warps=4, per_sm=2), None),
-        (
-            {},
-            Hopper(block_m=64, block_n=64, num_warps=4, per_sm=3),
-            "too much for the shared memory: 301056 bytes in 3 programs > 232448",
-        ),
-        ({}, WarpSpecialized(block_n=176), None),
-        (
-            {},
-            WarpSpecialized(block_n=176, stages=3),
-            "too much for the shared memory: 304128 bytes in 3 stages > 232448",
-        ),
-        ({}, WarpSpecialized(stages=3), None),
-        (
-            {"head_dim": 64},
-            WarpSpecialized(block_n=176),
-            "its tiles for a head_dim of 64 are 128 by 128 and 128 by 192 and 192 by 128",
-        ),
-        (
-            {"seq_q": 100, "head_dim": 64},
-            WarpSpecialized(block_m=192),
-            "a smaller block does: block_m 192 > 128 for 100",
-        ),
-        ({"seq_q": 1, "seq_k": 1}, WarpSpecialized(), None),
-        (
-            {"seq_q": 20, "seq_k": 10, "causal": True},
-            WarpSpecialized(),
-            "the first queries would see no key: seq_q 20 > seq_k 10 with causal",
-        ),
-        ({}, Split(), "so many queries need no split: 4096 a key head > 128"),
-        ({"seq_q": 1}, Split(), None),
-        ({"seq_q": 1, "seq_k": 256}, Split(), "a part would have no key: 8 of 64 for 256 keys"),
-    ],
-)
-def test_which_configurations_fit(
-    dimensions: dict[str, int], tiles: Flash | Hopper | Split | WarpSpecialized, sentence: str | None
-) -> None:
-    problem = small(**({"seq_q": 4096, "seq_k": 4096, "head_dim": 128} | dimensions))
-    provider = {
-        Flash: "triton_flash",
-        Hopper: "triton_flash_hopper",
-        Split: "triton_split_k",
-        WarpSpecialized: "cuda_flash",
-    }[type(tiles)]
-    assert FORWARD.kernel.provider(provider).fits(problem, tiles, H200) == sentence
-
-
-def test_shared_memory_is_unknown_without_a_gpu() -> None:
-    problem = small(seq_q=4096, head_dim=128)
-    assert tiles_fit(problem, Flash(num_stages=4, block_n=128), None) is None
-    assert (
-        split_fits(small(seq_q=1, seq_k=4096, head_dim=128), Split(num_stages=5, block_n=128), None) is None
-    )
-
-
-def test_masks_that_are_aligned_otherwise_are_left_out() -> None:
-    problem = small(seq_q=33, seq_k=97, causal=True)
-    provider = FORWARD.kernel.provider
-    assert (
-        provider("sdpa_cudnn").fits(problem, None, H200) == "its causal mask is for as many queries as keys"
-    )
-    assert provider("sdpa_flash").fits(problem, None, H200) is None
-    assert (
-        provider("sdpa_flash").fits(problem, None, None) == "its causal mask is for as many queries as keys"
-    )
 
 
 @pytest.mark.parametrize("provider", OWN)

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Gpu
-from kernels.matmul.parameters import Tiles, ieee_fits, tiles_fit, torch_fits
+from kernels.matmul.parameters import Tiles
 from kernels.matmul.problem import Problem, interpreted, tolerance
 from kernels.matmul.torch import matmul
 from kernels.matmul.triton import grouped, tiled
@@ -236,58 +236,6 @@ def test_torch_compile_compiles_with_the_flag_set() -> None:
     assert calls == ["tf32", "ieee", "tf32"]
     assert len(graphs) == 2
     assert all(len(graph) == 1 and "mm" in graph[0] for graph in graphs)
-
-
-@pytest.mark.parametrize(
-    ("dimensions", "tiles", "sentence"),
-    [
-        ({}, {}, None),
-        ({"dtype": "float32"}, {"block_k": 32, "num_stages": 2}, None),
-        (
-            {"arithmetic": "tf32"},
-            {},
-            "tf32 is an arithmetic of float32: bfloat16 is multiplied in full without it",
-        ),
-        ({"m": 1}, {"block_m": 16}, None),
-        ({"m": 1}, {"block_m": 128}, "a smaller block does: block_m 128 > 64 for m = 1"),
-        ({"n": 65}, {}, None),
-        ({"n": 64}, {}, "a smaller block does: block_n 128 > 64 for n = 64"),
-        ({"k": 1}, {}, "a smaller block does: block_k 64 > 32 for k = 1"),
-        (
-            {},
-            {"block_m": 256, "block_n": 256},
-            "too much for the registers: 256 sums a thread > 128",
-        ),
-        (
-            {"dtype": "float32"},
-            {"block_k": 128},
-            "too long to compile: 8192 multiplications a thread in a step > 4096",
-        ),
-        (
-            {},
-            {"block_m": 256, "block_k": 128},
-            "too much for the shared memory: 294912 bytes in 3 stages > 232448",
-        ),
-    ],
-)
-def test_which_tiles_fit(dimensions: dict[str, object], tiles: dict[str, int], sentence: str | None) -> None:
-    problem = dataclasses.replace(Problem(m=4096, n=4096, k=4096), **dimensions)
-    assert tiles_fit(problem, Tiles(**tiles), H200) == sentence
-
-
-def test_shared_memory_is_unknown_without_a_gpu() -> None:
-    problem = Problem(m=4096, n=4096, k=4096)
-    assert tiles_fit(problem, Tiles(block_m=256, block_k=128), None) is None
-
-
-def test_tf32_needs_tensor_cores() -> None:
-    problem = Problem(m=64, n=64, k=64, dtype="float32", arithmetic="tf32")
-    assert torch_fits(problem, None, H200) is None
-    assert torch_fits(problem, None, None) == "tf32 is an arithmetic of a GPU's tensor cores"
-    assert ieee_fits(problem, None, H200) == "tf32 is done by tensor cores, which this kernel does not use"
-    assert torch_fits(dataclasses.replace(problem, dtype="float16"), None, H200) == (
-        "tf32 is an arithmetic of float32: float16 is multiplied in full without it"
-    )
 
 
 OWN = [provider.name for provider in MATMUL.kernel.providers if provider.is_own]

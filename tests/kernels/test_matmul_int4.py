@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-import dataclasses
 import enum
-import itertools
 import sys
 from typing import Any
 
@@ -14,24 +11,8 @@ import torch
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Gpu
-from kernels.matmul_int4.parameters import (
-    Rows,
-    Split,
-    Tiles,
-    Warps,
-    gemlite_fits,
-    int4pack_fits,
-    rows_fit,
-    split_fits,
-    tiles_fit,
-    warps_fit,
-    wgmma_bytes,
-    wgmma_fits,
-)
 from kernels.matmul_int4.problem import Problem, tolerance
 from kernels.matmul_int4.reference import MIDDLE, dequantised, pack, unpack
-from kernels.transposed_tiles import Wgmma, shared_memory
-from tests.kernels import compiled
 from tests.kernels.agreement import agree, wrong
 
 INT4 = loading.load("matmul_int4")
@@ -139,112 +120,6 @@ def test_the_inputs_weights_have_a_variance_of_one() -> None:
 BASE = Problem(m=16, n=8192, k=8192)
 
 
-@pytest.mark.parametrize(
-    ("dimensions", "fits", "parameters", "sentence"),
-    [
-        ({}, tiles_fit, Tiles(), None),
-        ({}, tiles_fit, Tiles(block_m=64), "a smaller block does: block_m 64 > 16 for m = 16"),
-        (
-            {"m": 4096},
-            tiles_fit,
-            Tiles(block_m=256, block_n=128, num_warps=4),
-            "too much for the registers: 256 sums a thread > 128",
-        ),
-        (
-            {"m": 4096},
-            tiles_fit,
-            Tiles(block_m=256, block_n=64, block_k=256, num_warps=8),
-            "too much for the shared memory: 442368 bytes > 232448",
-        ),
-        ({"m": 64}, tiles_fit, Tiles(num_warps=8), "too many warps: 8 for a tile of 16 x 64"),
-        ({"k": 256}, split_fits, Split(split_k=4), "fewer parts do: split_k 4 > 2 steps"),
-        ({"m": 1}, rows_fit, Rows(), None),
-        ({}, rows_fit, Rows(), "reads all weights for each row of x: m 16 > 4"),
-        ({}, warps_fit, Warps(), None),
-        ({"k": 8193}, warps_fit, Warps(), "k must be a multiple of 128: 8193 is none"),
-        ({"n": 8200}, warps_fit, Warps(), "n must be a multiple of 16: 8200 is none"),
-        ({"n": 8208}, warps_fit, Warps(tiles_n=2), "n must be a multiple of 32: 8208 is none"),
-        ({"m": 33}, warps_fit, Warps(), "keeps the sums of all rows of x in registers: m 33 > 32"),
-        (
-            {"m": 17},
-            warps_fit,
-            Warps(tiles_n=2),
-            "too much for the registers: tiles_n 2 x warps_k 8 at m 17",
-        ),
-        (
-            {"k": 512},
-            warps_fit,
-            Warps(tiles_n=1, warps_k=8),
-            "fewer warps do: warps_k 8 x split_k 1 > 4 steps",
-        ),
-        ({}, wgmma_fits, Wgmma(block_m=16), None),
-        ({}, wgmma_fits, Wgmma(), "a smaller block does: block_m 64 > 16 for m = 16"),
-        ({"k": 8193}, wgmma_fits, Wgmma(), "k must be a multiple of 128: 8193 is none"),
-        ({"m": 512}, wgmma_fits, Wgmma(), "reads all weights 8 times: block_m 64 for m = 512"),
-        (
-            {"m": 512},
-            wgmma_fits,
-            Wgmma(block_m=256, block_n=256),
-            "too much for the registers: 256 sums a thread > 128",
-        ),
-        ({"k": 256}, wgmma_fits, Wgmma(block_m=16, split_k=4), "fewer parts do: split_k 4 > 2 steps"),
-        (
-            {"m": 512},
-            wgmma_fits,
-            Wgmma(block_m=128, split_k=2),
-            "half as many parts fill the GPU: split_k 2 with 256 blocks",
-        ),
-        (
-            {"m": 4096},
-            wgmma_fits,
-            Wgmma(block_m=256, split_k=1),
-            "too much for the shared memory: 300096 bytes > 232448",
-        ),
-        ({}, gemlite_fits, None, None),
-        ({"k": 8256}, gemlite_fits, None, "k must be a multiple of 128: 8256 is none"),
-        (
-            {"granularity": "channel"},
-            gemlite_fits,
-            None,
-            "gemlite is asked for groups of weights, not a channel",
-        ),
-        ({}, int4pack_fits, None, None),
-        ({"dtype": "float16"}, int4pack_fits, None, "_weight_int4pack_mm knows bfloat16 alone, not float16"),
-        (
-            {"granularity": "channel"},
-            int4pack_fits,
-            None,
-            "_weight_int4pack_mm knows groups of 32 to 256 weights, not a channel",
-        ),
-    ],
-)
-def test_what_fits(dimensions: dict[str, Any], fits: Any, parameters: Any, sentence: str | None) -> None:
-    assert fits(dataclasses.replace(BASE, **dimensions), parameters, H200) == sentence
-
-
-@pytest.mark.parametrize(
-    "name", ["triton_gemm", "triton_split_k", "triton_gemv", "triton_dequantise", "cuda", "cuda_wgmma"]
-)
-@pytest.mark.parametrize(
-    ("changed", "sentence"),
-    [
-        (lambda x, packed, scales: (x[0], packed, scales), r"needs x \(m, k\)"),
-        (lambda x, packed, scales: (x, packed.long(), scales), "int32 weights"),
-        (lambda x, packed, scales: (x, packed[:1], scales), r"needs weights \(2, 1, 32, 4\)"),
-        (lambda x, packed, scales: (x, packed, scales[:, :, :1]), r"and scales \(1, 16, 2\)"),
-        (lambda x, packed, scales: (x.half(), packed, scales), "got float16 and bfloat16"),
-    ],
-)
-def test_refuses(name: str, changed: Any, sentence: str) -> None:
-    problem = Problem(m=2, n=16, k=128)
-    provider = INT4.kernel.provider(name)
-    assert provider.parameters is not None
-    inputs = changed(*INT4.inputs(problem, CPU, 0))
-    entry = getattr(INT4.module(provider.file), provider.function)
-    with pytest.raises(ValueError, match=sentence):
-        entry(*inputs, granularity=problem.granularity, **dataclasses.asdict(provider.parameters()))
-
-
 class StandIn:
     """gemlite as far as the provider calls it: a layer that tells its form, and the product of that form."""
 
@@ -292,47 +167,6 @@ def test_gemlite_gets_what_it_takes(monkeypatch: pytest.MonkeyPatch, dtype: str,
     out = in_form.entry(INT4.kernel.provider("gemlite"))(*inputs, granularity=granularity)
     (exact,) = in_form.expected(problem, inputs)
     agree(out, exact, tolerance(problem))
-
-
-LAYOUT = """
-#include "wgmma_layout.h"
-extern "C" void layout(int m, int n, int groups, int stages, int* found) {
-  const kernels::TileLayout of{m, n, stages, matmul_int4::bytes_of_w(n, groups)};
-  found[0] = of.bytes_of_w;
-  found[1] = of.bytes();
-  found[2] = of.slab_bytes();
-  found[3] = of.w() + matmul_int4::bytes_of_words(n);
-  found[4] = of.stage_bytes();
-  found[5] = of.bytes_of_sums();
-}
-"""
-
-
-@pytest.fixture(scope="module")
-def layout(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return compiled.library(LAYOUT, loading.ROOT / "matmul_int4", tmp_path_factory.mktemp("layout"))
-
-
-@pytest.mark.parametrize("granularity", ["group_128", "group_64", "group_32", "channel"])
-def test_the_declaration_asks_for_what_hoppers_kernel_keeps_in_shared_memory(
-    layout: ctypes.CDLL, granularity: str
-) -> None:
-    problem = dataclasses.replace(BASE, m=4096, granularity=granularity)
-    groups = {"group_64": 2, "group_32": 4}.get(granularity, 1)
-    seen = 0
-    for m, n, stages in itertools.product((16, 32, 64, 128, 256), (128, 256), (2, 3, 4, 6, 8)):
-        tiles = Wgmma(block_m=m, block_n=n, split_k=1, stages=stages)
-        found = (ctypes.c_int * 6)()
-        layout.layout(m, n, groups, stages, found)
-        of_w, total, slab, scales, stage, sums = found
-        assert of_w == wgmma_bytes(problem, tiles)
-        assert total == shared_memory(tiles, of_w)
-        # TMA's swizzle begins at multiples of 1024 bytes, its other copies at multiples of 128.
-        assert slab % 1024 == stage % 1024 == scales % 128 == 0
-        if wgmma_fits(problem, tiles, H200) is None:
-            assert sums <= stages * stage
-            seen += 1
-    assert seen >= 4
 
 
 def test_work_counts_the_weights_in_four_bits() -> None:

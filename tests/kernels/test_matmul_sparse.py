@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import dataclasses
-import itertools
 from typing import Any
 
 import pytest
@@ -12,20 +9,8 @@ import torch
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Gpu
-from kernels.matmul_sparse.parameters import (
-    Algorithm,
-    Tiles,
-    Warps,
-    cusparselt_fits,
-    tiles_fit,
-    warps_fit,
-    wgmma_bytes,
-    wgmma_fits,
-)
 from kernels.matmul_sparse.problem import Problem, tolerance
 from kernels.matmul_sparse.reference import PLACES, dense, pack, patterns, unpack
-from kernels.transposed_tiles import Wgmma, shared_memory
-from tests.kernels import compiled
 from tests.kernels.agreement import agree, wrong
 
 SPARSE = loading.load("matmul_sparse")
@@ -172,99 +157,6 @@ class TestTolerance:
 
 BASE = Problem(m=16, n=8192, k=8192)
 H200 = Gpu(capability=(9, 0), multiprocessors=132, shared_memory=232448, l2_cache=60 << 20)
-
-
-@pytest.mark.parametrize(
-    ("dimensions", "fits", "parameters", "sentence"),
-    [
-        ({}, cusparselt_fits, Algorithm(), None),
-        (
-            {"m": 1},
-            cusparselt_fits,
-            Algorithm(),
-            "cuSPARSELt takes multiples of 16 for m and of 32 for n and k: m is 1",
-        ),
-        ({}, tiles_fit, Tiles(), None),
-        ({}, tiles_fit, Tiles(block_m=32), "a smaller block does: block_m 32 > 16 for m = 16"),
-        ({}, warps_fit, Warps(), None),
-        ({"k": 8256}, warps_fit, Warps(), "k must be a multiple of 128: 8256 is none"),
-        ({"n": 8200}, warps_fit, Warps(), "n must be a multiple of 16: 8200 is none"),
-        ({"m": 33}, warps_fit, Warps(), "keeps the sums of all rows of x in registers: m 33 > 32"),
-        ({"n": 8208}, warps_fit, Warps(tiles_n=2), "n must be a multiple of 32: 8208 is none"),
-        (
-            {"m": 9},
-            warps_fit,
-            Warps(tiles_n=2, warps_k=16),
-            "too much for the registers: tiles_n 2 x warps_k 16 at m 9",
-        ),
-        ({}, wgmma_fits, Wgmma(block_m=16), None),
-        ({"k": 8256}, wgmma_fits, Wgmma(), "k must be a multiple of 128: 8256 is none"),
-        (
-            {"m": 4096},
-            wgmma_fits,
-            Wgmma(block_m=256, split_k=1, stages=3),
-            "too much for the shared memory: 252976 bytes > 232448",
-        ),
-        ({"k": 512}, warps_fit, Warps(), "fewer warps do: warps_k 8 x split_k 1 > 4 steps"),
-    ],
-)
-def test_what_fits(dimensions: dict[str, Any], fits: Any, parameters: Any, sentence: str | None) -> None:
-    assert fits(dataclasses.replace(BASE, **dimensions), parameters, H200) == sentence
-
-
-LAYOUT = """
-#include "wgmma_layout.h"
-extern "C" void layout(int m, int n, int stages, int* found) {
-  const kernels::TileLayout of{m, n, stages, matmul_sparse::bytes_of_w(n)};
-  found[0] = of.bytes_of_w;
-  found[1] = of.bytes();
-  found[2] = of.w();
-  found[3] = of.w() + matmul_sparse::bytes_of_values(n);
-  found[4] = of.stage_bytes();
-  found[5] = of.bytes_of_sums();
-}
-"""
-
-
-def test_the_declaration_asks_for_what_hoppers_kernel_keeps_in_shared_memory(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    library = compiled.library(LAYOUT, loading.ROOT / "matmul_sparse", tmp_path_factory.mktemp("layout"))
-    seen = 0
-    for m, n, stages in itertools.product((16, 32, 64, 128, 256), (128, 256), (2, 3, 4, 6, 8)):
-        tiles = Wgmma(block_m=m, block_n=n, split_k=1, stages=stages)
-        found = (ctypes.c_int * 6)()
-        library.layout(m, n, stages, found)
-        of_w, total, values, words, stage, sums = found
-        assert of_w == wgmma_bytes(tiles)
-        assert total == shared_memory(tiles, of_w)
-        # The swizzle of values begins at multiples of 1024 bytes, TMA's other copies at multiples of 128.
-        assert values % 1024 == stage % 1024 == words % 128 == 0
-        if wgmma_fits(dataclasses.replace(BASE, m=4096), tiles, H200) is None:
-            assert sums <= stages * stage
-            seen += 1
-    assert seen >= 4
-
-
-@pytest.mark.parametrize("name", ["triton_gemm", "cuda", "cuda_wgmma"])
-@pytest.mark.parametrize(
-    ("changed", "sentence"),
-    [
-        (lambda x, values, metadata: (x[0], values, metadata), r"needs x \(m, k\)"),
-        (lambda x, values, metadata: (x, values, metadata.long()), "int32 for metadata"),
-        (lambda x, values, metadata: (x, values[:, :8], metadata), r"needs values \(16, 32\)"),
-        (lambda x, values, metadata: (x, values, metadata[:, :, :8]), r"metadata \(1, 1, 32\)"),
-        (lambda x, values, metadata: (x.half(), values, metadata), "got float16, bfloat16, int32"),
-    ],
-)
-def test_refuses(name: str, changed: Any, sentence: str) -> None:
-    provider = SPARSE.kernel.provider(name)
-    assert provider.parameters is not None
-    inputs = changed(*SPARSE.inputs(Problem(m=2, n=16, k=64), CPU, 0))
-    with pytest.raises(ValueError, match=sentence):
-        getattr(SPARSE.module(provider.file), provider.function)(
-            *inputs, **dataclasses.asdict(provider.parameters())
-        )
 
 
 def test_work_counts_what_is_kept() -> None:

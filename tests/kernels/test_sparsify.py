@@ -11,7 +11,7 @@ import torch
 from kernel_pipeline import loading
 from kernels.matmul_sparse.reference import dense
 from kernels.matmul_sparse.reference import reference as product
-from kernels.sparsify import Problem, Tiles, tiles_fit
+from kernels.sparsify import Problem
 from tests.kernels.kernel_cases import Case, cases
 
 SPARSIFY = loading.load("sparsify")
@@ -58,31 +58,6 @@ def test_what_is_compressed_is_what_is_multiplied(case: Case) -> None:
     values, metadata = run(case, w, "transpose")
     turned = run(case, w.t().contiguous(), "prune")
     assert torch.equal(dense(values, metadata)[:, :48], turned)
-
-
-@pytest.mark.parametrize(
-    ("tiles", "sentence"),
-    [
-        (Tiles(), None),
-        (Tiles(block_rows=64, block_columns=256), "too much for the registers: 128 weights a thread > 64"),
-        (Tiles(block_rows=64), "a smaller block does: block_rows 64 > 32 for 24 rows"),
-    ],
-)
-def test_what_fits(tiles: Tiles, sentence: str | None) -> None:
-    assert tiles_fit(Problem(n=24, k=4096), tiles, None) == sentence
-
-
-@pytest.mark.parametrize("name", ["torch", "triton"])
-@pytest.mark.parametrize(
-    ("w", "sentence"),
-    [(torch.ones(4, 4), "got float32"), (torch.ones(4, dtype=torch.bfloat16), r"needs weights \(n, k\)")],
-)
-def test_refuses(name: str, w: torch.Tensor, sentence: str) -> None:
-    provider = SPARSIFY.kernel.provider(name)
-    entry = getattr(SPARSIFY.module(provider.file), provider.function)
-    parameters = {} if provider.parameters is None else dataclasses.asdict(provider.parameters())
-    with pytest.raises(ValueError, match=sentence):
-        entry(w, step="prune", **parameters)
 
 
 def test_work_counts_what_is_read_and_written() -> None:
