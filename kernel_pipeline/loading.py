@@ -168,7 +168,7 @@ def _from_folder(where: str) -> Loaded:
         raise FileNotFoundError(folder / "__init__.py")
     if folder.parent == ROOT:
         return load(folder.name)
-    # A name that no other folder's modules have, and that is the same in every process.
+    # A name that is unique to the folder and equal in every process.
     package = f"_kernel_{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}"
     if package not in sys.modules:
         spec = importlib.util.spec_from_file_location(

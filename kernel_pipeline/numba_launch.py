@@ -60,7 +60,7 @@ def launch(kernel: Any, blocks: Shape, threads: Shape, *arguments: Any, shared_b
         from numba import cuda
 
         stream = cuda.external_stream(torch.cuda.current_stream().cuda_stream)
-        # As arrays of Numba's own: of a tensor it would ask torch to wait for a stream, and torch refuses the
+        # As Numba's own arrays: for a tensor it would ask torch to wait for a stream, and torch refuses the
         # number of the default one.
         arrays = (
             cuda.as_cuda_array(one, sync=False) if isinstance(one, torch.Tensor) else one for one in arguments

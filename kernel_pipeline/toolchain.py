@@ -28,7 +28,7 @@ NO_CXX = "no C++ compiler was found: install g++ (apt-get install g++) or set CX
 STABLE_ABI = "-DTORCH_TARGET_VERSION=0x020a000000000000"
 # -fopenmp-simd takes `#pragma omp simd`, without OpenMP's threads, which are torch's here. Without traps of
 # floating point the compiler may compute lanes whose answer is not used, which are comparisons' other sides.
-# Vectors are passed to inlined functions alone, whose ABI (-Wpsabi) does not matter.
+# Only inlined functions take vectors, so their ABI (-Wpsabi) does not matter.
 CXX_FLAGS = (
     "-std=c++17",
     "-O3",
@@ -51,7 +51,7 @@ NVCC_FLAGS = (
     "-DUSE_CUDA",
     STABLE_ABI,
 )
-# ptxas takes the functions of a source in several threads. What it makes of each is the same (compared by
+# ptxas compiles the functions of a source in several threads. The code of each is the same (compared by
 # nvcc 13.0 for layernorm, and for matmul but for its first products), so this is no flag of a key.
 SPLIT, SPLIT_SINCE = "-Xptxas=--split-compile=0", 13
 

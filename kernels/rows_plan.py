@@ -24,7 +24,7 @@ STRATEGIES = (
 )
 """Where the CUDA kernel keeps a row between its read and its write; auto leaves that to the plan."""
 
-# What follows is in kernels/include/launch_plan.h and plan_rows.h too.
+# The same limits are in kernels/include/launch_plan.h and plan_rows.h.
 
 MIN_ELEMENTS = 8
 """Fewest elements of a thread."""

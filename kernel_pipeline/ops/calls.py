@@ -50,7 +50,7 @@ class Function:
         if op.training is not None:
             Function(op.training, loaded)
         self.call: Callable[..., Result] = update_wrapper(self._caller(), op.definition)
-        # Where it can be imported from, as whoever unpickles it does: the definition lies elsewhere.
+        # The module from which pickle imports the function, since its definition lies elsewhere.
         self.call.__module__ = __name__.rpartition(".")[0]
 
     def run(self, *args: Any, **kwargs: Any) -> Result:
@@ -188,7 +188,7 @@ class Function:
             if kwargs or len(args) < required:
                 args = by_position(args, kwargs)
             x = args[0]
-            # What no check sees comes first. A shape under a mode may be of symbols, which have no hash.
+            # First the cases that no check detects. Under a mode a shape may have symbols, without a hash.
             if type(x) in plain and not is_overridden(x) and not dispatch_modes() and dual._current_level < 0:
                 try:
                     several = known_of(x.shape if last == 0 else (x.shape, args[last].shape), ())

@@ -137,7 +137,7 @@ def as_matrix(x: torch.Tensor) -> torch.Tensor:
     that."""
     if x.dim() == 2:
         return x
-    # Not -1, which is no number of rows where there are no columns.
+    # Not -1, from which torch can't derive the rows of a tensor without columns.
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1]) if x.dim() else x.reshape(1, 1)
 
 

@@ -29,7 +29,7 @@ class CallOption:
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raises ValueError, with a sentence, for an unknown value."""
         value = args[self.place] if self.place < len(args) else kwargs.get(self.name, self.default)
-        # A tensor of one truth value equals it, but a plan is for tensors of any value.
+        # A tensor of one truth value equals that value, but a plan holds for tensors of any value.
         if isinstance(value, torch.Tensor) or value not in self.values:
             raise ValueError(f"{self.name} must be one of {self._listed()}, not {value!r}.")
 

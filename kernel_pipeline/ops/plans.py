@@ -69,7 +69,7 @@ def first(op: Op, loaded: Loaded, args: tuple[Any, ...]) -> tuple[CallPlan, Resu
             run, takes, out = _fitted(op, _on(of, _bound(loaded, problem, choice, entry), provider), args)
             return CallPlan(run, choice, asked.of(loaded.name, problem, choice), takes), out
         except (native.NotThereError, ValueError) as refusal:
-            # That a default does not fit every problem, as sparse weights a dense product, needs no warning.
+            # A default that does not fit a problem needs no warning.
             if choice.how not in ("default", "torch"):
                 _warn(f"{loaded.name}: {choice.provider} can't be used, torch is: {refusal}")
             choice = Choice(loaded.kernel.baseline, {}, "torch", str(refusal))
@@ -106,7 +106,7 @@ def ready(loaded: Loaded, problem: Any, choice: Choice, of: torch.device) -> Cal
         entry = loaded.entry(provider)
     except ImportError as error:
         raise native.NotThereError(f"{error}.") from error
-    # A packet looks for the overload at every call; there is but one.
+    # A packet searches for the overload at every call; there is only one.
     return entry.default if isinstance(entry, torch._ops.OpOverloadPacket) else entry
 
 

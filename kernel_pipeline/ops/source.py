@@ -62,7 +62,7 @@ def _of_files(folder: Path, names: tuple[str, ...], called: tuple[str, ...]) -> 
         if file not in found:
             found[file] = _text(file)
             pending += _reached(file, folder.resolve())
-    # By their places in the folder or in the package, wherever these lie.
+    # Named by their paths within the folder or the package, wherever these are.
     named = {_name(file, folder.resolve()): text for file, text in found.items()}
     return _hashed([sorted(named.items()), called])
 

@@ -228,7 +228,7 @@ def table_of(slug: str) -> Table | None:
 @functools.cache
 def _read(told: Path | None, slug: str) -> Table | None:
     places = PLACES if told is None else (told,)
-    # A file that was named is the table, whatever its name.
+    # A named file is the table, whatever its name.
     files = [place if told and not place.is_dir() else place / f"{slug}.json" for place in places]
     file = next((one for one in files if one.is_file()), None)
     if file is None:

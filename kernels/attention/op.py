@@ -117,7 +117,7 @@ def trains(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> b
     except ValueError:
         return False
     if q.is_cuda:
-        # By the same kernel as scaled_dot_product_attention, whose own mask is for as many queries as keys.
+        # The kernel of scaled_dot_product_attention, whose own mask is for equally many queries and keys.
         square = bool(causal and q.shape[2] == k.shape[2])
         grouped = bool(q.shape[1] != k.shape[1])
         asked = torch.backends.cuda.SDPAParams(q, k, v, None, 0.0, square, grouped)

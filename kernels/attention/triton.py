@@ -78,7 +78,7 @@ def attend(  # noqa: PLR0913, PLR0917  # what Triton reads
                 seen = seen & (start + column[None, :] <= positions[:, None])
             scores = tl.where(seen, scores, -float("inf"))
         largest = tl.maximum(maxima, tl.max(scores, 1) * scale)
-        # Where a part of the keys has none that a query sees, as happens if the keys are split.
+        # If the keys are split, a query may see no key of a part.
         from_largest = tl.where(largest == -float("inf"), 0.0, largest) if MASKED else largest
         p = tl.math.exp2(scores * scale - from_largest[:, None])
         shrink = tl.math.exp2(maxima - from_largest)

@@ -81,7 +81,7 @@ def _part(  # noqa: PLR0913, PLR0917  # what Triton reads
         MASKED=CAUSAL or not EVEN_K,
         WIDEN=WIDEN,
     )
-    # As q has its rows: (batch, heads, seq_q), and behind each the parts.
+    # In the order of q's rows: (batch, heads, seq_q), each followed by its parts.
     to = ((entry * kv_heads * group + head) * seq_q + query) * SPLIT_K + part
     tl.store(totals + to[:, None] * HEAD_DIM + column[None, :], total, mask=row[:, None] < queries)
     tl.store(sums_of + to, sums, mask=row < queries)

@@ -163,7 +163,7 @@ def _of_keys(  # noqa: PLR0913, PLR0917  # what Triton reads
             *(sum_k, sum_v, of_k, of_v, q, d_out, lse + rows, delta + rows, entry, head, key),
             *(full, seq_q, seq_q, offset, scale, HEAD_DIM, STEP, False, WIDEN),
         )
-    # scale has log2(e) in it, which dk shall not have.
+    # scale contains log2(e), which dk must not.
     sum_k = sum_k * (scale / LOG2_E)
     at = [entry, key_head, block * BLOCK, 0]
     dk.store(at, sum_k.to(dk.dtype).reshape(1, 1, BLOCK, HEAD_DIM))

@@ -9,7 +9,7 @@ from . import EPS
 
 def quack(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """quack's kernel in the CuTe DSL, without a backward pass."""
-    # Not its layernorm_fwd, which takes weight and bias in float32 alone.
+    # Not layernorm_fwd, which takes weight and bias only in float32.
     from quack.rmsnorm import _rmsnorm_fwd
 
     x = x.contiguous()

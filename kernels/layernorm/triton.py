@@ -139,7 +139,7 @@ def _layernorm_online(  # noqa: PLR0913, PLR0917  # what Triton reads
         count += tl.minimum(tl.maximum(rest - group, 0), VECTOR_WIDTH).to(tl.float32)
         mean, squares = _add_step(distance, mean, squares, 1.0 / tl.maximum(count, 1.0))
 
-    # A mean of means that their sum has rounded, and what it is off by: equal numbers are their own mean.
+    # The rounded mean of means, and its error: equal numbers are their own mean.
     near = tl.sum(count / columns * mean, axis=0)
     mean = tl.where(count > 0.0, mean - near, 0.0)
     offset = tl.sum(count * mean, axis=0) / columns

@@ -233,7 +233,7 @@ def _tiles_fit(problem: Problem, tiles: _Tiled, gpu: Gpu | None, narrowest: int)
     """Return the reason for a provider without tiles of fewer columns than ``narrowest``, or None."""
     if reason := triton_fits(problem, gpu):
         return reason
-    # Hopper's tensor cores take 64 rows at once, however few there are.
+    # Hopper's tensor cores take 64 rows at once, even if there are fewer.
     for name, smallest in (("m", 64), ("n", narrowest), ("k", 32)):
         if reason := _smaller_does(problem, (name, smallest), getattr(tiles, f"block_{name}")):
             return reason

@@ -179,7 +179,7 @@ def tile_of(  # noqa: PLR0913, PLR0917  # what Triton reads
 
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for start in range(begin, k, BLOCK_K):
-        # What is past the end is 0 in both, and adds 0 whatever the other matrix holds.
+        # Both matrices are 0 past the end, and so are their products there.
         if EVEN_M and EVEN_K:
             of_a = tl.load(a_from)
         elif EVEN_K:

@@ -82,7 +82,7 @@ def _gemv(  # noqa: PLR0913, PLR0917  # what Triton reads
     AXIS: tl.constexpr = 1 if ALONG_K else 0  # of k in a piece of b
     of_column = tl.expand_dims(column, AXIS)
     sums = _zeros(ROWS, BLOCK_N if ALONG_K else BLOCK_K, BLOCK_K if ALONG_K else BLOCK_N)
-    # Named, or nothing is loaded ahead: on its own Triton does that for tensor cores' tiles alone.
+    # Named explicitly, because Triton loads ahead by itself only for tiles of tensor cores.
     for start in tl.range(begin, end, BLOCK_K, num_stages=STAGES):
         at = start + depth
         of_k = tl.expand_dims(at, 1 - AXIS)

@@ -84,7 +84,7 @@ def _gemm(  # noqa: PLR0913, PLR0917  # what Triton reads
         scale, zero = scale_and_zero(pairs, BFLOAT16)
         of_w = weights(words, scale, zero, BLOCK_N, BLOCK_K)
         if not EVEN_K:
-            # Past the end is 0, whatever the scale is.
+            # Zero past the end, for any scale.
             of_w = tl.where((start + depth)[None, :] < k, of_w, 0.0)
         of_w = of_w.to(x.dtype.element_ty)
         if WIDEN:

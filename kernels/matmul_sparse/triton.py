@@ -45,7 +45,7 @@ def _gemm(  # noqa: PLR0913, PLR0917  # what Triton reads
     kept = tl.arange(0, BLOCK_K // 2)[None, :]
     four = tl.arange(0, BLOCK_K // 4)[None, :]
     tiles_k = tl.cdiv(k, 64)
-    # Of four neighbours: the word that has their bits, and where they are in it.
+    # The word that has the bits of four neighbours, and their place in it.
     word = four // 16 * 32 + column % 8 * 4 + four % 16 // 4
     shift = column % 16 // 8 * 16 + four % 4 * 4
 

@@ -34,13 +34,13 @@ def reference(w: torch.Tensor, step: str) -> tuple[torch.Tensor, ...]:
     """The kept values, exactly."""
     of = w.t() if step == "transpose" else w
     four = filled_up(of.double())
-    # The first of equal ones comes first; two places, in their own order.
+    # Of equal values the first one wins; the two places stay in order.
     order = four.abs().sort(dim=2, descending=True, stable=True).indices
     places = order[..., :2].sort(dim=2).values
     kept = four.gather(2, places)
     if step == "prune":
         made = torch.zeros_like(four).scatter_(2, places, kept)
         return (made.view(made.shape[0], -1)[:, : of.shape[1]],)
-    # As int64, no output's dtype: a judge converts what is right to that dtype and turns that round, in
+    # As int64, which is no output's dtype: the verifier converts the answer to that dtype and negates it in
     # place, to poison the output's memory.
     return kept.view(kept.shape[0], -1), pack((places[..., 0] + 4 * places[..., 1]).int()).long()

@@ -16,7 +16,7 @@ def sparsify(w: torch.Tensor, step: str) -> torch.Tensor | tuple[torch.Tensor, .
     of = w.t() if step == "transpose" else w
     four = filled_up(of)
     a, b, c, d = four.abs().unbind(dim=2)
-    # Whether one beats another: of equal ones the first does.
+    # Whether one beats another; of equal values the first one wins.
     ab, ac, ad, bc, bd, cd = (x.int() for x in (a >= b, a >= c, a >= d, b >= c, b >= d, c >= d))
     beats = torch.stack([ab + ac + ad, 1 - ab + bc + bd, 2 - ac - bc + cd, 3 - ad - bd - cd], dim=2)
     kept = beats > 1

@@ -39,7 +39,7 @@ def _kept(
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
     """Whether each is one of the two of largest magnitude: fewer than two of the others beat it."""
     a, b, c, d = tl.abs(first), tl.abs(second), tl.abs(third), tl.abs(fourth)
-    # Of equal ones the first wins.
+    # Of equal values the first one wins.
     ab, ac, ad = (a >= b).to(tl.int32), (a >= c).to(tl.int32), (a >= d).to(tl.int32)
     bc, bd, cd = (b >= c).to(tl.int32), (b >= d).to(tl.int32), (c >= d).to(tl.int32)
     return ab + ac + ad > 1, 1 - ab + bc + bd > 1, 2 - ac - bc + cd > 1, 3 - ad - bd - cd > 1
