@@ -9,14 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from itertools import product
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 import torch
-import yaml
 from _pytest.mark import ParameterSet
 
 from kernel_pipeline import loading
@@ -24,11 +21,12 @@ from kernel_pipeline.contract import Gpu, Kernel, Provider, Tolerance, Value, sh
 from kernel_pipeline.loading import Loaded, Tensors, as_tuple
 from kernel_pipeline.tensors import FLOATS as FLOAT_NAMES
 from kernel_pipeline.tensors import dtype_of
+from pipeline.points import catalog
+from pipeline.points.problems import of_workload
 
 ON_GPU = torch.cuda.is_available()
 CPU = torch.device("cpu")
 META = torch.device("meta")
-CONFIGURATIONS = loading.ROOT.parent / "conf" / "kernel"
 
 SMALL = {"block_size": 128, "num_warps": 4, "threads": 32, "tile": 16}
 """A launch that the providers over matrices can do, small so that rows of a few hundred columns take several
@@ -44,9 +42,6 @@ EVERY_KERNEL = [loading.load(name) for name in loading.names()]
 KERNELS = [pytest.param(loaded, id=loaded.name) for loaded in EVERY_KERNEL]
 FLOATS = [pytest.param(dtype_of(name), id=name) for name in FLOAT_NAMES]
 
-Given = dict[str, Any]
-"""Dimensions by name, and the size that stands for some of them."""
-
 
 def gpu() -> Gpu | None:
     """This host's, as a provider is told of it."""
@@ -58,56 +53,15 @@ def gpu() -> Gpu | None:
     )
 
 
-@cache
-def described(path: Path) -> dict[str, Any]:
-    """A kernel's YAML, upon its base where it names one."""
-    own: dict[str, Any] = yaml.safe_load(path.read_text()) or {}
-    base = own.pop("base", None)
-    return own if base is None else _upon(described(path.parent / base), own)
-
-
-def _upon(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of both, the own ones where both have one that is no mapping."""
-    merged = dict(base)
-    for name, value in own.items():
-        both = isinstance(value, Mapping) and isinstance(base.get(name), Mapping)
-        merged[name] = _upon(base[name], value) if both else value
-    return merged
-
-
-def smoke(loaded: Loaded) -> Iterator[Given]:
-    """What the workload ``smoke`` says of each of its problems."""
-    workload = described(CONFIGURATIONS / f"{loaded.name}.yaml")["workloads"]["smoke"]
-    lists = {
-        name: values if isinstance(values, list) else [values]
-        for name, values in workload.items()
-        if name not in ("x", "headline", "problems")
-    }
-    for one in workload.get("problems", [{}]):
-        for values in product(*lists.values()):
-            yield {**dict(zip(lists, values, strict=True)), **one}
-
-
-def made(loaded: Loaded, given: Given) -> Any:
-    """The problem: the size stands for its dimensions where they are not named themselves."""
-    dimensions = loaded.kernel.dimensions()
-    named = {name: value for name, value in given.items() if name != "size"}
-    if "size" in given:
-        named = dict.fromkeys(loaded.kernel.size, given["size"]) | named
-    for name, dimension in dimensions.items():
-        if dimension.same_as is not None:
-            named.setdefault(name, named.get(dimension.same_as, dimensions[dimension.same_as].default))
-    return loaded.kernel.problem(**named)
+def smoke(loaded: Loaded, **pins: Value) -> Iterator[Any]:
+    """The problems of the workload ``smoke``, with pinned dimensions or a pinned ``size``."""
+    entry = catalog.find(loaded.name)
+    return of_workload(entry, entry.config.workloads["smoke"], {name: (value,) for name, value in pins.items()})
 
 
 def problem_of(loaded: Loaded, size: int | None = None, **words: Value) -> Any:
     """The first problem of ``smoke``, of another size and with other words where they are given."""
-    given = next(smoke(loaded))
-    if size is not None and "size" in given:
-        given["size"] = size
-    elif size is not None:
-        given |= dict.fromkeys(loaded.kernel.size, size)
-    return made(loaded, given | words)
+    return next(smoke(loaded, **({} if size is None else {"size": size}), **words))
 
 
 def words_of(loaded: Loaded) -> list[ParameterSet]:
