@@ -1,4 +1,4 @@
-"""What only a GPU can show of attention: long sequences, every shape that is measured, and real backends."""
+"""Attention on a GPU: long sequences, every measured shape, and real backends."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def shifted(x: torch.Tensor) -> torch.Tensor:
 
 
 def apart(x: torch.Tensor) -> torch.Tensor:
-    """Elements of a row that are no neighbours."""
+    """Rows whose elements are not neighbours."""
     return x.mT.contiguous().mT
 
 

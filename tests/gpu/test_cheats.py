@@ -1,4 +1,4 @@
-"""What a sweep on a GPU makes of providers that cheat: those of a CPU, and those that only a GPU can have."""
+"""A sweep on a GPU finds providers that cheat, those of a CPU and those of a GPU alone."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
 
 
 def check(tree: Tree, names: set[str], timer: str, output: str) -> None:
-    """Sweep cheats by a timer: none gets a time, and nothing of them is left."""
+    """Sweep cheats by a timer: none gets a time, and none leaves anything behind."""
     fates = {name: fate for name, fate in ON_A_GPU.items() if name in names}
     options = ("size=16777216", f"provider=[{','.join(fates)}]", "point_timeout_s=60")
     done = tree.sweep("kernel=cheats", "device=cuda", *options, f"timing.timer={timer}", f"output={output}")

@@ -1,4 +1,4 @@
-"""What the CUDA operators refuse, launch parameters that no grid has, and every strategy of a plan."""
+"""Refusals of the CUDA operators, launch parameters outside of every grid, and every strategy of a plan."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_every_strategy_with_what_it_can_be_told(
 
 
 def recorded(name: str, inputs: Tensors, *launch: int, **plan: Any) -> tuple[torch.Tensor, dict[str, Any]]:
-    """The output, and what the library says of its last launch."""
+    """The output, and the library's record of its last launch."""
     library = ctypes.CDLL(str(extension.load(extension.Place.for_kernel(loading.load(name)), "cuda.cu")))
     library.kernels_recorded_launches.restype = ctypes.c_char_p
     library.kernels_record_launches(1)

@@ -1,4 +1,4 @@
-"""What a sweep makes of providers that fail as only a GPU can: the real command in a copy of the tree."""
+"""A sweep of providers with faults of a GPU: the real command in a copy of the tree."""
 
 from __future__ import annotations
 

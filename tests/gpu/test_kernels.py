@@ -1,4 +1,4 @@
-"""What kernels must do that only a GPU can show: tensors past 2**31 elements, full sizes, CUDA graphs.
+"""Kernels on a GPU: tensors past 2**31 elements, full sizes, CUDA graphs.
 
 The tests in tests/kernels run on the GPU, too, where there is one.
 """

@@ -142,7 +142,7 @@ def test_wgmma_takes_strided_matrices_that_begin_anywhere(offset: int, step: int
 
 
 def test_wgmma_leftover_rows_give_the_same_bits_each_time_and_are_done_before_the_stream_goes_on() -> None:
-    """What follows on the stream reads all of the output, leftover rows too, in each of many calls."""
+    """The next work on the stream reads all of the output, leftover rows too, in each of many calls."""
     problem = Problem(m=2055, n=4095, k=1023, dtype="bfloat16")
     first = agrees("cuda_wgmma", problem)
     inputs = MATMUL.inputs(problem, CUDA, 0)

@@ -1,4 +1,4 @@
-"""The four-bit product where only a GPU can show it: torch's packing and every way of the CUDA kernel."""
+"""The four-bit product on a GPU: torch's packing and every configuration of the CUDA kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The 2:4 sparse product where only a GPU can show it: ``mma.sp``, and cuSPARSELt's form of the weights."""
+"""The 2:4 sparse product on a GPU: ``mma.sp``, and cuSPARSELt's form of the weights."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def add() -> Callable[..., torch.Tensor]:
 
 
 def test_a_launch_is_on_the_current_stream_of_torch(add: Callable[..., torch.Tensor]) -> None:
-    """What the stream is still busy with comes first: inputs that are written late are read later still."""
+    """A launch waits for earlier work on the stream, which writes its inputs."""
     x = torch.zeros(1 << 20, device="cuda")
     add(x, x, threads=256)
     torch.cuda.synchronize()

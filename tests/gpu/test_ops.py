@@ -1,4 +1,4 @@
-"""Functions of kernel_pipeline.ops that only a GPU can show: graphs, streams, Inductor, CUDA sources."""
+"""Functions of kernel_pipeline.ops on a GPU: graphs, streams, Inductor, CUDA sources."""
 
 from __future__ import annotations
 

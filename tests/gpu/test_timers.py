@@ -1,4 +1,4 @@
-"""Every timer on a real GPU: what it is given, what it falls back to, and the output that is checked."""
+"""Every timer on a real GPU: its inputs, its fallback, and the output that is checked."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a sweep on a GPU makes of outputs of every dtype and of a kernel that compares by itself; the ring's
-inputs."""
+"""A sweep on a GPU with outputs of every dtype and with a kernel's own comparison; the ring's inputs."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ pytestmark = [
 
 
 def statuses(tree: Tree, kernel: str) -> dict[tuple[str, str], tuple[str, str | None]]:
-    """What became of each provider, by dtype."""
+    """The status of each provider, by dtype."""
     return {
         (row.point.provider, str(row.point.problem["dtype"])): (row.outcome.status, row.outcome.error)
         for row in tree.rows(kernel)

@@ -1,4 +1,4 @@
-"""The stages that say why, on a real GPU: what a call launches, what ncu counts, what the machine runs."""
+"""The stages profile, counters and codegen on a real GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.gpu
 
 
 def rows(folder: Path, stage: str, *options: str) -> list[dict[str, Any]]:
-    """What a stage finds out on the GPU with the smallest grid."""
+    """The rows of a stage on the GPU with the smallest grid."""
     fixed = ["preset=smoke", "device=cuda", f"output={folder}", f"artifacts={folder}/artifacts"]
     done = subprocess.run(
         [sys.executable, "-m", f"pipeline.{stage}", *fixed, *options],

@@ -1,7 +1,7 @@
-"""Compile every Triton provider for several GPUs on a host that has none, and say what was compiled.
+"""Compile every Triton provider for several GPUs on a host without one, and list the binaries.
 
-Run in a process of its own, without the interpreter. The providers are handed tensors without data. Prints a
-JSON line a binary.
+Run in a process of its own, without the interpreter. The providers get tensors without data. Prints a JSON
+line for each binary.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TRITON = [case for case in EVERY if case.provider.language in ("triton", "gluon"
 
 
 def label(words: dict[str, Value]) -> str:
-    """A problem's words as one."""
+    """A problem's words joined."""
     return "-".join(map(shown, words.values()))
 
 
@@ -106,7 +106,7 @@ def compile_all(case: Case, binaries: list[Any]) -> None:
 
 
 def main() -> None:
-    """Compile all there is."""
+    """Compile everything."""
     binaries: list[Any] = []
     only_compile(binaries.append)
     for case in TRITON:

@@ -1,4 +1,4 @@
-"""C++ of tests, and headers and kernels of CUDA within it, compiled without CUDA."""
+"""Compile C++ of tests, with headers and kernels of CUDA in it, without CUDA."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def program(source: Path, **macros: object) -> Path:
 def answer(
     path: Path, given: Iterable[torch.Tensor], told: Iterable[object], timeout_s: float = 120.0
 ) -> torch.Tensor:
-    """What a program makes of tensors of 16 bits, as a vector of the first one's dtype. It ends with 0 where
-    nothing was out of order, and else says what was."""
+    """Return a program's output for tensors of 16 bits, as a vector of the first one's dtype. A program
+    that finds a fault prints it and ends with another code than 0."""
     tensors = list(given)
     read, written = path.with_name("given"), path.with_name("made")
     read.write_bytes(b"".join(x.contiguous().view(torch.int16).numpy().tobytes() for x in tensors))

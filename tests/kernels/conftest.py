@@ -1,4 +1,4 @@
-"""How many threads torch computes with."""
+"""The number of torch's threads."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ SEVERAL = 2
 
 @pytest.fixture(autouse=True)
 def threads(request: pytest.FixtureRequest) -> Iterator[None]:
-    """One: tensors are small, and threads that wait for the next of an interpreter's many operations take a
-    third of all time. Several for what is written here in C++."""
+    """One: tensors are small, and threads that wait for an interpreter's next operation take a third of all
+    time. Several for C++ providers."""
     case = getattr(request.node, "callspec", None) and request.node.callspec.params.get("case")
     before = torch.get_num_threads()
     torch.set_num_threads(SEVERAL if isinstance(case, Case) and case.provider.language == "cpp" else 1)

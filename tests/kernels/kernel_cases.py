@@ -1,7 +1,5 @@
-"""Every provider that this host can run, so that a new kernel's tests come by themselves.
-
-What is true of any kernel is asked at problems that the kernel itself describes: those of its workload
-``smoke``, those of other sizes, and those with each of the words that it knows.
+"""Every provider that this host can run, so that the tests for every kernel find a new one. Their problems
+are those of the kernel's workload ``smoke``, also of other sizes and with each of its words.
 """
 
 from __future__ import annotations
@@ -29,14 +27,13 @@ CPU = torch.device("cpu")
 META = torch.device("meta")
 
 SMALL = {"block_size": 128, "num_warps": 4, "threads": 32, "tile": 16}
-"""A launch that the providers over matrices can do, small so that rows of a few hundred columns take several
-steps."""
+"""A launch for providers over matrices, small so that rows of a few hundred columns take several steps."""
 
 MOST_OPERATIONS = 2 * 10**12
-"""Beyond it the float64 reference takes seconds."""
+"""Above it the float64 reference takes seconds."""
 
 MOST_SIMULATED = 100_000
-"""Beyond it Numba's simulator takes seconds."""
+"""Above it Numba's simulator takes seconds."""
 
 EVERY_KERNEL = [loading.load(name) for name in loading.names()]
 KERNELS = [pytest.param(loaded, id=loaded.name) for loaded in EVERY_KERNEL]
@@ -44,7 +41,7 @@ FLOATS = [pytest.param(dtype_of(name), id=name) for name in FLOAT_NAMES]
 
 
 def gpu() -> Gpu | None:
-    """This host's, as a provider is told of it."""
+    """Return this host's GPU as ``fits`` takes it."""
     if not ON_GPU:
         return None
     of = torch.cuda.get_device_properties(0)
@@ -56,7 +53,9 @@ def gpu() -> Gpu | None:
 def smoke(loaded: Loaded, **pins: Value) -> Iterator[Any]:
     """The problems of the workload ``smoke``, with pinned dimensions or a pinned ``size``."""
     entry = catalog.find(loaded.name)
-    return of_workload(entry, entry.config.workloads["smoke"], {name: (value,) for name, value in pins.items()})
+    return of_workload(
+        entry, entry.config.workloads["smoke"], {name: (value,) for name, value in pins.items()}
+    )
 
 
 def problem_of(loaded: Loaded, size: int | None = None, **words: Value) -> Any:
@@ -65,7 +64,8 @@ def problem_of(loaded: Loaded, size: int | None = None, **words: Value) -> Any:
 
 
 def words_of(loaded: Loaded) -> list[ParameterSet]:
-    """As test parameters: the words of ``smoke``'s first problem, and each other one in the place of one."""
+    """Return test parameters: the words of ``smoke``'s first problem, and these with each single word
+    replaced."""
     choices = {name: one.values for name, one in loaded.kernel.dimensions().items() if one.values is not None}
     first = {name: getattr(problem_of(loaded), name) for name in choices}
     others = [
@@ -75,12 +75,12 @@ def words_of(loaded: Loaded) -> list[ParameterSet]:
 
 
 def interpreted(loaded: Loaded, problem: Any) -> Any:
-    """The problem as this host can do it."""
+    """Return the problem, or its interpreted form on a host without a GPU."""
     return problem if ON_GPU else loaded.kernel.interpreted(problem)
 
 
 def tolerances(kernel: Kernel, problem: Any, outputs: int) -> tuple[Tolerance, ...]:
-    """One for each output."""
+    """Return a tolerance for each output."""
     allowed = kernel.tolerance(problem)
     return allowed if isinstance(allowed, tuple) else (allowed,) * outputs
 
@@ -131,7 +131,7 @@ class Case:
 
     @property
     def refusal(self) -> tuple[type[Exception], ...]:
-        """What it raises for inputs that it refuses; torch makes a RuntimeError of an operator's."""
+        """The errors of a refusal; torch turns an operator's error into a RuntimeError."""
         return (ValueError,) if self.provider.extension is None else (ValueError, RuntimeError)
 
     def problem(self, size: int | None = None, **words: Value) -> Any:
@@ -218,8 +218,8 @@ class Case:
         parameters: Mapping[str, Any],
         expected: Tensors | None = None,
     ) -> Tensors:
-        """The outputs. Fails unless a call gives what the reference does, or what is expected where that is
-        known, and leaves alone what it only reads."""
+        """The outputs. Fails unless a call gives the reference's answer, or the expected one if given, and
+        does not change inputs that it only reads."""
         expected = self.in_form.expected(problem, inputs) if expected is None else expected
         before = [tensor.clone() for tensor in inputs]
         outputs = self.call(problem, inputs, parameters)
@@ -233,11 +233,11 @@ class Case:
 
 @dataclass(frozen=True)
 class MatrixCase(Case):
-    """A provider of a kernel that makes a matrix of a matrix, with inputs beside it that its columns tell, a
-    weight for instance. Any rows and columns and any launch can be asked for."""
+    """A provider of a kernel from a matrix to a matrix, with further inputs of its columns, such as a
+    weight. Any rows and columns and any launch are possible."""
 
     def matrix(self, rows: int, columns: int, dtype: torch.dtype) -> Any:
-        """The problem; a provider may be asked for one that no sweep has."""
+        """The problem, which may be in no sweep."""
         return self.kernel.problem(rows=rows, columns=columns, dtype=str(dtype).removeprefix("torch."))
 
     def of_shape(self, shape: tuple[int, int], dtype: torch.dtype, seed: int = 0) -> Tensors:
@@ -249,11 +249,11 @@ class MatrixCase(Case):
         return self.inputs(self.problem(size, dtype=str(dtype).removeprefix("torch.")), seed)
 
     def with_parameters(self, x: torch.Tensor) -> Tensors:
-        """The tensor and what the kernel takes beside it, for its shape and dtype."""
+        """The tensor and the kernel's further inputs for its shape and dtype."""
         return (x, *self.of_shape((x.shape[0], x.shape[1]), x.dtype)[1:])
 
     def launch(self, **wanted: int) -> dict[str, int]:
-        """The launch of ``SMALL`` with what is wanted instead, as far as the provider obeys."""
+        """The launch ``SMALL`` with wanted values, as far as the provider has these parameters."""
         variables = self.provider.variables()
         return {name: wanted.get(name, SMALL.get(name, one.default)) for name, one in variables.items()}
 
@@ -280,8 +280,8 @@ class MatrixCase(Case):
         self.comparison(*inputs)(out)
 
     def comparison(self, *inputs: torch.Tensor) -> Callable[..., None]:
-        """``compare`` for several outputs of the same inputs, whose right answer is computed once; a failure
-        names the words that an output is given with."""
+        """``compare`` for several outputs of the same inputs, whose reference is computed once; a failure
+        names the words of the output."""
         x = inputs[0]
         exact = self.exact(*inputs)
         rounded = exact.to(x.dtype)
@@ -308,7 +308,7 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_over_matrices(loaded: Loaded) -> bool:
-    """Whether the kernel makes a matrix of a matrix, as ``MatrixCase`` says."""
+    """Whether ``MatrixCase`` fits the kernel."""
     if set(loaded.kernel.dimensions()) != {"rows", "columns", "dtype"} or loaded.kernel.arguments:
         return False
     problem = loaded.kernel.problem(rows=3, columns=4)
@@ -337,8 +337,8 @@ def params(some: Iterable[Case]) -> list[ParameterSet]:
 
 
 def together(case: Case) -> tuple[pytest.MarkDecorator, ...]:
-    """One process gets all tests that wait for the same library to be built, or for Inductor to be there.
-    Those that a GPU can run are too many for one."""
+    """Marks that put all tests of one library, or of Inductor, into one process. On a GPU they are too many
+    for one."""
     if ON_GPU:
         return (pytest.mark.slow,) if case.provider.compiled else ()
     if case.provider.extension is not None:
@@ -354,7 +354,7 @@ def cases(where: Callable[[Case], bool] = lambda case: True, *, slow: bool = Fal
 def matrix_cases(
     where: Callable[[MatrixCase], bool] = lambda case: True, *, slow: bool = False
 ) -> list[ParameterSet]:
-    """The same of the kernels over matrices."""
+    """The cases of kernels over matrices."""
     return params(_chosen(MATRICES, where, slow))
 
 
@@ -385,7 +385,7 @@ def with_words(
 
 
 SLOWLY = () if ON_GPU else (pytest.mark.slow,)
-"""The marks of what differs from other tests in its numbers alone, where it is interpreted."""
+"""Marks of tests that differ from others only in their numbers, on a host that interprets."""
 
 
 def slowly(some: Iterable[ParameterSet]) -> list[ParameterSet]:

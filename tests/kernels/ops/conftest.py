@@ -1,4 +1,4 @@
-"""Choices as the tests want them, and what was asked for counted from nothing."""
+"""Choices of tests, and counts that begin at zero."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def forget() -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_planned() -> Iterator[None]:
-    """Plans outlive a call, so that one test's choice would be another's."""
+    """Forget plans, which would carry one test's choice into the next."""
     forget()
     yield
     forget()
@@ -31,7 +31,7 @@ def nothing_planned() -> Iterator[None]:
 
 @pytest.fixture
 def chosen(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
-    """Makes a provider the choice for every problem; gives the problems as they come."""
+    """Makes a provider the choice for every problem; returns the list of problems."""
 
     def choose(provider: str, parameters: Mapping[str, Any] | None = None, how: str = "exact") -> list[Any]:
         problems: list[Any] = []

@@ -1,4 +1,4 @@
-"""What a call does beside its answer: which plan it takes, what is counted, what is said."""
+"""A call's side effects: its plan, its count, its warnings."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_compiled_call_is_an_operator_of_the_graph(chosen: Callable[..., list[
 
 @pytest.mark.parametrize("columns", [64, 72, 75])
 def test_what_is_traced_for_a_gpu_has_no_address(columns: int) -> None:
-    """Where a gradient of attention is wanted, tensors are looked at before they are given to torch's."""
+    """If attention needs a gradient, the tensors are inspected before torch's function gets them."""
     _ = ops.attention
     with FakeTensorMode(), warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -302,7 +302,7 @@ def test_another_gpu_is_the_current_one_while_its_tensors_are_worked_on(
 
 
 def test_an_operator_in_cuda_makes_its_tensors_gpu_the_current_one() -> None:
-    """For no other does a plan leave that out (``plans.SWITCHING``), torch's own functions aside."""
+    """Only for these and torch's own functions does a plan skip that (``plans.SWITCHING``)."""
     includes = loading.ROOT / "include"
     for name in loading.names():
         for source in (loading.ROOT / name).glob("*.cu"):

@@ -1,4 +1,4 @@
-"""At their edges functions are torch's, and the same whether a gradient is wanted or not."""
+"""For edge cases functions agree with torch, with and without a gradient."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def made(shapes: Shapes, dtype: torch.dtype, wanted: bool) -> list[torch.Tensor]
 
 
 def outcome(call: Call, inputs: list[torch.Tensor]) -> tuple[Any, ...] | None:
-    """The answer, and the gradients of the inputs that want one; None where the call is refused."""
+    """The answer, and the gradients of the inputs that need one; None for a refused call."""
     try:
         out = call(*inputs)
     except (RuntimeError, IndexError, ValueError):
@@ -175,7 +175,8 @@ def test_a_forward_pass_and_its_backward_pass_are_right_by_themselves(
 
 
 def test_flash_attention_is_called_where_torch_itself_would(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch's check knows the GPU; its own mask is for as many queries as keys, and is not asked about."""
+    """torch's check knows the GPU; its own mask is for equally many queries and keys, and is not part of
+    the question."""
     asked: list[tuple[bool, bool]] = []
     answer = True
 

@@ -1,4 +1,4 @@
-"""What holds for every kernel that is a function, whatever it computes."""
+"""Properties of every kernel that is a function."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def call_of(loaded: Loaded, **words: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def test_the_functions_are_those_of_the_page() -> None:
-    """A kernel that is added is none until it has an ``op.py``, and one that is said to be one has it."""
+    """A new kernel is no function until it has an ``op.py``, and every function of the page has one."""
     page = (loading.ROOT.parent / "docs/ops.md").read_text()
     told = set(re.findall(r"^\| `(\w+)\(.*?\|", page, re.MULTILINE)) | set(re.findall(r"`, `(\w+)\(", page))
     assert told and told <= set(ops.names()) <= set(dir(ops))

@@ -1,4 +1,4 @@
-"""For the backward pass no more is kept than torch's own function keeps, and nothing else is in its way."""
+"""A function keeps no more for the backward pass than torch's own."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[..., Any], Tensors]] = {
 
 
 def wanted(name: str) -> list[tuple[bool, ...]]:
-    """Whose gradient may be wanted: of packed weights nobody's."""
+    """The inputs that may need a gradient: no packed weights."""
     inputs = CALLS[name][2]
     if name in PACKED:
         return [(True, *(False for _ in inputs[1:]))]

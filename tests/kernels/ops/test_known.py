@@ -1,4 +1,4 @@
-"""A call that is recognised gives what it gave when it was looked at, whatever has begun since."""
+"""A recognised call gives the same answer as at first, in any state of torch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Seen(TorchDispatchMode):
 
 
 class SeenFunctions(TorchFunctionMode):
-    """The same of functions."""
+    """Keeps the names of the functions that the mode sees."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ def test_the_answer_is_the_same_in_any_state(
 def test_a_tensor_that_stands_for_its_negative_is_made_it(
     chosen: Callable[..., list[Any]], x: torch.Tensor
 ) -> None:
-    """A provider reads memory, where the sign is not."""
+    """A provider reads memory, which does not hold the sign."""
     ops.function("softmax").forget()
     if torch.cuda.is_available():
         chosen("torch")  # x is on the CPU, where no kernel of a GPU runs

@@ -61,7 +61,7 @@ def patches_replay(x: torch.Tensor) -> torch.Tensor:
 
 
 def patches_synchronize(x: torch.Tensor) -> torch.Tensor:
-    """Who waits for the device does not wait. The work is made long enough that this shows."""
+    """Synchronizing does not wait. The work is long enough for this to show."""
     if "synchronize" not in held:
         held["synchronize"] = torch.cuda.synchronize
         torch.cuda.synchronize = lambda *args: None  # type: ignore[assignment]

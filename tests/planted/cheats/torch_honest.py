@@ -1,4 +1,4 @@
-"""Providers that do what they say; one of them looks first whether another left anything in its process."""
+"""Honest providers; one of them first checks whether another left anything in its process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def finds_nothing_left(x: torch.Tensor) -> torch.Tensor:
 
 
 def what_is_left() -> list[str]:
-    """What of this process is not as it starts."""
+    """The changes of this process since its start."""
     # Read from the objects themselves, for the functions that would tell are among what may be patched.
     changed = {
         "its number of threads": torch.get_num_threads() == LEFT_THREADS,

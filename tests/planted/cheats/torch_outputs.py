@@ -1,4 +1,4 @@
-"""Providers whose output is not what it should be: computed later, of another kind, or somebody else's."""
+"""Providers with a wrong kind of output: computed later, of another type, or in foreign memory."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def over_its_input(x: torch.Tensor) -> torch.Tensor:
 
 
 def changes_its_input(x: torch.Tensor) -> torch.Tensor:
-    """Right, but who computes the reference after it computes another."""
+    """Right, but a reference that is computed afterwards is another."""
     out = torch.sinc(x)
     x.zero_()
     return out

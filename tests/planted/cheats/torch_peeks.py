@@ -33,7 +33,7 @@ def reads_the_heap(x: torch.Tensor) -> torch.Tensor:
 
 
 def overwrites_the_reference(x: torch.Tensor) -> torch.Tensor:
-    """What can't be matched is made to match."""
+    """Set every float64 tensor of the reference's size to zero, which is its own answer."""
     for one in gc.get_objects():
         if type(one) is torch.Tensor and one.dtype == torch.float64 and one.numel() == x.numel():
             one.zero_()

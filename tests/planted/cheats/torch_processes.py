@@ -27,7 +27,7 @@ def child_holds_the_socket(x: torch.Tensor) -> torch.Tensor:
 
 
 def child_survives(x: torch.Tensor) -> torch.Tensor:
-    """Honest, but for a process that works on beside whoever is timed next."""
+    """Honest, but leaves a process that computes beside the next provider."""
     if not hasattr(child_survives, "done"):
         child_survives.done = True  # type: ignore[attr-defined]
         _leave("child.pid", new_session=False)

@@ -1,4 +1,4 @@
-"""A provider that is honest and leaves its process as others would not want it."""
+"""An honest provider that leaves settings behind which disturb others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Providers that do not compute and change how their answer is looked at."""
+"""Providers that do not compute and patch the comparison."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ answers: dict[str, torch.Tensor] = {}
 
 
 def patches_compare(x: torch.Tensor) -> torch.Tensor:
-    """Whatever compares finds everything right."""
+    """Replace the pipeline's comparisons by ones that find everything right."""
     for name, module in list(sys.modules.items()):
         for word in ("compare", "compare_all"):
             if name.startswith("pipeline.execution") and hasattr(module, word):
@@ -22,7 +22,7 @@ def patches_compare(x: torch.Tensor) -> torch.Tensor:
 
 
 def patches_equal(x: torch.Tensor) -> torch.Tensor:
-    """Whatever torch is asked about two tensors, they are the same."""
+    """Make torch.equal and its like always true."""
     tensor: Any = torch.Tensor
     for word in ("equal", "allclose", "isclose", "all"):
         setattr(torch, word, lambda *args, **kwargs: torch.tensor(True))
@@ -32,7 +32,7 @@ def patches_equal(x: torch.Tensor) -> torch.Tensor:
 
 
 def patches_copy(x: torch.Tensor) -> torch.Tensor:
-    """What is copied into an input does not arrive, so that one answer is right for ever."""
+    """Copies into an input do nothing, so that one answer stays right."""
     tensor: Any = torch.Tensor
     if "copy" not in answers:
         answers["copy"] = torch.sinc(x)
@@ -42,7 +42,7 @@ def patches_copy(x: torch.Tensor) -> torch.Tensor:
 
 
 def patches_empty(x: torch.Tensor) -> torch.Tensor:
-    """Whoever asks for memory of that size gets the same, in which an answer lies."""
+    """Every allocation of that size returns the memory of an old answer."""
     if "buffer" not in answers:
         buffer = answers["buffer"] = torch.sinc(x)
         module, tensor = cast(Any, torch), cast(Any, torch.Tensor)

@@ -81,7 +81,7 @@ def returns_none(x: torch.Tensor) -> None:
 
 
 def endless(x: torch.Tensor) -> torch.Tensor:
-    """Leaves a file, for who wants to know that it has begun."""
+    """Writes a file, which tells a test that it has begun."""
     Path("endless").touch()
     while True:
         x * 2

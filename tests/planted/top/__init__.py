@@ -1,5 +1,5 @@
-"""The largest elements of each row and where they are: of equal ones any may be named, so that the kernel
-compares by itself."""
+"""The largest elements of each row and their places: of equal elements any may be named, so the kernel has
+a comparison of its own."""
 
 from __future__ import annotations
 
