@@ -174,9 +174,13 @@ def forget(name: str, root: Path) -> None:
 
 
 def plant(name: str, root: Path) -> None:
-    """Put a planted kernel among those of a copy of this repository."""
+    """Put a planted kernel among those of a copy of this repository; without a reference it doubles a vector,
+    as ``faulty`` does."""
     forget(name, root)
-    shutil.copytree(PLANTED / name, root / "kernels" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    folder = root / "kernels" / name
+    shutil.copytree(PLANTED / name, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    if not (folder / "reference.py").exists():
+        shutil.copy(PLANTED / "faulty" / "reference.py", folder)
     shutil.copy(PLANTED / f"{name}.yaml", root / "conf" / "kernel")
 
 
