@@ -61,7 +61,7 @@ def options(schema: type[Options], path: Sequence[str] = ()) -> list[str]:
         if part:
             field = model.model_fields.get(part)
             model = field.annotation if field else None
-    return [".".join([*path, field.alias or name]) for name, field in model.model_fields.items()]
+    return [".".join([*path, name]) for name in model.model_fields]
 
 
 def explain(error: Exception, schema: type[Options], written: Mapping[str, str]) -> str:

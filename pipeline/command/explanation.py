@@ -149,7 +149,7 @@ def of_kernel(where: str) -> str:
 
 
 def _lines(conf: Path, schema: type[Options]) -> Iterator[str]:
-    fields = {field.alias or name: field for name, field in schema.model_fields.items()}
+    fields = schema.model_fields
     for option in of_file(conf):
         if option.before:
             yield _wrapped(option.before, 2)

@@ -356,8 +356,6 @@ class NewConfig(Options):
     """conf/new.yaml."""
 
     kernel: Annotated[str, BeforeValidator(_named)]
-    source: Annotated[str | None, AsWritten()] = Field(alias="from")
-    reference: Annotated[str | None, AsWritten()]
 
 
 class PublishConfig(Options):

@@ -212,7 +212,7 @@ def _for_hydra(word: str, schema: type[Options], several: bool) -> str:
         return f"++{CHOSEN}.kernel={_names(value, several)}"
     if (CONF / name).is_dir():
         return f"{name}={_choices(name, value)}"
-    fields = {field.alias or name: field for name, field in schema.model_fields.items()}
+    fields = schema.model_fields
     if name in fields:
         return f"{name}={_of_field(fields[name], value, several)}"
     if PIN in fields and name.isidentifier():

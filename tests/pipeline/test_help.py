@@ -48,7 +48,7 @@ def test_every_option_has_a_meaning_and_is_in_the_help(name: str) -> None:
     found = {option.name: option for option in explanation.of_file(conf)}
     groups = {group.name: group for group in explanation.groups(conf)}
     assert set(found) == set(yaml.safe_load(conf.read_text())) - {"defaults"}
-    told = {field.alias or name for name, field in schema.model_fields.items()}
+    told = set(schema.model_fields)
     assert set(found) | set(groups) == told | (set(groups) & {"experiment"})
     text = " ".join(explanation.of_command(name).split())
     for option in found.values():
@@ -72,7 +72,7 @@ def test_every_command_shows_three_examples_of_options_that_it_has(name: str) ->
     for words in (line.split()[3:] for line in lines if name in CONFIGURED):
         given = [word.split("=")[0] for word in words if "=" in word]
         schema = explanation.schema_of(name)
-        known = {field.alias or name for name, field in schema.model_fields.items()} | {"experiment"}
+        known = set(schema.model_fields) | {"experiment"}
         kernel = next((word.split("=")[1] for word in words if word.startswith("kernel=")), "")
         if "pin" in schema.model_fields and kernel in explanation.choices("kernel"):
             known |= set(plan.names(catalog.find(kernel)))
