@@ -105,7 +105,11 @@ def page(server: str, experiments: Sequence[str], view: str | None = None, searc
     place = f"{server.rstrip('/')}/#/experiments"
     if len(experiments) != 1 or view is None:
         return f"{place}?{MACHINE_LEARNING}"
-    chosen = f"viewStateShareKey={view}" if search is None else f"searchFilter={quote(search)}"
+    chosen = f"viewStateShareKey={view}"
+    if search is not None:
+        # Sorted by a metric MLflow lists children by themselves, and not below their collapsed parents.
+        order = quote(_column("metrics", metrics.SHARE))
+        chosen = f"searchFilter={quote(search)}&orderByKey={order}&orderByAsc=false"
     return f"{place}/{experiments[0]}/runs?{MACHINE_LEARNING}&compareRunsMode=CHART&{chosen}"
 
 
