@@ -12,11 +12,13 @@ repository's own results covers all GPUs and this CPU, and goes to ``local/``.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.files import write_atomically
+from pipeline import ROOT
 from pipeline.command.options import ReportConfig
 from pipeline.command.run import console, run_stage, say
 from pipeline.machine import device
@@ -29,6 +31,8 @@ from pipeline.reporting.overview import STYLES, overview_plot
 from pipeline.store import comparisons
 from pipeline.store.evidence import load as load_evidence
 from pipeline.store.results import asked_for, folder_for, folders_of, inside, machines_first_gpus
+
+GLOSSARY = ROOT / "docs" / "glossary.md"
 
 FOLDERS = ("data", "metrics", "plots")
 """The folders of a report."""
@@ -64,11 +68,11 @@ def run(config: ReportConfig) -> None:
         say(f"Nothing was measured on {here.slug} yet; the report shows {others}: {page}.")
 
 
-def files(content: Content) -> dict[str, str]:
-    """Every file of the report by its path."""
+def files(content: Content, glossary: str = "") -> dict[str, str]:
+    """Every file of the report by its path; ``glossary`` is the address of the glossary, if it is linked."""
     page, styles = report_page.page(content), report_page.page_styles(content)
     found = {
-        "report.md": page.markdown(),
+        "report.md": page.markdown(glossary),
         "report.html": page.html(styles),
         "metrics.json": json.dumps(overview.metrics(content.summaries, content.rows), indent=2) + "\n",
         "best.csv": best_csv(content.best, content.baselines),
@@ -87,7 +91,8 @@ def files(content: Content) -> dict[str, str]:
 def write(content: Content, folder: Path) -> None:
     """Write every file of the report, and remove the files of a former report that are no longer part of
     it."""
-    found = files(content)
+    is_here = folder.resolve().is_relative_to(ROOT) and GLOSSARY.is_file()
+    found = files(content, os.path.relpath(GLOSSARY, folder) if is_here else "")
     for place in (folder, *(folder / name for name in FOLDERS)):
         if not inside(folder, place):
             raise UserError(

@@ -87,10 +87,12 @@ class Page:
     sections: Sequence[Section]
     choices: Mapping[str, Mapping[str, str]]
 
-    def markdown(self) -> str:
-        """The page as Markdown."""
+    def markdown(self, glossary: str = "") -> str:
+        """The page as Markdown, with a link to the glossary if its address is given."""
         top = Section(self.title, [*self.blocks, *self.sections])
-        return "\n".join(_markdown(top, 1)).strip("\n") + "\n"
+        head, *lines = _markdown(top, 1)
+        words = ["", f"[The glossary]({glossary}) explains the words."] if glossary else []
+        return "\n".join([head, *words, *lines]).strip("\n") + "\n"
 
     def html(self, styles: Mapping[str, tuple[str, str]]) -> str:
         """The page as HTML that needs no other file. ``styles`` are colours on light and dark, by name."""
