@@ -35,13 +35,6 @@ SHOWN int begins(int head_dim, int block_m, int block_n, int stage, int* found) 
   found[2] = layout.values(stage);
   return sizeof(Barriers);
 }
-SHOWN unsigned long long k_major(unsigned tile, int bytes) {
-  return further(k_major_descriptor(tile, 0), bytes);
-}
-SHOWN unsigned long long mn_major(unsigned tile, int bytes, int rows) {
-  return further(mn_major_descriptor(tile, 0, rows), bytes);
-}
-SHOWN int swizzled(int row, int byte) { return kernels::swizzled(row, byte); }
 """
 
 PAIR = ctypes.c_int * 3
@@ -49,9 +42,7 @@ PAIR = ctypes.c_int * 3
 
 @pytest.fixture(scope="module")
 def layout(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    library = compiled.library(SOURCE, loading.ROOT / "attention", tmp_path_factory.mktemp("layout"))
-    library.k_major.restype = library.mn_major.restype = ctypes.c_ulonglong
-    return library
+    return compiled.library(SOURCE, loading.ROOT / "attention", tmp_path_factory.mktemp("layout"))
 
 
 def tiles_of(
@@ -133,36 +124,3 @@ def test_shared_memory_is_what_the_declaration_says(layout: ctypes.CDLL, head_di
             assert found[2] == found[1] + block_n * head_dim * 2
             end = found[2] + block_n * head_dim * 2
         assert end + 1024 <= needed
-
-
-def swizzle(address: int) -> int:
-    """Where the hardware looks for an address of a tile with the 128-byte swizzle."""
-    return address ^ ((address >> 7 & 7) << 4)
-
-
-def fields(descriptor: int) -> tuple[int, int, int]:
-    """Address, leading and stride offset in bytes."""
-    address, leading, stride = (((descriptor >> at) & 0x3FFF) << 4 for at in (0, 16, 32))
-    return address, leading, stride
-
-
-TILE = 7 << 13
-
-
-@pytest.mark.parametrize("rows", [128, 160, 176, 192])
-def test_tensor_cores_find_keys_and_values_where_tma_put_them(layout: ctypes.CDLL, rows: int) -> None:
-    """A block of keys or values: two slabs of 64 elements, a row of 128 bytes for each key."""
-
-    def put(row: int, element: int) -> int:
-        return TILE + element // 64 * rows * 128 + int(layout.swizzled(row, element % 64 * 2))
-
-    for step in range(8):  # 16 elements of head_dim: keys, K-major
-        address, _, stride = fields(layout.k_major(TILE, step // 4 * rows * 128 + step % 4 * 32))
-        for row, element in itertools.product(range(rows), range(16)):
-            at = address + row // 8 * stride + row % 8 * 128 + element * 2
-            assert swizzle(at) == put(row, step * 16 + element)
-    for step in range(rows // 16):  # 16 keys: values, MN-major
-        address, leading, stride = fields(layout.mn_major(TILE, step * 16 * 128, rows))
-        for row, element in itertools.product(range(16), range(128)):
-            at = address + element // 64 * leading + element % 64 * 2 + row // 8 * stride + row % 8 * 128
-            assert swizzle(at) == put(step * 16 + row, element)

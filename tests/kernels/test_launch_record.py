@@ -92,7 +92,7 @@ def test_launches_are_listed_in_their_order(library: Library) -> None:
     ]
 
 
-def test_nothing_is_kept_unless_it_is_asked_for(library: Library) -> None:
+def test_a_record_has_the_launches_since_it_began(library: Library) -> None:
     library.launch(1)
     assert library.launches() == []
     library.record(True)
@@ -100,17 +100,11 @@ def test_nothing_is_kept_unless_it_is_asked_for(library: Library) -> None:
     library.record(False)
     library.launch(3)
     assert library.grids() == [2]
-
-
-def test_a_record_begins_with_nothing(library: Library) -> None:
-    library.record(True)
-    library.launch(1)
-    library.record(True)
-    library.launch(2)
-    assert library.grids() == [2]
-    library.record(False)
-    library.record(True)
-    assert library.grids() == []
+    for launches in ([4], []):
+        library.record(True)
+        for blocks in launches:
+            library.launch(blocks)
+        assert library.grids() == launches
 
 
 def test_threads_have_their_own_records(library: Library) -> None:

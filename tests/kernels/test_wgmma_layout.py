@@ -31,9 +31,6 @@ SHOWN int place(int wave, int cluster, int clusters, int tiles) {
 SHOWN int first_step(int part, int parts, int steps) {
   return matmul::first_step(part, parts, steps);
 }
-SHOWN unsigned long long further(unsigned long long descriptor, int bytes) {
-  return matmul::further(descriptor, bytes);
-}
 SHOWN int peel(int m, int n, int k, int block_m, int block_n, int cluster_size, int clusters, int skips_half,
                int copies) {
   const matmul::Peeled found =
@@ -54,8 +51,7 @@ SHOWN int shared(int which, int block_m, int block_n, int stages, int parts, int
 @pytest.fixture(scope="module")
 def layout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ctypes.CDLL]:
     library = compiled.library(SOURCE, loading.ROOT / "matmul", tmp_path_factory.mktemp("layout"))
-    library.k_major.restype = library.mn_major.restype = library.further.restype = ctypes.c_ulonglong
-    library.further.argtypes = [ctypes.c_ulonglong, ctypes.c_int]
+    library.k_major.restype = library.mn_major.restype = ctypes.c_ulonglong
     yield library
 
 
@@ -196,12 +192,6 @@ def test_a_swizzled_tile_has_every_byte_once_and_no_bank_twice(layout: ctypes.CD
     for piece in range(8):  # what eight lanes of stmatrix write: a piece of 16 bytes in each of 8 rows
         banks = {layout.swizzled(row, piece * 16) % 128 for row in range(8)}
         assert len(banks) == 8
-
-
-@pytest.mark.parametrize("bytes_", [32, 16 * 128, 48 << 10])
-def test_a_descriptor_further_on_differs_in_its_address_alone(layout: ctypes.CDLL, bytes_: int) -> None:
-    assert layout.further(layout.k_major(TILE, 0), bytes_) == layout.k_major(TILE + bytes_, 0)
-    assert layout.further(layout.mn_major(TILE, 0, 64), bytes_) == layout.mn_major(TILE + bytes_, 0, 64)
 
 
 TILES = [

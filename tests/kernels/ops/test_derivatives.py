@@ -118,19 +118,6 @@ def test_the_weights_of_a_packed_product_are_constants() -> None:
     torch.testing.assert_close(x.grad.double(), w.sum(0).expand(2, -1), rtol=0.05, atol=0.5)
 
 
-def test_under_functorch_it_is_torchs_function() -> None:
-    x = torch.randn(4, 5)
-    jacobian = torch.func.jacrev(ops.softmax)(x[0])
-    torch.testing.assert_close(jacobian, torch.func.jacrev(lambda x: torch.softmax(x, -1))(x[0]))
-    torch.testing.assert_close(torch.func.vmap(ops.softmax)(x), torch.softmax(x, -1))
-    _, tangent = torch.func.jvp(ops.gelu, (x,), (torch.ones_like(x),))
-    assert tangent.shape == x.shape
-    with torch.autograd.forward_ad.dual_level():
-        dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
-        out = ops.square(dual)
-        torch.testing.assert_close(torch.autograd.forward_ad.unpack_dual(out).tangent, 2 * x)
-
-
 def test_opcheck_passes_where_a_gradient_is_wanted() -> None:
     x = torch.randn(2, 3, 8, requires_grad=True)
     w, b = (torch.randn(8, requires_grad=True) for _ in range(2))

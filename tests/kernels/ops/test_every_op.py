@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable
 from typing import Any
@@ -38,15 +37,9 @@ def test_the_functions_are_those_of_the_page() -> None:
     page = (loading.ROOT.parent / "docs/ops.md").read_text()
     told = set(re.findall(r"^\| `(\w+)\(.*?\|", page, re.MULTILINE)) | set(re.findall(r"`, `(\w+)\(", page))
     assert told and told <= set(ops.names()) <= set(dir(ops))
+    assert all(getattr(ops, name).__doc__ for name in ops.names())
     with pytest.raises(AttributeError, match=r"it has .*softmax"):
         _ = ops.no_such_kernel
-
-
-@pytest.mark.parametrize("loaded", OPS)
-def test_a_function_says_what_it_takes(loaded: Loaded) -> None:
-    call = getattr(ops, loaded.name)
-    assert call.__name__ == loaded.name and call.__doc__
-    assert len(inspect.signature(call).parameters) >= 1
 
 
 @pytest.mark.parametrize(

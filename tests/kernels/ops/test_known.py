@@ -85,6 +85,8 @@ def test_a_subclass_stays_one(x: torch.Tensor) -> None:
 def test_torch_func_and_dual_numbers_are_torchs(x: torch.Tensor) -> None:
     rows = x.expand(3, 4, 6).contiguous() * torch.arange(3)[:, None, None]
     torch.testing.assert_close(torch.vmap(ops.softmax)(rows), torch.softmax(rows, -1))
+    jacobians = (torch.func.jacrev(call)(x[0]) for call in (ops.softmax, lambda x: torch.softmax(x, -1)))
+    torch.testing.assert_close(*jacobians)
     weights = torch.randn(4, 6)
     slope = torch.func.grad(lambda x: (ops.softmax(x) * weights).sum())(x)
     torch.testing.assert_close(slope, torch.func.grad(lambda x: (torch.softmax(x, -1) * weights).sum())(x))
