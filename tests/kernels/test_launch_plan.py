@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import ITEM_BYTES, Gpu
@@ -183,67 +184,16 @@ def test_a_plan_that_fits_is_launched_as_it_was_asked_for(plan: Planner, name: s
 
 
 MANY = Matrix(rows=4096, columns=65536, dtype="float32")
-FEW = Matrix(rows=1, columns=262_144, dtype="float32")
-SHORT = Matrix(rows=4096, columns=37, dtype="bfloat16")
 
 
 @pytest.mark.parametrize(
-    ("problem", "asked", "sentence"),
-    [
-        (MANY, {"strategy": "auto", "stages": 4}, "strategy auto takes no stages, not 4"),
-        (MANY, {"strategy": "auto", "cluster_size": 4}, "strategy auto takes no cluster_size, not 4"),
-        (
-            MANY,
-            {"strategy": "multi_pass", "cluster_size": 2},
-            "strategy multi_pass takes no cluster_size, not 2",
-        ),
-        (
-            MANY,
-            {"strategy": "register_resident", "cluster_size": 3},
-            "strategy register_resident needs a power of two as cluster_size, not 3",
-        ),
-        (
-            MANY,
-            {"strategy": "register_resident", "cluster_size": 2},
-            "a row of 65536 columns does not fit into 2 blocks of 1024 elements",
-        ),
-        (
-            Matrix(columns=1_000_000),
-            {"strategy": "register_resident"},
-            "a row of 1000000 columns does not fit into the registers of 16 blocks of 4 warps",
-        ),
-        (
-            Matrix(columns=1_000_000),
-            {"strategy": "shared_memory_resident"},
-            "a row of 1000000 columns does not fit into the shared memory of 16 blocks of 4 warps",
-        ),
-        (
-            MANY,
-            {"strategy": "persistent", "num_warps": 32},
-            "strategy persistent takes at most 16 warps a block, not 32",
-        ),
-        (
-            MANY,
-            {"strategy": "persistent", "block_size": 4096, "cluster_size": 8},
-            "a row of 65536 columns needs a persistent cluster of at least 16 blocks of 4096 elements, "
-            "more than 8",
-        ),
-        (
-            SHORT,
-            {"strategy": "persistent"},
-            "strategy persistent needs rows of at least 128 bytes, not of 37 columns",
-        ),
-        (
-            MANY,
-            {"strategy": "split_multi_pass"},
-            "strategy split_multi_pass is for few rows of more than block_size columns, "
-            "not for 4096 rows of 65536 columns",
-        ),
-    ],
+    ("rows", "columns", "dtype", "asked", "sentence"),
+    yaml.safe_load(Path(__file__).with_name("refused_plans.yaml").read_text()),
 )
 def test_what_a_strategy_cannot_do_is_a_sentence(
-    plan: Planner, problem: Matrix, asked: dict[str, Any], sentence: str
+    plan: Planner, rows: int, columns: int, dtype: str, asked: dict[str, Any], sentence: str
 ) -> None:
+    problem = Matrix(rows=rows, columns=columns, dtype=dtype)
     parameters = RowsPlan(**{"block_size": 1024, "num_warps": 4, **asked})
     fits = loading.load("layernorm").kernel.provider("cuda").fits
     assert fits(problem, parameters, H200) is not None
