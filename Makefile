@@ -70,7 +70,7 @@ $(VENV)/.ready-%:
 	@# This project itself, with what the lock brought: nothing is asked of an index, and nothing to build with.
 	@python -m pip install --quiet --no-index --no-deps --no-build-isolation --editable .
 	@# The pipeline's own search decides whether a CUDA compiler is there.
-	@python -c 'from pipeline.machine.environment import find_nvcc; find_nvcc()' 2>/dev/null || \
+	@python -c 'from kernel_pipeline.machine.fingerprint import find_nvcc; find_nvcc()' 2>/dev/null || \
 		$(INSTALL) nvcc $(FROM)
 	@$(INSTALL) numba $(FROM) || echo 'note: Numba is not there: its providers are left out, its tests skipped'
 	@python -c 'import pathlib, sysconfig as s; exit(not pathlib.Path(s.get_path("include"), "Python.h").exists())' || \

@@ -26,11 +26,11 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from kernel_pipeline import ops
+from kernel_pipeline.machine import device
 from kernel_pipeline.records.settings import TimingSettings
-from pipeline.machine import device
-from pipeline.timing.launch_gap import SecondContext
-from pipeline.timing.statistics import quantile
-from pipeline.timing.stopwatch import Stopwatch
+from kernel_pipeline.statistics.quantiles import quantile
+from kernel_pipeline.timing.launch_gap import SecondContext
+from kernel_pipeline.timing.stopwatch import Stopwatch
 
 Tensor = torch.Tensor
 

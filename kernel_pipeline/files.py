@@ -13,6 +13,18 @@ from time import monotonic, sleep
 
 from .errors import UserError
 
+CHECKOUT = Path(__file__).resolve().parents[1]
+
+WORK = (
+    CHECKOUT
+    if (CHECKOUT / "kernels").is_dir()
+    else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kernel_pipeline"
+)
+"""Where builds and notes go: the checkout, or a cache where the library is installed from a wheel."""
+
+LOCAL = WORK / "local"
+"""What belongs to this checkout on this host alone; git ignores it."""
+
 WAIT_S = 60.0
 """Many times what a command holds a ledger for."""
 

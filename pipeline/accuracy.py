@@ -29,6 +29,10 @@ from typing import Literal
 from kernel_pipeline import json_lines, loading
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.files import append
+from kernel_pipeline.machine import device
+from kernel_pipeline.machine.device import Device
+from kernel_pipeline.machine.fingerprint import fingerprint
+from kernel_pipeline.machine.lock import DeviceLock
 from kernel_pipeline.records.base import Record
 from kernel_pipeline.records.fields import Text
 from kernel_pipeline.records.point import Point
@@ -40,10 +44,6 @@ from pipeline.execution.compile_pool import built
 from pipeline.execution.identity import Identity, settings_beside
 from pipeline.execution.session import Session
 from pipeline.execution.supervisor import Supervisor
-from pipeline.machine import device
-from pipeline.machine.device import Device
-from pipeline.machine.environment import fingerprint
-from pipeline.machine.lock import DeviceLock
 from pipeline.points import catalog, notation, plan, problems
 from pipeline.points.catalog import Entry
 from pipeline.points.plan import Target

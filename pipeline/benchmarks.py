@@ -35,6 +35,9 @@ from rich.table import Table
 
 from kernel_pipeline.errors import UserError, unknown
 from kernel_pipeline.files import write_atomically
+from kernel_pipeline.machine import device
+from kernel_pipeline.machine.device import Device
+from kernel_pipeline.machine.lock import DeviceLock
 from kernel_pipeline.records.base import Record, Values
 from kernel_pipeline.records.point import Point
 from pipeline.command.options import BenchmarksConfig
@@ -44,9 +47,6 @@ from pipeline.execution import benchmark, waits
 from pipeline.execution.protocol import InputValues, TimerName
 from pipeline.execution.session import Session
 from pipeline.execution.supervisor import Supervisor
-from pipeline.machine import device
-from pipeline.machine.device import Device
-from pipeline.machine.lock import DeviceLock
 from pipeline.points.choice import of_provider
 from pipeline.points.notation import extent, label
 from pipeline.points.notation import title as title_of

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kernel_pipeline.errors import UserError, unknown
+from kernel_pipeline.machine import device
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.environment import Environment
 from kernel_pipeline.records.point import Point
@@ -22,7 +23,6 @@ from pipeline.command.options import BestConfig
 from pipeline.command.run import console, run_stage, say, warn
 from pipeline.execution.old_rows import OldRows
 from pipeline.inspection.occupancy import limits_of
-from pipeline.machine import device
 from pipeline.points import notation, plan
 from pipeline.points.catalog import Entry
 from pipeline.points.problems import SIZE, values_of

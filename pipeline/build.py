@@ -20,16 +20,16 @@ from pathlib import Path
 
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.files import write_atomically
+from kernel_pipeline.machine import device
+from kernel_pipeline.machine.fingerprint import find_cxx, find_nvcc
+from kernel_pipeline.machine.torch_install import installed_torch
+from kernel_pipeline.toolchain import extension, inductor, ninja_build, resources
+from kernel_pipeline.toolchain.extension import Place, is_cuda
+from kernel_pipeline.toolchain.resources import BuildReport
 from pipeline.command.options import BuildConfig
 from pipeline.command.run import console, for_each, run_each, say
-from pipeline.machine import device
-from pipeline.machine.environment import find_cxx, find_nvcc
-from pipeline.machine.torch_install import installed_torch
 from pipeline.reporting.tables import TextTable
 from pipeline.store import results
-from pipeline.toolchain import extension, inductor, ninja_build, resources
-from pipeline.toolchain.extension import Place, is_cuda
-from pipeline.toolchain.resources import BuildReport
 
 
 def build_kernel(place: Place, sources: Sequence[str], architectures: Sequence[str] | None) -> BuildReport:
@@ -118,7 +118,7 @@ def side_by_side(configs: Sequence[BuildConfig], chosen: device.Device) -> list[
         loaded = config.entry.loaded
         place, sources = Place.for_kernel(loaded), extension.sources(loaded)
         try:
-            known = resources.report_at(report_path(config, chosen)) if config.lazily else None
+            known = results.read_if_there(BuildReport, report_path(config, chosen)) if config.lazily else None
             if known is not None and resources.is_of_today(place, sources, known, config.architectures):
                 place.output.mkdir(parents=True, exist_ok=True)
                 return known

@@ -10,15 +10,15 @@ arithmetic. Shares of the ceiling in tables and plots are of these.
 
 from __future__ import annotations
 
+from kernel_pipeline.machine import device
+from kernel_pipeline.machine.fingerprint import fingerprint
+from kernel_pipeline.machine.lock import DeviceLock
 from kernel_pipeline.records.ceilings import DISTURBED
 from kernel_pipeline.records.settings import TimingSettings
 from pipeline.command.options import CeilingsConfig
 from pipeline.command.run import run_stage, say, warn
 from pipeline.execution import sidecar_files
 from pipeline.execution.supervisor import Supervisor
-from pipeline.machine import device
-from pipeline.machine.environment import fingerprint
-from pipeline.machine.lock import DeviceLock
 from pipeline.store import results
 
 TIMEOUT_S = 300.0

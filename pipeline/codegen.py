@@ -20,7 +20,11 @@ from typing import Any
 from kernel_pipeline import json_lines
 from kernel_pipeline.contract import Value
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.machine import device
+from kernel_pipeline.machine.fingerprint import fingerprint
 from kernel_pipeline.records.point import Point, order
+from kernel_pipeline.toolchain.extension import WITHOUT_GPU
+from kernel_pipeline.toolchain.resources import BuildReport
 from pipeline import as_typed
 from pipeline.command.errors import validated
 from pipeline.command.options import CodegenConfig
@@ -31,8 +35,6 @@ from pipeline.inspection.code_target import LAUNCHED, Basis, CodeTarget, Texts, 
 from pipeline.inspection.cuda_code import CudaCode
 from pipeline.inspection.library import is_for
 from pipeline.inspection.programs import LaunchedCode
-from pipeline.machine import device
-from pipeline.machine.environment import fingerprint
 from pipeline.points import choice
 from pipeline.points.notation import Variant
 from pipeline.points.plan import Plan, Target, chosen_providers, plan
@@ -40,8 +42,6 @@ from pipeline.points.problems import SIZE
 from pipeline.reporting.code_table import comparison, table
 from pipeline.store import results
 from pipeline.store.evidence import CodeRow, committed, read_lines
-from pipeline.toolchain import resources
-from pipeline.toolchain.extension import WITHOUT_GPU
 
 
 def run(configs: Sequence[CodegenConfig]) -> None:
@@ -97,7 +97,9 @@ class Codegen:
             function=config.function,
             artifacts=config.artifacts,
             wait_s=config.wait_s,
-            built=resources.report_at(results.build_path(output, self.loaded.name, self.device.slug)),
+            built=results.read_if_there(
+                BuildReport, results.build_path(output, self.loaded.name, self.device.slug)
+            ),
         )
         self.target.folder.parent.mkdir(parents=True, exist_ok=True)
         self.shows_listing = config.provider is not None and len(config.provider) == 1

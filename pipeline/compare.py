@@ -25,13 +25,15 @@ from time import monotonic
 from kernel_pipeline import loading
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.files import write_atomically
+from kernel_pipeline.machine import device
+from kernel_pipeline.machine.lock import DeviceLock
 from kernel_pipeline.records.measurement import Launch
+from kernel_pipeline.statistics.intervals import Rule
+from kernel_pipeline.toolchain.extension import WITHOUT_GPU
 from pipeline import ROOT
 from pipeline.command.options import CompareConfig
 from pipeline.command.run import console, run_stage, say, warn
 from pipeline.execution.session import Session
-from pipeline.machine import device
-from pipeline.machine.lock import DeviceLock
 from pipeline.points import notation
 from pipeline.points.asked import asked
 from pipeline.reporting import comparison, gpus
@@ -40,9 +42,7 @@ from pipeline.reporting.terminal import Progress
 from pipeline.store import commit, comparisons, results, runs, turns
 from pipeline.store.comparisons import Comparison
 from pipeline.store.turns import Turn
-from pipeline.toolchain.extension import WITHOUT_GPU
 from pipeline.verdicts import code, opponents, rounds
-from pipeline.verdicts.intervals import Rule
 from pipeline.verdicts.opponents import TREE, Named, Pair
 from pipeline.verdicts.rounds import Candidate, Match, RoundLimits, Rounds, medians
 from pipeline.verdicts.sides import Answer, Question

@@ -23,6 +23,8 @@ from typing import Any
 from kernel_pipeline import json_lines
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.files import write_atomically
+from kernel_pipeline.machine import device
+from kernel_pipeline.machine.lock import DeviceLock
 from kernel_pipeline.records.base import digest
 from kernel_pipeline.records.credentials import masked
 from pipeline.command.options import CountersConfig
@@ -33,8 +35,6 @@ from pipeline.inspection.ncu import Unavailable
 from pipeline.inspection.ncu_pages import bound, of_points
 from pipeline.inspection.ncu_session import SessionPoints, SessionResult, session
 from pipeline.inspection.target import KernelTarget
-from pipeline.machine import device
-from pipeline.machine.lock import DeviceLock
 from pipeline.points.choice import Chosen, best_default_baseline, each_provider
 from pipeline.points.notation import title as title_of
 from pipeline.reporting.numbers import number

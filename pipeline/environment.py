@@ -16,12 +16,12 @@ from __future__ import annotations
 from rich.table import Table
 
 from kernel_pipeline.files import write_atomically
+from kernel_pipeline.machine import device
+from kernel_pipeline.machine.fingerprint import fingerprint
 from kernel_pipeline.records.environment import UNKEYED
 from pipeline import ROOT
 from pipeline.command.options import EnvironmentConfig
 from pipeline.command.run import console, run_stage, say
-from pipeline.machine import device
-from pipeline.machine.environment import fingerprint
 from pipeline.reporting.numbers import print_wide
 from pipeline.store import results
 

@@ -21,7 +21,12 @@ from time import monotonic
 
 from kernel_pipeline import loading
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.machine import device
+from kernel_pipeline.machine.lock import DeviceLock
 from kernel_pipeline.records.measurement import Origin
+from kernel_pipeline.statistics.intervals import Rule
+from kernel_pipeline.toolchain import extension
+from kernel_pipeline.toolchain.extension import Place
 from pipeline import as_typed
 from pipeline.command.options import FinalsConfig
 from pipeline.command.run import console, run_stage, say, warn
@@ -31,8 +36,6 @@ from pipeline.execution.identity import Identity
 from pipeline.execution.old_rows import OldRows, reasons
 from pipeline.execution.session import Session
 from pipeline.execution.supervisor import Supervisor
-from pipeline.machine import device
-from pipeline.machine.lock import DeviceLock
 from pipeline.points import catalog
 from pipeline.points.catalog import Entry
 from pipeline.points.plan import Target, plan
@@ -42,11 +45,8 @@ from pipeline.store import commit, finals, provenance, results, turns
 from pipeline.store.finals import Final
 from pipeline.store.provenance import RunProvenance
 from pipeline.store.turns import Turn
-from pipeline.toolchain import extension
-from pipeline.toolchain.extension import Place
 from pipeline.verdicts import finalists
 from pipeline.verdicts.finalists import Finalists, NobodyError
-from pipeline.verdicts.intervals import Rule
 from pipeline.verdicts.ranking import Ranking
 from pipeline.verdicts.rounds import Candidate, Match, RoundLimits, Rounds
 

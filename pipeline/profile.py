@@ -26,16 +26,17 @@ from tempfile import TemporaryFile
 from kernel_pipeline import json_lines
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.files import write_atomically
+from kernel_pipeline.machine import device
+from kernel_pipeline.machine.lock import DeviceLock
 from kernel_pipeline.records.credentials import masked
 from kernel_pipeline.records.point import Point
+from kernel_pipeline.toolchain import inductor
 from pipeline import as_typed
 from pipeline.command.options import ProfileConfig
 from pipeline.command.run import console, for_each, run_each, say, warn
 from pipeline.inspection import flame
 from pipeline.inspection.profiler import ACTIVE, Profiled, a_call, record
 from pipeline.inspection.target import KernelTarget
-from pipeline.machine import device
-from pipeline.machine.lock import DeviceLock
 from pipeline.points import tracebacks
 from pipeline.points.choice import each_provider, leading
 from pipeline.points.notation import file_name
@@ -44,7 +45,6 @@ from pipeline.reporting.numbers import number
 from pipeline.reporting.tables import TextTable
 from pipeline.store import results
 from pipeline.store.evidence import ProfileRow, committed, joined, read_lines
-from pipeline.toolchain import inductor
 
 
 def run(configs: Sequence[ProfileConfig]) -> None:

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.files import write_atomically
+from kernel_pipeline.machine import device
 from pipeline import ROOT
 from pipeline.command.options import ReportConfig
 from pipeline.command.run import console, run_stage, say
-from pipeline.machine import device
 from pipeline.reporting import overview, report_page, summary
 from pipeline.reporting.content import Content, compose
 from pipeline.reporting.data_files import PLOT_COLUMNS, as_csv, best_csv, file_columns

@@ -23,6 +23,7 @@ import sys
 
 from kernel_pipeline import loading
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.toolchain.resources import BuildReport
 from pipeline.command.options import ResultsConfig
 from pipeline.command.run import run_stage, say, warn
 from pipeline.command.words import positional
@@ -31,7 +32,6 @@ from pipeline.execution.old_rows import Today, prune_ledger, prune_runs
 from pipeline.points import catalog
 from pipeline.store import results
 from pipeline.store.clone import Merge
-from pipeline.toolchain.resources import BuildReport
 
 ALL = "all"
 

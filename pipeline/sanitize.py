@@ -19,6 +19,8 @@ from pathlib import Path
 
 from kernel_pipeline import json_lines
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.machine import device
+from kernel_pipeline.machine.lock import DeviceLock
 from kernel_pipeline.records.point import Point
 from pipeline import ROOT
 from pipeline.command.options import SanitizeConfig
@@ -26,8 +28,6 @@ from pipeline.command.run import console, run_stage, say, warn
 from pipeline.inspection import sanitizer
 from pipeline.inspection.sanitizer import Sanitizer, SessionFindings
 from pipeline.inspection.target import KernelTarget
-from pipeline.machine import device
-from pipeline.machine.lock import DeviceLock
 from pipeline.points.notation import file_name
 from pipeline.reporting.tables import TextTable
 from pipeline.store import commit, results

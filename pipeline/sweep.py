@@ -27,15 +27,15 @@ from contextlib import ExitStack
 from time import monotonic
 
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.machine import device
+from kernel_pipeline.machine.fingerprint import fingerprint
+from kernel_pipeline.machine.lock import DeviceLock
 from pipeline import ROOT
 from pipeline.command.options import SweepConfig
 from pipeline.command.run import UnsuccessfulError, console, run_each, say, warn
 from pipeline.execution import controls, debugging, identity
 from pipeline.execution.supervisor import Supervisor
 from pipeline.execution.team import Here
-from pipeline.machine import device
-from pipeline.machine.environment import fingerprint
-from pipeline.machine.lock import DeviceLock
 from pipeline.points import notation
 from pipeline.points.plan import Target
 from pipeline.reporting.sweep_output import Found, failures_of_own, in_words

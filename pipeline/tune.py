@@ -25,6 +25,8 @@ from time import monotonic
 from kernel_pipeline import loading
 from kernel_pipeline.errors import UserError, unknown
 from kernel_pipeline.files import write_atomically
+from kernel_pipeline.machine import device
+from kernel_pipeline.machine.fingerprint import fingerprint
 from kernel_pipeline.ops import table
 from kernel_pipeline.ops.table import Table
 from kernel_pipeline.ops.tuned import rule_digest
@@ -35,8 +37,6 @@ from pipeline.command.options import TuneConfig
 from pipeline.command.run import console, run_stage, say, warn
 from pipeline.execution.identity import Identity
 from pipeline.execution.old_rows import OldRows, reasons
-from pipeline.machine import device
-from pipeline.machine.environment import fingerprint
 from pipeline.points import catalog, problems
 from pipeline.points.catalog import Entry
 from pipeline.reporting import replays

@@ -26,13 +26,13 @@ from contextlib import contextmanager
 from typing import IO, Self
 
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.machine.lock import own_file, runtime_folder
+from kernel_pipeline.machine.reaper import under_reaper
 from kernel_pipeline.records.credentials import hidden, taken_apart
 from pipeline import ROOT
 from pipeline.command import interrupt
 from pipeline.command.options import PublishConfig
 from pipeline.command.run import run_stage, say
-from pipeline.machine.lock import own_file, runtime_folder
-from pipeline.machine.reaper import under_reaper
 from pipeline.publish import sources_of, tracker_of
 from pipeline.tracking import guard, publisher
 from pipeline.tracking.connection import OFFLINE, is_server, sqlite_path, store_uri

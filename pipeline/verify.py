@@ -27,6 +27,10 @@ from time import monotonic
 from kernel_pipeline import loading
 from kernel_pipeline.errors import UserError, unknown
 from kernel_pipeline.files import write_atomically
+from kernel_pipeline.machine import device
+from kernel_pipeline.machine.device import Device
+from kernel_pipeline.machine.fingerprint import fingerprint
+from kernel_pipeline.machine.lock import DeviceLock
 from kernel_pipeline.records.ceilings import Ceilings
 from kernel_pipeline.records.environment import Environment
 from kernel_pipeline.records.measurement import Outcome
@@ -38,10 +42,6 @@ from pipeline.execution.compile_pool import built
 from pipeline.execution.identity import Identity, settings_beside
 from pipeline.execution.old_rows import OldRows, reasons
 from pipeline.execution.session import Session
-from pipeline.machine import device
-from pipeline.machine.device import Device
-from pipeline.machine.environment import fingerprint
-from pipeline.machine.lock import DeviceLock
 from pipeline.points import catalog, notation
 from pipeline.points.catalog import Entry
 from pipeline.reporting.numbers import number, percent

@@ -15,9 +15,9 @@ import hypothesis
 import pytest
 import torch
 
-from pipeline.machine import torch_install
-from pipeline.machine.lock import runtime_folder
-from pipeline.machine.reaper import INTERPRETERS
+from kernel_pipeline.machine import torch_install
+from kernel_pipeline.machine.lock import runtime_folder
+from kernel_pipeline.machine.reaper import INTERPRETERS
 
 if TYPE_CHECKING:
     from tests.project import Project

@@ -22,6 +22,7 @@ from kernel_pipeline.records.environment import Environment
 from kernel_pipeline.records.fields import TIME_DIGITS, rounded
 from kernel_pipeline.records.measurement import Measurement, Origin, Outcome, Parts, State, Status, Timing
 from kernel_pipeline.records.point import Point, order
+from kernel_pipeline.toolchain.resources import BuildReport
 from pipeline.execution.identity import Identity
 from pipeline.points import problems
 from pipeline.reporting.headlines import entry_of
@@ -29,7 +30,6 @@ from pipeline.store import finals, provenance, results
 from pipeline.store.finals import Against, Final, written_by
 from pipeline.store.rows import encode
 from pipeline.store.runs import Heading, Recorder
-from pipeline.toolchain.resources import BuildReport
 
 H200 = "nvidia-h200"
 H100 = "nvidia-h100-80gb-hbm3"

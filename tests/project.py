@@ -19,14 +19,14 @@ import pytest
 import yaml
 
 from kernel_pipeline import loading
+from kernel_pipeline.machine import device
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.point import Point
+from kernel_pipeline.toolchain import extension
+from kernel_pipeline.toolchain.extension import Place
 from pipeline import ROOT
 from pipeline.build import build_kernel
-from pipeline.machine import device
 from pipeline.store.ledger import read_rows
-from pipeline.toolchain import extension
-from pipeline.toolchain.extension import Place
 
 PRESET = "smoke"
 

@@ -20,15 +20,15 @@ from typing import Any
 import pytest
 
 from kernel_pipeline.contract import Provider
+from kernel_pipeline.machine import device
 from kernel_pipeline.records.environment import UNKEYED
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.point import Point
-from pipeline.machine import device
+from kernel_pipeline.toolchain.resources import BuildReport
 from pipeline.points import catalog
 from pipeline.points.plan import Target, plan
 from pipeline.store import finals, results, turns
 from pipeline.store.rows import Reader
-from pipeline.toolchain.resources import BuildReport
 from tests.factory import H200
 from tests.mlflow_store import shown
 from tests.project import KERNELS, MEASURING, PRESET, STAGES, Project, is_measured, ran, skipped, wait_until

@@ -87,6 +87,7 @@ def test_a_wheel_holds_the_kernels_under_their_own_name(wheel: Path) -> None:
     needed = [line for line in told.splitlines() if line.startswith("Requires-Dist:") and "extra" not in line]
     assert needed == [
         "Requires-Dist: msgspec>=0.20",
+        "Requires-Dist: nvidia-ml-py>=12.560",
         "Requires-Dist: torch>=2.11",
         "Requires-Dist: triton>=3.6",
     ]

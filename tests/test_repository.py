@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -219,14 +220,10 @@ LAYERS = (
     {"reporting", "inspection"},
     {"verdicts", "cluster"},
     {"execution"},
-    {"toolchain", "timing"},
-    {"machine"},
-    {"store", "points"},
+    {"points"},
+    {"store"},
 )
 """The packages of pipeline/, each level importing of those below; the modules at its top are the commands."""
-
-PEERS = {frozenset({"store", "points"})}
-"""Records are of points, and points are chosen by records."""
 
 
 @cache
@@ -287,10 +284,43 @@ def test_imports_of_the_pipelines_packages_only_go_down() -> None:
             if package != "pipeline" or target not in packages | stages or target == mine:
                 continue
             other = target if target in packages else "commands"
-            if level[other] <= level[mine] and frozenset({other, mine}) not in PEERS:
+            if level[other] <= level[mine]:
                 up.append((str(path.relative_to(ROOT)), target))
     # Who looks at the store wants all in it that the files hold.
     assert set(up) == {("pipeline/ui.py", "publish")}
+
+
+def test_imports_of_the_librarys_parts_make_no_circle() -> None:
+    """The parts are its packages and the modules beside them."""
+    root = ROOT / "kernel_pipeline"
+    arrows: dict[str, set[str]] = {}
+    for path, tree in modules("kernel_pipeline"):
+        mine = path.relative_to(root).with_suffix("").parts[0]
+        targets = (name.split(".") for name in imported(path, tree) if name.startswith("kernel_pipeline."))
+        found = {
+            parts[1] for parts in targets if (root / parts[1]).is_dir() or (root / f"{parts[1]}.py").is_file()
+        }
+        if mine not in ("__init__", "__main__"):
+            arrows.setdefault(mine, set()).update(found - {mine})
+    assert {"records", "machine", "toolchain", "timing", "statistics", "ops"} <= arrows.keys()
+    try:
+        list(TopologicalSorter(arrows).static_order())
+    except CycleError as circle:
+        raise AssertionError(" imports ".join(reversed(circle.args[1]))) from None
+
+
+def test_the_library_imports_nothing_of_what_the_experiment_needs() -> None:
+    """At import: a function may import what a caller without it does not need."""
+    heavy = {"dvc", "hydra", "mlflow", "ninja", "pandas", "pydantic", "rich", "scipy", "yaml"}
+    found = {
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path, tree in modules("kernel_pipeline")
+        for name in imported(
+            path, ast.Module([one for one in tree.body if isinstance(one, (ast.Import, ast.ImportFrom))], [])
+        )
+        if name.partition(".")[0] in heavy
+    }
+    assert found == set()
 
 
 def test_a_class_of_the_pipeline_has_a_name_that_no_other_class_has() -> None:
@@ -312,7 +342,7 @@ def test_the_library_knows_neither_kernels_nor_pipeline_and_these_not_each_other
         for folder, others in (
             ("pipeline", ("kernels",)),
             ("kernels", ("pipeline", "hydra", "mlflow", "dvc")),
-            ("kernel_pipeline", ("kernels", "pipeline", "hydra", "mlflow", "pandas", "scipy", "pydantic")),
+            ("kernel_pipeline", ("kernels", "pipeline", "hydra", "mlflow", "dvc", "pandas", "pydantic")),
         )
         for path, tree in modules(folder)
         for name in imported(path, tree)

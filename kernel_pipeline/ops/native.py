@@ -25,9 +25,10 @@ from pathlib import Path
 
 import torch
 
-from .. import loading, toolchain
+from .. import loading
 from ..loading import Loaded
-from ..toolchain import NoCompilerError
+from ..machine import compilers
+from ..machine.compilers import NoCompilerError
 
 VARIABLE = "KERNELS_CACHE"
 
@@ -120,12 +121,12 @@ def _sha256(path: Path) -> str:
 
 def _compiled(loaded: Loaded, source: str, capabilities: tuple[str, ...]) -> Path:
     """Return the library in the cache, after compiling it if it is missing."""
-    cxx = toolchain.find_cxx()
-    nvcc = toolchain.find_nvcc() if _is_cuda(source) else None
-    flags: tuple[str, ...] = toolchain.CXX_FLAGS
+    cxx = compilers.find_cxx()
+    nvcc = compilers.find_nvcc() if _is_cuda(source) else None
+    flags: tuple[str, ...] = compilers.CXX_FLAGS
     if nvcc is not None:
         named = [_architecture(loaded, source, capability) for capability in capabilities]
-        flags = (*toolchain.NVCC_FLAGS, *toolchain.targets(named))
+        flags = (*compilers.NVCC_FLAGS, *compilers.targets(named))
     versions = [one.version for one in (cxx, nvcc) if one is not None]
     told = [*_contents(loaded, source), *flags, *versions, torch.__version__, str(torch.version.cuda)]
     digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
@@ -143,12 +144,12 @@ def _make(
     loaded: Loaded,
     source: str,
     path: Path,
-    how: tuple[toolchain.Cxx, toolchain.Nvcc | None, tuple[str, ...]],
+    how: tuple[compilers.Cxx, compilers.Nvcc | None, tuple[str, ...]],
 ) -> None:
     """Compile and link in a temporary folder, then move the complete library to its place."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder, path.name)
-        steps = toolchain.commands(
+        steps = compilers.commands(
             loaded.folder / source,
             made,
             loading.ROOT / "include",

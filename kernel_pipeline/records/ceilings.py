@@ -20,7 +20,7 @@ class Canary(Record):
 
     ``fast_us`` is its time after the mode of the launch gap was set, and ``duration_us`` the kernel's own
     duration by CUPTI, None where CUPTI can't be read. ``sm_clock_mhz`` is the clock meanwhile. See
-    ``pipeline.timing.launch_gap``.
+    ``kernel_pipeline.timing.launch_gap``.
     """
 
     fast_us: Microseconds

@@ -12,6 +12,10 @@ from kernel_pipeline import loading
 from kernel_pipeline.contract import Gpu
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.files import write_atomically
+from kernel_pipeline.machine import device, lock
+from kernel_pipeline.machine import fingerprint as environment
+from kernel_pipeline.machine.device import Device
+from kernel_pipeline.machine.lock import DeviceLock
 from kernel_pipeline.records.base import digest
 from kernel_pipeline.records.ceilings import Canary, Rates
 from kernel_pipeline.records.environment import Environment
@@ -25,9 +29,6 @@ from pipeline.execution.controls import Control
 from pipeline.execution.identity import Identity
 from pipeline.execution.schedule import Schedule
 from pipeline.execution.supervisor import Supervisor
-from pipeline.machine import device, environment, lock
-from pipeline.machine.device import Device
-from pipeline.machine.lock import DeviceLock
 from pipeline.store.results import LOCAL
 
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.loading import Loaded
+from kernel_pipeline.machine.device import Device
 from kernel_pipeline.records.ceilings import Canary, Rates
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.records.settings import TimingSettings
@@ -24,7 +25,6 @@ from pipeline.execution.identity import Identity
 from pipeline.execution.schedule import Schedule
 from pipeline.execution.supervisor import Supervisor
 from pipeline.execution.team import Here
-from pipeline.machine.device import Device
 from pipeline.points.catalog import Entry
 from pipeline.points.plan import Target
 

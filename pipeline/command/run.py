@@ -30,18 +30,18 @@ from omegaconf.errors import OmegaConfBaseException
 
 from kernel_pipeline import loading
 from kernel_pipeline.errors import UserError, unknown
+from kernel_pipeline.machine import device
 from kernel_pipeline.records.credentials import withdraw
+from kernel_pipeline.toolchain import inductor
 from pipeline.command import explanation, interrupt
 from pipeline.command import words as command_words
 from pipeline.command.errors import explain, fail, options, validated
 from pipeline.command.options import KernelOptions, PointsConfig
 from pipeline.command.words import CHOSEN, CONF, EXPERIMENT, PIN, TRACKING_URI, CommandLine
-from pipeline.machine import device
 from pipeline.points import plan
 from pipeline.points.catalog import Options, as_list
 from pipeline.reporting import terminal
 from pipeline.store import commit
-from pipeline.toolchain import inductor
 
 console = terminal.Terminal()
 """Prints progress, tables and the closing line of a command."""

@@ -15,9 +15,9 @@ from secrets import choice
 from time import perf_counter, sleep
 from typing import Literal
 
+from kernel_pipeline.machine.load import Scheduled, Stolen, Threads, scheduled
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.point import Point
-from pipeline.machine.load import Scheduled, Stolen, Threads, scheduled
 
 WORK_US = 10_000.0
 """The work of a try by the time that is audited: fifty times an empty replay on a GPU."""

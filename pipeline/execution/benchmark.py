@@ -17,8 +17,8 @@ from rich.table import Table
 
 from kernel_pipeline.contract import Value, shown
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.machine.device import Device
 from pipeline import ROOT
-from pipeline.machine.device import Device
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ from multiprocessing.connection import Connection, wait
 from time import monotonic
 from typing import IO
 
+from kernel_pipeline.machine.load import Threads, threads_of
+from kernel_pipeline.machine.reaper import children
 from kernel_pipeline.records.base import Record
 from kernel_pipeline.records.measurement import Status
 from pipeline.execution.fork_server import Process, Start
@@ -30,8 +32,6 @@ from pipeline.execution.protocol import (
     receive,
     send,
 )
-from pipeline.machine.load import Threads, threads_of
-from pipeline.machine.reaper import children
 
 START_TIMEOUT_S = 600.0
 """Far more than a process takes to import torch, from a slow disk on a busy machine too."""

@@ -19,14 +19,14 @@ from typing import Self
 from kernel_pipeline.contract import Provider
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.loading import Loaded
+from kernel_pipeline.machine.device import cpu_threads
+from kernel_pipeline.machine.reaper import WITHOUT_PLUGINS, under_reaper
 from kernel_pipeline.records.credentials import without_tracker
 from kernel_pipeline.records.measurement import Outcome
 from kernel_pipeline.records.point import Point
+from kernel_pipeline.toolchain import extension, inductor, ninja_build
+from kernel_pipeline.toolchain.extension import Place
 from pipeline.execution.protocol import Compiled, Wanted, receive, send
-from pipeline.machine.device import cpu_threads
-from pipeline.machine.reaper import WITHOUT_PLUGINS, under_reaper
-from pipeline.toolchain import extension, inductor, ninja_build
-from pipeline.toolchain.extension import Place
 
 
 class CompilePool:

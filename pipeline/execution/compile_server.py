@@ -24,10 +24,10 @@ from threading import RLock
 from typing import Any
 
 from kernel_pipeline import loading
+from kernel_pipeline.machine.reaper import die_with
 from kernel_pipeline.records.point import Point
 from pipeline.execution.offline import compile_for, compile_point, only_compile
 from pipeline.execution.protocol import Compiled, Wanted, receive, send
-from pipeline.machine.reaper import die_with
 from pipeline.points import problems
 
 

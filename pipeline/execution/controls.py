@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from math import ceil
 
+from kernel_pipeline.machine import load
+from kernel_pipeline.machine.device import Device
+from kernel_pipeline.machine.load import Stolen
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.point import Point
 from pipeline.execution.supervisor import Supervisor
-from pipeline.machine import load
-from pipeline.machine.device import Device
-from pipeline.machine.load import Stolen
 
 INTERVALS = 8
 """Between the control point's measurements on one device, unless there are few points."""

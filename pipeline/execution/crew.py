@@ -6,12 +6,12 @@ from collections.abc import Callable, Container, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from threading import Event, Lock
 
+from kernel_pipeline.machine.device import Device
 from kernel_pipeline.records.measurement import Outcome
 from kernel_pipeline.records.point import Point
 from pipeline.execution.controls import Controls, Steadiness, control, steadiness
 from pipeline.execution.schedule import Schedule
 from pipeline.execution.supervisor import Supervisor
-from pipeline.machine.device import Device
 
 Report = Callable[[Point, Outcome, Device], None]
 """Gets each outcome as it comes, from one thread at a time."""

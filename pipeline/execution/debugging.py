@@ -6,11 +6,11 @@ import bdb
 import os
 import traceback
 
+from kernel_pipeline.machine.device import Device
+from kernel_pipeline.machine.reaper import INTERPRETERS
 from kernel_pipeline.records.credentials import withdraw
 from kernel_pipeline.records.measurement import Outcome
 from kernel_pipeline.records.point import Point
-from pipeline.machine.device import Device
-from pipeline.machine.reaper import INTERPRETERS
 
 
 def prepare(device: Device) -> None:

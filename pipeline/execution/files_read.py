@@ -14,10 +14,10 @@ from types import FrameType
 from typing import Any
 
 from kernel_pipeline import loading
+from kernel_pipeline.toolchain import inductor
 from pipeline import ROOT
 from pipeline.execution.identity import source
 from pipeline.points.opened import installed
-from pipeline.toolchain import inductor
 
 SYSTEM = ("/bin/", "/dev/", "/etc/", "/lib", "/opt/", "/proc/", "/run/", "/sbin/", "/sys/", "/usr/")
 """Folders of the machine's own files."""

@@ -29,7 +29,7 @@ from pathlib import Path
 from threading import Lock
 from typing import NoReturn, Protocol
 
-from pipeline.machine.reaper import die_with, guard, name_process
+from kernel_pipeline.machine.reaper import die_with, guard, name_process
 
 
 class Process(Protocol):

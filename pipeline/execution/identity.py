@@ -16,19 +16,19 @@ import yaml
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Provider
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.machine.compilers import CXX_FLAGS, NVCC_FLAGS
+from kernel_pipeline.machine.device import Device
 from kernel_pipeline.records.base import digest
 from kernel_pipeline.records.environment import Environment
 from kernel_pipeline.records.measurement import Parts
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.records.settings import TimingSettings
-from kernel_pipeline.toolchain import CXX_FLAGS, NVCC_FLAGS
+from kernel_pipeline.toolchain import extension
 from pipeline import ROOT
 from pipeline.execution import versions
-from pipeline.machine.device import Device
 from pipeline.points import closure, cpp_digest, opened
 from pipeline.store import commit, plain_yaml
 from pipeline.store.provenance import OutsideKernel, RunProvenance, hashed, keyed
-from pipeline.toolchain import extension
 
 OUTSIDE = "_kernel"
 """What the modules of a kernel outside of the repository are called here: its own package is named after the

@@ -15,14 +15,14 @@ from kernel_pipeline import loading
 from kernel_pipeline.contract import Provider
 from kernel_pipeline.loading import Tensors, as_tuple
 from kernel_pipeline.records.point import Point
+from kernel_pipeline.timing.stopwatch import Another
+from kernel_pipeline.timing.timers import Rotation, checked_outputs
+from kernel_pipeline.toolchain import extension
+from kernel_pipeline.toolchain.extension import Place
 from pipeline.execution import interpreter, verification
 from pipeline.execution.faults import FaultyError
 from pipeline.execution.protocol import InputValues
 from pipeline.points import problems
-from pipeline.timing.stopwatch import Another
-from pipeline.timing.timers import Rotation, checked_outputs
-from pipeline.toolchain import extension
-from pipeline.toolchain.extension import Place
 
 RING_SEED = 1 << 20
 """The first seed of the inputs of a ring. No secret: other inputs are verified."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from pipeline.machine.reaper import children
+from kernel_pipeline.machine.reaper import children
 
 TENSOR_METHODS = (
     *("copy_", "clone", "fill_", "view", "as_strided", "contiguous", "data_ptr", "expand", "repeat"),
@@ -54,7 +54,8 @@ def _threads() -> dict[int | None, str]:
 
 def _functions() -> Iterable[tuple[str, Any]]:
     """What must stay what it is, by name."""
-    for module in [module for name, module in sys.modules.items() if name.split(".")[0] == "pipeline"]:
+    ours = ("pipeline", "kernel_pipeline")
+    for module in [module for name, module in sys.modules.items() if name.split(".")[0] in ours]:
         yield from _of_module(module)
     for name in ("perf_counter", "perf_counter_ns", "monotonic", "time", "sleep"):
         yield f"time.{name}", getattr(time, name)

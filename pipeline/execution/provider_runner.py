@@ -18,6 +18,13 @@ from kernel_pipeline.records.ceilings import Rates
 from kernel_pipeline.records.fields import SAMPLE_DIGITS, rounded
 from kernel_pipeline.records.measurement import Timing
 from kernel_pipeline.records.settings import TimingSettings
+from kernel_pipeline.statistics.quantiles import quantile, relative_half_width
+from kernel_pipeline.timing import rates
+from kernel_pipeline.timing.launch_gap import LaunchGap, SetMode
+from kernel_pipeline.timing.stopping import Count
+from kernel_pipeline.timing.stopwatch import Another, Stopwatch
+from kernel_pipeline.timing.timers import Rotation, Samples, capture, cupti
+from kernel_pipeline.timing.timers.graph import sampled
 from pipeline.execution import instance, interpreter, verification
 from pipeline.execution.faults import FaultyError
 from pipeline.execution.files_read import listening
@@ -54,13 +61,6 @@ from pipeline.execution.protocol import (
     Timed,
 )
 from pipeline.execution.shared_memory import SharedMemory, like
-from pipeline.timing import rates
-from pipeline.timing.launch_gap import LaunchGap, SetMode
-from pipeline.timing.statistics import quantile, relative_half_width
-from pipeline.timing.stopping import Count
-from pipeline.timing.stopwatch import Another, Stopwatch
-from pipeline.timing.timers import Rotation, Samples, capture, cupti
-from pipeline.timing.timers.graph import sampled
 
 SHORTEST_US = 1e-3
 """A sample below it is of a clock that stood still."""

@@ -7,14 +7,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from kernel_pipeline.machine.device import Device
+from kernel_pipeline.machine.fingerprint import fingerprint
 from kernel_pipeline.records.ceilings import Canary, Ceilings
 from kernel_pipeline.records.environment import Environment
 from kernel_pipeline.records.settings import TimingSettings
 from pipeline import ROOT
 from pipeline.execution import sidecar_files
 from pipeline.execution.supervisor import Supervisor
-from pipeline.machine.device import Device
-from pipeline.machine.environment import fingerprint
 from pipeline.store import results
 
 

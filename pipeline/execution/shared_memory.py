@@ -20,9 +20,9 @@ from pathlib import Path
 import torch
 
 from kernel_pipeline.loading import Tensors
+from kernel_pipeline.timing.stopwatch import ALIGNMENT, span_of
 from pipeline.execution.protocol import Layout, Region
 from pipeline.execution.verification import Declared
-from pipeline.timing.stopwatch import ALIGNMENT, span_of
 
 HANDLE = (
     *("storage_device", "storage_handle", "storage_size_bytes", "storage_offset_bytes"),

@@ -13,12 +13,17 @@ from types import TracebackType
 from typing import Self
 
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.machine import load
+from kernel_pipeline.machine.device import Device
+from kernel_pipeline.machine.reaper import INTERPRETERS, WITHOUT_PLUGINS
 from kernel_pipeline.records.base import Record, Values
 from kernel_pipeline.records.ceilings import Canary, Rates
 from kernel_pipeline.records.credentials import TRACKER
 from kernel_pipeline.records.measurement import Outcome
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.records.settings import TimingSettings
+from kernel_pipeline.timing.monitor import Monitor
+from kernel_pipeline.toolchain import inductor
 from pipeline import ROOT
 from pipeline.execution import extra_readings, files_read
 from pipeline.execution.audit import Audited, Outside, Sight
@@ -46,11 +51,6 @@ from pipeline.execution.protocol import (
     TimerName,
 )
 from pipeline.execution.workers import Owner, Workers
-from pipeline.machine import load
-from pipeline.machine.device import Device
-from pipeline.machine.reaper import INTERPRETERS, WITHOUT_PLUGINS
-from pipeline.timing.monitor import Monitor
-from pipeline.toolchain import inductor
 
 RATES_TIMEOUT_S = 300.0
 """Far more than the device's own limits take to measure."""

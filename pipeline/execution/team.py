@@ -7,6 +7,8 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from kernel_pipeline.loading import Loaded
+from kernel_pipeline.machine.device import Device
+from kernel_pipeline.machine.fingerprint import fingerprint
 from kernel_pipeline.records.ceilings import Canary, Rates
 from kernel_pipeline.records.environment import Environment
 from kernel_pipeline.records.point import Point
@@ -15,8 +17,6 @@ from pipeline.execution.compile_pool import Ahead, Compilers
 from pipeline.execution.crew import Crew, Report
 from pipeline.execution.identity import Identity
 from pipeline.execution.supervisor import Supervisor
-from pipeline.machine.device import Device
-from pipeline.machine.environment import fingerprint
 
 
 class Team(Protocol):

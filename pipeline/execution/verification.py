@@ -12,7 +12,7 @@ import torch
 
 from kernel_pipeline.contract import Tolerance
 from kernel_pipeline.loading import Tensors
-from pipeline.timing.stopwatch import span_of
+from kernel_pipeline.timing.stopwatch import span_of
 
 Declared = tuple[tuple[int, ...], torch.dtype]
 """Shape and dtype of an output."""

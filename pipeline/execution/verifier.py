@@ -16,6 +16,8 @@ import torch
 from kernel_pipeline import loading
 from kernel_pipeline.loading import Tensors
 from kernel_pipeline.records.base import Record, Values
+from kernel_pipeline.timing.stopwatch import like_the_first, rolls, shifted, span_of
+from kernel_pipeline.timing.timers import spoil_one
 from pipeline.execution import instance, verification
 from pipeline.execution.audit import SHOWN
 from pipeline.execution.editions import Case, Edition, answered, case_of, declared_bytes
@@ -44,8 +46,6 @@ from pipeline.execution.protocol import (
 from pipeline.execution.shared_memory import SharedMemory, layouts, memory_available
 from pipeline.points import problems, tracebacks
 from pipeline.points.problems import values_of
-from pipeline.timing.stopwatch import like_the_first, rolls, shifted, span_of
-from pipeline.timing.timers import spoil_one
 
 MOST_SPREAD = {"cpu": 1 << 30, "cuda": 20 << 30}
 """Bytes of the sets of an audit by kind of device, at most, unless two sets take more."""

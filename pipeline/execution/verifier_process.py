@@ -14,6 +14,8 @@ import torch
 
 from kernel_pipeline import loading
 from kernel_pipeline.loading import Tensors
+from kernel_pipeline.machine import torch_install
+from kernel_pipeline.machine.reaper import die_with
 from kernel_pipeline.records.base import Record
 from pipeline.execution import verification, verifier
 from pipeline.execution.faults import failed
@@ -30,8 +32,6 @@ from pipeline.execution.protocol import (
     serve,
 )
 from pipeline.execution.verifier import Verifier
-from pipeline.machine import torch_install
-from pipeline.machine.reaper import die_with
 
 CHUNK = 1 << 24
 """Elements looked at at a time; the median is that of no more, evenly spread."""

@@ -37,14 +37,23 @@ MEASURING = (
 """The definitions that time and verify, below ``pipeline/``; with all that they reach."""
 
 NOT_MEASURING = (
-    *("pipeline.store", "pipeline.points", "pipeline.machine", "pipeline.toolchain", "pipeline.timing.rates"),
     *(
-        "kernel_pipeline.records.settings",
+        "pipeline.store",
+        "pipeline.points",
         "pipeline.execution.protocol",
         "pipeline.execution.launch_recorder",
     ),
     *("pipeline.execution.child_process", "pipeline.execution.process_state", "pipeline.execution.workers"),
-    *("pipeline.execution.extra_readings", "pipeline.execution.fork_server"),
+    *("pipeline.execution.extra_readings", "pipeline.execution.fork_server", "kernel_pipeline.timing.rates"),
+    *("kernel_pipeline.machine", "kernel_pipeline.toolchain", "kernel_pipeline.records"),
+    *(
+        "kernel_pipeline.contract",
+        "kernel_pipeline.loading",
+        "kernel_pipeline.compiled",
+        "kernel_pipeline.ops",
+    ),
+    *("kernel_pipeline.tensors", "kernel_pipeline.threads", "kernel_pipeline.numba_launch"),
+    *("kernel_pipeline.errors", "kernel_pipeline.files", "kernel_pipeline.json_lines"),
 )
 """Records, planning, building and messages decide no number once a call and its inputs are there."""
 
@@ -57,9 +66,6 @@ TIMERS = {
 }
 """Ways of timing, with the modules of timers that each runs; a graph that can't be captured falls back to
 events."""
-
-LIBRARY = "kernel_pipeline"
-"""Its contract and its loader decide no number: they count by the names that are taken from them."""
 
 EDITED = "edited"
 """Stands before the digest of code that no version lists."""
@@ -97,10 +103,10 @@ def measurement(kind: str, timer: str) -> str:
 
 
 def measuring(way: str) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
-    """The definitions below ``pipeline/`` that measure by a way of timing, and the modules that decide no
+    """The definitions that measure by a way of timing, and the modules that decide no
     number of theirs."""
     others = {name for names in TIMERS.values() for name in names} - set(TIMERS[way])
-    stop = (*NOT_MEASURING, *(f"pipeline.timing.timers.{name}" for name in sorted(others)))
+    stop = (*NOT_MEASURING, *(f"kernel_pipeline.timing.timers.{name}" for name in sorted(others)))
     return MEASURING, stop
 
 
@@ -109,8 +115,8 @@ def digest(way: str) -> str:
     """The digest of the code here that measures by a way of timing."""
     entries, stop = measuring(way)
     root = ROOT / "pipeline"
-    roots = {"pipeline": root, LIBRARY: ROOT / LIBRARY}
-    return closure.closure([(root / file, name) for file, name in entries], roots, (*stop, LIBRARY)).digest
+    roots = {"pipeline": root, "kernel_pipeline": ROOT / "kernel_pipeline"}
+    return closure.closure([(root / file, name) for file, name in entries], roots, stop).digest
 
 
 @cache

@@ -22,8 +22,8 @@ from rich import box
 from rich.table import Table
 
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.machine import device
 from pipeline import ROOT
-from pipeline.machine import device
 
 SWEEP = ("pipeline.sweep", "kernel=softmax", "size=1024", "dtype=float32", "tracking=none", "output=results")
 

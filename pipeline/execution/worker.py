@@ -13,8 +13,17 @@ from time import perf_counter
 
 import torch
 
+from kernel_pipeline.machine import torch_install
+from kernel_pipeline.machine.reaper import die_with
 from kernel_pipeline.records.base import Record
 from kernel_pipeline.records.fields import SAMPLE_DIGITS, rounded
+from kernel_pipeline.statistics.quantiles import quantile
+from kernel_pipeline.timing.launch_gap import SetMode
+from kernel_pipeline.timing.monitor import Energy, Monitor, counter
+from kernel_pipeline.timing.stopwatch import COLD_FACTOR, Another, last_level_cache, ring
+from kernel_pipeline.timing.timers import Rotation
+from kernel_pipeline.timing.timers.capture import capture
+from kernel_pipeline.timing.timers.event import recorded
 from pipeline.execution import provider_runner
 from pipeline.execution.faults import failed
 from pipeline.execution.protocol import (
@@ -40,16 +49,7 @@ from pipeline.execution.protocol import (
     serve,
 )
 from pipeline.execution.provider_runner import ProviderRunner
-from pipeline.machine import torch_install
-from pipeline.machine.reaper import die_with
 from pipeline.store.turns import Sustained
-from pipeline.timing.launch_gap import SetMode
-from pipeline.timing.monitor import Energy, Monitor, counter
-from pipeline.timing.statistics import quantile
-from pipeline.timing.stopwatch import COLD_FACTOR, Another, last_level_cache, ring
-from pipeline.timing.timers import Rotation
-from pipeline.timing.timers.capture import capture
-from pipeline.timing.timers.event import recorded
 
 SAMPLES = 50
 """Turns that are timed after the work; together they are far shorter than it."""

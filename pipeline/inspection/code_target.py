@@ -13,18 +13,18 @@ from typing import Any
 from kernel_pipeline.contract import Provider
 from kernel_pipeline.files import write_atomically
 from kernel_pipeline.loading import Loaded
+from kernel_pipeline.machine.device import Device
+from kernel_pipeline.machine.lock import DeviceLock
 from kernel_pipeline.records.base import digest
 from kernel_pipeline.records.point import Point
+from kernel_pipeline.toolchain.resources import BuildReport
 from pipeline.execution.identity import Identity
 from pipeline.inspection.disassembler import Resources, find_tools
 from pipeline.inspection.library import CudaLibrary
 from pipeline.inspection.listing import heading
 from pipeline.inspection.occupancy import occupancy
 from pipeline.inspection.sources import Sources
-from pipeline.machine.device import Device
-from pipeline.machine.lock import DeviceLock
 from pipeline.store.evidence import CodeRow, Mix, joined
-from pipeline.toolchain.resources import BuildReport
 
 READER = 2
 """The version of the code that makes rows: raise it when rows of the same functions change."""

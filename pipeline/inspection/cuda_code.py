@@ -10,6 +10,9 @@ from kernel_pipeline.loading import Loaded
 from kernel_pipeline.records.base import digest
 from kernel_pipeline.records.measurement import Launch
 from kernel_pipeline.records.point import Point
+from kernel_pipeline.toolchain import extension
+from kernel_pipeline.toolchain.extension import Place
+from kernel_pipeline.toolchain.resources import made_today
 from pipeline import as_typed
 from pipeline.inspection import code_target, launches
 from pipeline.inspection.code_target import Basis, CodeTarget, Texts, reader, text_names, used
@@ -18,9 +21,6 @@ from pipeline.inspection.listing import of_ptx, of_sass
 from pipeline.inspection.sources import Sources
 from pipeline.points import notation
 from pipeline.store.evidence import CodeRow
-from pipeline.toolchain import extension
-from pipeline.toolchain.extension import Place
-from pipeline.toolchain.resources import made_today
 
 
 class CudaCode:

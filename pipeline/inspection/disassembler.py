@@ -19,11 +19,11 @@ from importlib import util
 from pathlib import Path
 
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.machine.fingerprint import SYSTEM_CUDA, find_nvcc
 from kernel_pipeline.records.base import Record
 from pipeline.inspection import sass
 from pipeline.inspection.occupancy import RESERVED_SHARED
 from pipeline.inspection.sources import REPOSITORY, Sources
-from pipeline.machine.environment import SYSTEM_CUDA, find_nvcc
 
 NO_TOOLS = (
     "neither a CUDA toolkit, PyPI nor Triton brought cuobjdump and nvdisasm: "

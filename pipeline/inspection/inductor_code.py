@@ -11,12 +11,12 @@ from contextlib import suppress
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.files import write_atomically
 from kernel_pipeline.records.point import Point
+from kernel_pipeline.toolchain.inductor import variables
 from pipeline.inspection import code_target, programs
 from pipeline.inspection.code_target import Basis, CodeTarget, Texts, reader
 from pipeline.inspection.sources import Sources
 from pipeline.points import notation
 from pipeline.store.evidence import CodeRow
-from pipeline.toolchain.inductor import variables
 
 
 def generated(where: str, point: Point, device: str, seed: int) -> str:

@@ -11,17 +11,17 @@ from pathlib import Path
 
 from kernel_pipeline import loading
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.machine.fingerprint import find_nvcc
 from kernel_pipeline.records.base import digest
+from kernel_pipeline.toolchain import extension
+from kernel_pipeline.toolchain.extension import Made, Place
+from kernel_pipeline.toolchain.resources import BuildReport, made_today, resources, short
 from pipeline import as_typed
 from pipeline.inspection.disassembler import Analysis, find_tools
 from pipeline.inspection.ptx import PtxFunction, parse
 from pipeline.inspection.sass import mix
 from pipeline.inspection.sources import Sources
-from pipeline.machine.environment import find_nvcc
 from pipeline.store.evidence import Mix
-from pipeline.toolchain import extension
-from pipeline.toolchain.extension import Made, Place
-from pipeline.toolchain.resources import BuildReport, made_today, resources, short
 
 USUAL_THREADS = 256
 """Threads a block, assumed for a function without launch bounds."""

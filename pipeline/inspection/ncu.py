@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.machine.environment import SYSTEM_CUDA
+from kernel_pipeline.machine.fingerprint import SYSTEM_CUDA
 
 OLDEST = (2022, 3)
 """The version that came with CUDA 11.8, the first for Hopper."""

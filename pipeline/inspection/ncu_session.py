@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kernel_pipeline.machine.device import Device
 from kernel_pipeline.records.point import Point
 from pipeline import ROOT
 from pipeline.inspection import ncu
 from pipeline.inspection.ncu import Ncu, Unavailable
 from pipeline.inspection.ncu_pages import by_point
-from pipeline.machine.device import Device
 
 PAGES = ("raw", "details")
 """The pages of a report that rows are made of."""

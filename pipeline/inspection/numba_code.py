@@ -20,8 +20,8 @@ from re import search
 from typing import Any
 
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.machine.fingerprint import find_nvcc
 from kernel_pipeline.records.point import Point
-from pipeline.machine.environment import find_nvcc
 
 NO_PTXAS = "neither a CUDA toolkit nor Triton brought ptxas, which assembles what Numba compiles."
 

@@ -18,6 +18,8 @@ from typing import Any
 
 from kernel_pipeline.contract import Gpu
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.machine.device import cpu_threads
+from kernel_pipeline.machine.reaper import INTERPRETERS, die_with
 from kernel_pipeline.records.base import digest
 from kernel_pipeline.records.point import Point
 from pipeline.execution.compile_server import alike
@@ -29,8 +31,6 @@ from pipeline.inspection.listing import of_ptx, of_sass
 from pipeline.inspection.ptx import parse
 from pipeline.inspection.sass import mix
 from pipeline.inspection.sources import Sources
-from pipeline.machine.device import cpu_threads
-from pipeline.machine.reaper import INTERPRETERS, die_with
 from pipeline.points import notation, tracebacks
 from pipeline.store.evidence import CodeRow
 

@@ -16,7 +16,7 @@ from importlib import util
 from pathlib import Path
 
 from kernel_pipeline.errors import UserError
-from pipeline.machine.environment import SYSTEM_CUDA
+from kernel_pipeline.machine.fingerprint import SYSTEM_CUDA
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from kernel_pipeline.machine import device
+from kernel_pipeline.machine.fingerprint import fingerprint
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.records.settings import TimingSettings
 from pipeline import ROOT
 from pipeline.execution.identity import Identity
-from pipeline.machine import device
-from pipeline.machine.environment import fingerprint
 from pipeline.points import choice
 from pipeline.points.catalog import Entry
 from pipeline.points.plan import Pins, Target, chosen_providers, plan

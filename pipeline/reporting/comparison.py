@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from statistics import geometric_mean
 
+from kernel_pipeline.statistics.intervals import Estimate, Verdict
 from pipeline.points import notation
 from pipeline.reporting.charts import RATIOS
 from pipeline.reporting.numbers import number
 from pipeline.reporting.tables import TextTable
 from pipeline.store.comparisons import ComparisonRow
-from pipeline.verdicts.intervals import Estimate, Verdict
 
 COLOURS = {"same": "#656d76", "faster": "#009e73", "slower": "#d55e00", "undecided": "#9aa2ab"}
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from kernel_pipeline import files
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.records.base import Record, ValidationError
 from kernel_pipeline.records.ceilings import Ceilings
@@ -21,8 +22,7 @@ from pipeline.store.ledger import read_rows
 
 R = TypeVar("R", bound=Record)
 
-LOCAL = ROOT / "local"
-"""What belongs to this checkout on this host alone; git ignores it."""
+LOCAL = files.LOCAL
 
 TRACKED = ("results", "reports")
 """The folders in git, which hold what GPUs gave."""
@@ -228,6 +228,11 @@ def read(model: type[R], path: Path) -> R:
         raise UserError(
             f"{path} is not readable as {model.__name__.lower()}; delete it and run `dvc repro` again."
         ) from error
+
+
+def read_if_there(model: type[R], path: Path) -> R | None:
+    """One record from a JSON file, None where there is none. Raises UserError as ``read`` does."""
+    return read(model, path) if path.is_file() else None
 
 
 def timed(

@@ -9,12 +9,12 @@ from threading import Lock
 from time import monotonic
 
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.machine.fingerprint import drawn, flags
 from pipeline.cluster.station import Assignment
 from pipeline.cluster.team import ClusterTeam, kind_of, teams_of
 from pipeline.command.options import Engine, SweepConfig
 from pipeline.command.run import console, warn
 from pipeline.execution import identity
-from pipeline.machine.environment import drawn, flags
 from pipeline.reporting.terminal import Bars
 from pipeline.sweeping.kernel_sweep import KernelSweep, planned
 

@@ -9,6 +9,7 @@ from functools import partial
 from time import monotonic
 
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.machine import device
 from kernel_pipeline.records.ceilings import DISTURBED, Ceilings, rate
 from kernel_pipeline.records.measurement import Measurement, Outcome, Parts
 from kernel_pipeline.records.point import Point
@@ -21,7 +22,6 @@ from pipeline.execution.plausibility import judged
 from pipeline.execution.schedule import Agenda, Schedule
 from pipeline.execution.sidecar_files import SidecarFiles
 from pipeline.execution.team import Team
-from pipeline.machine import device
 from pipeline.points import problems
 from pipeline.points.plan import Plan, Target, plan, with_baseline
 from pipeline.points.searches import Searches

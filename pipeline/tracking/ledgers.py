@@ -24,6 +24,7 @@ from kernel_pipeline.records.base import Values, digest
 from kernel_pipeline.records.ceilings import Ceilings
 from kernel_pipeline.records.environment import Environment
 from kernel_pipeline.records.measurement import Measurement
+from kernel_pipeline.statistics.intervals import Verdict
 from pipeline.reporting import lines
 from pipeline.reporting.comparison import from_kept
 from pipeline.reporting.comparison import table as comparison_table
@@ -36,7 +37,6 @@ from pipeline.store.runs import Heading, is_ad_hoc
 from pipeline.tracking import metrics, notes, runs
 from pipeline.tracking.content import NOTE, Run, RunFamily, Value
 from pipeline.tracking.runs import AD_HOC, BEST, SWEEP
-from pipeline.verdicts.intervals import Verdict
 
 MOST_NOTED = 20
 """Most rows of a comparison in its description, which is a tag; the files have all."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.machine import device
 from kernel_pipeline.records.credentials import hidden, public, taken_apart
-from pipeline.machine import device
 from pipeline.reporting.terminal import Progress, Terminal
 from pipeline.store import comparisons, runs
 from pipeline.store.comparisons import Comparison

@@ -9,11 +9,11 @@ from statistics import median
 from kernel_pipeline.records.ceilings import Ceilings, rate
 from kernel_pipeline.records.fields import TIME_DIGITS, rounded
 from kernel_pipeline.records.measurement import Origin
+from kernel_pipeline.statistics.intervals import Estimate, Verdict, estimate, verdicts
 from pipeline.points.catalog import Entry
 from pipeline.store.finals import Against, Final
 from pipeline.store.turns import Sustained
 from pipeline.verdicts.finalists import Finalists, microseconds
-from pipeline.verdicts.intervals import Estimate, Verdict, estimate, verdicts
 from pipeline.verdicts.rounds import Candidate, Match, Rounds, medians
 
 

@@ -16,17 +16,25 @@ from pathlib import Path
 from statistics import median
 from types import MappingProxyType
 
+from kernel_pipeline.machine.device import Device
 from kernel_pipeline.records.ceilings import Canary, Ceilings, rate
 from kernel_pipeline.records.measurement import Outcome, noise_class
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.records.settings import TimingSettings
+from kernel_pipeline.statistics.intervals import (
+    Estimate,
+    Rule,
+    Verdict,
+    deviation,
+    estimate,
+    pooled,
+    verdicts,
+)
 from pipeline.execution.extra_readings import Extra
 from pipeline.execution.supervisor import Supervisor
-from pipeline.machine.device import Device
 from pipeline.points import notation, problems
 from pipeline.points.catalog import Entry
 from pipeline.store.turns import Turn
-from pipeline.verdicts.intervals import Estimate, Rule, Verdict, deviation, estimate, pooled, verdicts
 
 
 @dataclass(frozen=True)

@@ -18,21 +18,21 @@ from msgspec import field
 
 from kernel_pipeline.contract import Value
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.machine import device
+from kernel_pipeline.machine.fingerprint import fingerprint
 from kernel_pipeline.records.base import Record, ValidationError
 from kernel_pipeline.records.fields import Name, Text
 from kernel_pipeline.records.measurement import Parts
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.records.settings import TimingSettings
+from kernel_pipeline.toolchain import extension
+from kernel_pipeline.toolchain.extension import Place
 from pipeline import ROOT
 from pipeline.execution.identity import Identity
-from pipeline.machine import device
-from pipeline.machine.environment import fingerprint
 from pipeline.points import catalog
 from pipeline.points.plan import Target, plan
 from pipeline.store.results import LOCAL
 from pipeline.store.worktree import worktree
-from pipeline.toolchain import extension
-from pipeline.toolchain.extension import Place
 
 OURS = ("kernel_pipeline", "pipeline", "conf")
 """What a comparison's trees have of this one; but of conf/ not what says of kernels what is measured."""

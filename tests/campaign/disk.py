@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.machine import device
+from kernel_pipeline.machine import device
 from tests.campaign.ground import LARGE, PATIENCE_S, SMOKE, Ground, Running, missing
 from tests.campaign.score import Score
 

@@ -255,7 +255,7 @@ def test_the_gpu_image_holds_the_locked_torch_with_cuda_once_a_compiler_and_ncu(
     checkout.run("gpu", "true")
     look = (
         "python -c 'import torch; print(torch.__version__, torch.version.cuda)';"
-        "python -c 'from pipeline.machine.environment import find_nvcc; print(find_nvcc().version)';"
+        "python -c 'from kernel_pipeline.machine.fingerprint import find_nvcc; print(find_nvcc().version)';"
         "ncu --version | grep -c 'Nsight Compute';"
         "for name in libtorch_cuda.so libcublas.so libcudnn.so libcudart.so libnccl.so;"
         " do find / -xdev -name $name'*' -type f -not -path '/proc/*' | wc -l; done"

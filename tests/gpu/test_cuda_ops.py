@@ -14,10 +14,10 @@ import torch
 from kernel_pipeline import loading
 from kernel_pipeline.contract import EPSILON, Gpu
 from kernel_pipeline.loading import Tensors
+from kernel_pipeline.machine import device
+from kernel_pipeline.toolchain import extension
 from kernels.rows import Matrix
 from kernels.rows_plan import STRATEGIES, RowsPlan
-from pipeline.machine import device
-from pipeline.toolchain import extension
 from tests.kernels.kernel_cases import MATRICES
 
 pytestmark = [pytest.mark.gpu, pytest.mark.builds]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.machine import device
+from kernel_pipeline.machine import device
 from tests.planted.tree import Tree, size
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]

@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional
 
 from kernel_pipeline import ops
+from kernel_pipeline.machine import device as machine
 from kernel_pipeline.ops import device
-from pipeline.machine import device as machine
 from tests.kernels.ops.conftest import chosen, nothing_planned
 
 __all__ = ["chosen", "nothing_planned"]

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernel_pipeline.machine import device
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.point import Point
+from kernel_pipeline.timing.stopwatch import ALIGNMENT, ring
 from pipeline.execution import instance
-from pipeline.machine import device
-from pipeline.timing.stopwatch import ALIGNMENT, ring
 from tests.planted.kinds import DTYPES
 from tests.planted.tree import PLANTED, Tree
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from pipeline.machine.environment import find_cxx
+from kernel_pipeline.machine.fingerprint import find_cxx
 
 
 def library(source: str, include: Path, folder: Path) -> ctypes.CDLL:

@@ -179,7 +179,7 @@ class Case:
     def load(self) -> None:
         """Builds and loads the library that the provider needs."""
         if self.provider.extension is not None:
-            from pipeline.toolchain import extension
+            from kernel_pipeline.toolchain import extension
 
             extension.load(extension.Place.for_kernel(self.loaded), self.provider.extension)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kernel_pipeline import loading
-from pipeline.machine.environment import find_cxx
+from kernel_pipeline.machine.fingerprint import find_cxx
 
 SOURCE = r"""
 #include "launch_record.h"

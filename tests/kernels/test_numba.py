@@ -15,12 +15,12 @@ import torch
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Provider
+from kernel_pipeline.machine.reaper import INTERPRETERS
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.threads import Threads
 from kernels.matmul import Problem
 from kernels.rows import Matrix
 from pipeline.inspection import programs
-from pipeline.machine.reaper import INTERPRETERS
 from tests.kernels.kernel_cases import EVERY_KERNEL, ON_GPU
 
 pytest.importorskip("numba_cuda", reason="Numba is not installed: pip install '.[numba]'")

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from kernel_pipeline import loading
-from kernel_pipeline.toolchain import CXX_FLAGS
-from pipeline.machine.environment import find_cxx
-from pipeline.machine.torch_install import installed_torch
+from kernel_pipeline.machine.compilers import CXX_FLAGS
+from kernel_pipeline.machine.fingerprint import find_cxx
+from kernel_pipeline.machine.torch_install import installed_torch
 
 SETS = ("baseline", "avx2", "avx512")
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from kernel_pipeline.machine import device
 from kernel_pipeline.records.point import Point
 from pipeline import ROOT, benchmarks
 from pipeline.benchmarks import KINDS
@@ -23,7 +24,6 @@ from pipeline.execution.benchmark import Seconds
 from pipeline.execution.instance import fill
 from pipeline.execution.protocol import InputValues
 from pipeline.execution.waits import CUDA_EDIT, TRITON_EDIT
-from pipeline.machine import device
 from pipeline.points import catalog
 from pipeline.points.choice import of_provider
 from pipeline.points.plan import Target

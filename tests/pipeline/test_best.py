@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from kernel_pipeline import loading, ops
+from kernel_pipeline.machine import device
+from kernel_pipeline.machine.device import Device
 from kernel_pipeline.ops import tuned
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.measurement import Measurement
@@ -20,8 +22,6 @@ from pipeline import best, tune
 from pipeline.command.options import BestConfig, TuneConfig
 from pipeline.command.run import run_stage
 from pipeline.execution.identity import Identity
-from pipeline.machine import device
-from pipeline.machine.device import Device
 from pipeline.points import catalog, problems
 from pipeline.reporting import python_call
 from pipeline.store import finals, results

@@ -10,16 +10,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kernel_pipeline import loading, toolchain
+from kernel_pipeline import loading
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.machine import compilers, device
+from kernel_pipeline.machine import fingerprint as environment
+from kernel_pipeline.toolchain import extension, resources
+from kernel_pipeline.toolchain.extension import Place
+from kernel_pipeline.toolchain.resources import BuildReport
 from pipeline import ROOT, build
 from pipeline.command.options import BuildConfig
 from pipeline.command.run import run_each
-from pipeline.machine import device, environment
-from pipeline.toolchain import extension, resources
-from pipeline.toolchain.extension import Place
-from pipeline.toolchain.resources import BuildReport
-from tests.pipeline.toolchain.tiny import CPP, CUDA, make, needs_nvcc
+from tests.kernel_pipeline.toolchain.tiny import CPP, CUDA, make, needs_nvcc
 from tests.planted import two_of_each
 from tests.planted.tree import Tree
 from tests.project import wait_until
@@ -72,13 +73,13 @@ def test_without_a_gpu_cuda_is_left_out_where_there_is_no_nvcc(
     project: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_nvcc() -> environment.Nvcc:
-        raise UserError(toolchain.NO_NVCC)
+        raise UserError(compilers.NO_NVCC)
 
     monkeypatch.setattr(build, "find_nvcc", no_nvcc)
     monkeypatch.setattr(extension, "find_nvcc", no_nvcc)
     monkeypatch.setattr(device, "gpus", list)
     report = build.build_kernel(project, [CPP, CUDA], ["80"])
-    assert report.remarks == (f"kernels/tiny/cuda.cu was left out: {toolchain.NO_NVCC}",)
+    assert report.remarks == (f"kernels/tiny/cuda.cu was left out: {compilers.NO_NVCC}",)
     assert (report.nvcc, report.architectures, report.functions) == (None, (), ())
     assert project.target(CPP, ".so").is_file()
 
@@ -110,7 +111,7 @@ def test_every_source_of_a_kernel_outside_of_the_repository_is_in_the_report(
 ) -> None:
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(extension, "_capabilities", list)
-    monkeypatch.setattr(extension, "ROOT", tmp_path)  # where libraries go
+    monkeypatch.setattr(extension, "WORK", tmp_path)  # where libraries go
     folder = two_of_each.write(tmp_path)
     words = (f"kernel={folder}", "device=cpu", f"output={tmp_path}/results", "architectures=[80,90]")
     assert command(*words) == 0

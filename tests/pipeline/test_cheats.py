@@ -17,14 +17,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernel_pipeline.machine import device
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.records.settings import TimingSettings
+from kernel_pipeline.timing.stopwatch import COLD_FACTOR, last_level_cache
 from pipeline.execution import audit
 from pipeline.execution.supervisor import Supervisor
-from pipeline.machine import device
-from pipeline.timing.stopwatch import COLD_FACTOR, last_level_cache
 from tests.planted.tree import PLANTED, Tree, cpu_tree
 
 

@@ -20,9 +20,15 @@ import pytest
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Gpu, Value
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.machine import device
+from kernel_pipeline.machine.fingerprint import find_nvcc, fingerprint
+from kernel_pipeline.machine.lock import DeviceLock
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.records.settings import TimingSettings
+from kernel_pipeline.toolchain import extension
+from kernel_pipeline.toolchain.extension import Place
+from kernel_pipeline.toolchain.resources import resources
 from pipeline import ROOT, build, codegen
 from pipeline.command.options import BuildConfig, CodegenConfig
 from pipeline.command.run import run_each
@@ -38,14 +44,8 @@ from pipeline.inspection import (
 from pipeline.inspection.code_target import CodeTarget
 from pipeline.inspection.cuda_code import CudaCode
 from pipeline.inspection.launches import Launched
-from pipeline.machine import device
-from pipeline.machine.environment import find_nvcc, fingerprint
-from pipeline.machine.lock import DeviceLock
 from pipeline.store.evidence import CodeRow
-from pipeline.toolchain import extension
-from pipeline.toolchain.extension import Place
-from pipeline.toolchain.resources import resources
-from tests.pipeline.toolchain.tiny import has_nvcc, needs_nvcc
+from tests.kernel_pipeline.toolchain.tiny import has_nvcc, needs_nvcc
 from tests.planted import two_of_each
 from tests.repository import commit, git
 
@@ -340,7 +340,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path | None:
         return None
     folder = tmp_path_factory.mktemp("built")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(extension, "ROOT", folder)
+        patch.setattr(extension, "WORK", folder)
         patch.setattr(extension, "_capabilities", list)
         loaded = loading.load(str(two_of_each.write(folder)))
         extension.build(Place.for_kernel(loaded), extension.sources(loaded), ["80", "90"])
@@ -350,7 +350,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path | None:
 @pytest.fixture
 def planted(tmp_path: Path, built: Path | None, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A kernel outside of the repository, whose libraries lie below the test's folder."""
-    monkeypatch.setattr(extension, "ROOT", tmp_path)
+    monkeypatch.setattr(extension, "WORK", tmp_path)
     monkeypatch.setattr(extension, "_capabilities", list)
     folder = two_of_each.write(tmp_path)
     if built is not None:
@@ -485,7 +485,7 @@ def test_a_clone_knows_by_its_rows_and_the_builds_report_that_there_is_nothing_t
     commit(tmp_path, "results", planted.name)
     clone = tmp_path / "clone"
     git(tmp_path, "clone", "--quiet", ".", str(clone))
-    monkeypatch.setattr(extension, "ROOT", clone)
+    monkeypatch.setattr(extension, "WORK", clone)
     cloned = run(*few, folder=clone)
     assert cloned.nothing and cloned.rows == first.rows and not cloned.texts
     assert not (clone / "build").exists()

@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernel_pipeline import loading
+from kernel_pipeline.machine import device
 from pipeline import sweep
 from pipeline.command import explanation
 from pipeline.command.options import SweepConfig
 from pipeline.command.run import run_each, run_stage
-from pipeline.machine import device
 from pipeline.points import catalog
 from pipeline.points.plan import Plan, Target, plan
 from tests.planted.tree import PLANTED, Tree

@@ -16,8 +16,12 @@ import pytest
 
 from kernel_pipeline import json_lines
 from kernel_pipeline.contract import Gpu
+from kernel_pipeline.machine import device
+from kernel_pipeline.machine.device import Device
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.records.settings import TimingSettings
+from kernel_pipeline.toolchain import extension
+from kernel_pipeline.toolchain.extension import Place
 from pipeline import counters as stage
 from pipeline.command.options import CountersConfig
 from pipeline.command.run import run_each
@@ -25,12 +29,8 @@ from pipeline.execution.compile_pool import Compilers
 from pipeline.execution.identity import Identity
 from pipeline.inspection import ncu_session, target
 from pipeline.inspection.ncu import Ncu
-from pipeline.machine import device
-from pipeline.machine.device import Device
 from pipeline.points import catalog
 from pipeline.store.evidence import ProfileRow
-from pipeline.toolchain import extension
-from pipeline.toolchain.extension import Place
 from tests import factory
 from tests.pipeline.inspection.fake_ncu import PAGES, fake
 from tests.planted import outside

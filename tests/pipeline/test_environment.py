@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from kernel_pipeline import toolchain
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.machine import compilers, device
+from kernel_pipeline.machine import fingerprint as machine
+from kernel_pipeline.machine.fingerprint import fingerprint
 from kernel_pipeline.records.environment import UNKEYED
 from pipeline import environment
 from pipeline.command.options import EnvironmentConfig
-from pipeline.machine import device
-from pipeline.machine import environment as machine
-from pipeline.machine.environment import fingerprint
 from pipeline.store import results
 
 
@@ -100,7 +99,7 @@ def test_the_compilers_are_those_that_a_build_uses(root: Path, monkeypatch: pyte
 
 def test_without_a_compiler_there_is_still_an_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     def none() -> machine.Nvcc:
-        raise UserError(toolchain.NO_NVCC)
+        raise UserError(compilers.NO_NVCC)
 
     monkeypatch.setattr(machine, "find_nvcc", none)
     monkeypatch.setenv("CXX", "nowhere-to-be-found")

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from kernel_pipeline.machine import device
 from pipeline import ROOT, sweep
 from pipeline.__main__ import main
 from pipeline.command import explanation
 from pipeline.command.options import SweepConfig
 from pipeline.command.run import run_each
 from pipeline.command.words import CONF
-from pipeline.machine import device
 from pipeline.points import catalog, plan
 from pipeline.points.plan import Target
 from tests.project import python

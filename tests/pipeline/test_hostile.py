@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.machine import device
+from kernel_pipeline.machine.fingerprint import fingerprint
 from kernel_pipeline.records.ceilings import rate
 from kernel_pipeline.records.measurement import Measurement
 from pipeline import ROOT, report, sweep
@@ -23,8 +25,6 @@ from pipeline.command.options import ReportConfig, SweepConfig
 from pipeline.command.run import checked
 from pipeline.command.words import CONF, CommandLine, for_hydra
 from pipeline.execution.identity import Identity
-from pipeline.machine import device
-from pipeline.machine.environment import fingerprint
 from pipeline.points.plan import Target, plan
 from pipeline.reporting import frames
 from pipeline.reporting.document import TEMPLATES

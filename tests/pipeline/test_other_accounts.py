@@ -14,14 +14,14 @@ import pytest
 
 from kernel_pipeline import files, loading
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.machine import lock
 from kernel_pipeline.ops import native
+from kernel_pipeline.toolchain import inductor
 from pipeline import results as command
 from pipeline.command.options import ResultsConfig
 from pipeline.execution import identity
-from pipeline.machine import lock
 from pipeline.points import catalog, written
 from pipeline.store import plain_yaml, results
-from pipeline.toolchain import inductor
 from pipeline.ui import claimed_port
 from tests import factory
 from tests.factory import H200

@@ -15,11 +15,11 @@ from xml.etree import ElementTree
 import pytest
 
 from kernel_pipeline.contract import Kernel
+from kernel_pipeline.machine import device
 from pipeline import ROOT, profile
 from pipeline.command.options import ProfileConfig
 from pipeline.command.run import run_each
 from pipeline.inspection import flame, profiler
-from pipeline.machine import device
 from pipeline.points.choice import Chosen
 from pipeline.store import results
 from tests.planted import outside

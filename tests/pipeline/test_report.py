@@ -14,11 +14,11 @@ from xml.etree import ElementTree
 import pytest
 
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.machine.device import Device
 from kernel_pipeline.records.base import Values
 from pipeline import ROOT, report
 from pipeline.command.options import ReportConfig
 from pipeline.execution import identity, versions
-from pipeline.machine.device import Device
 from pipeline.reporting.content import describe
 from pipeline.reporting.data_files import COLUMNS, PLOT_COLUMNS, file_columns
 from pipeline.reporting.field import head_to_heads

@@ -244,7 +244,7 @@ from pathlib import Path
 from kernel_pipeline import files
 from pipeline.store import clone
 from pipeline.execution.identity import settings_beside
-from pipeline.toolchain.resources import BuildReport
+from kernel_pipeline.toolchain.resources import BuildReport
 left = int(sys.argv[3])
 replace = Path.replace
 def counted(self, target):

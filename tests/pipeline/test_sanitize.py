@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from kernel_pipeline.contract import Gpu
+from kernel_pipeline.machine import device
+from kernel_pipeline.machine.device import Device
 from pipeline import sanitize as stage
 from pipeline.command.options import SanitizeConfig
 from pipeline.command.run import run_stage
 from pipeline.inspection import sanitizer, target
-from pipeline.machine import device
-from pipeline.machine.device import Device
 from tests import factory
 
 CLEAN = {

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from kernel_pipeline.machine import device
 from kernel_pipeline.records import credentials
+from kernel_pipeline.toolchain.ninja_build import CompileError, LibraryBuild, compile_all
 from pipeline import ROOT, repro
 from pipeline.execution import supervisor
-from pipeline.machine import device
 from pipeline.store import ledger
 from pipeline.store.comparisons import ComparedSide, Comparison, ComparisonRow
 from pipeline.store.evidence import CounterRow
-from pipeline.toolchain.ninja_build import CompileError, LibraryBuild, compile_all
 from tests import factory
 from tests.planted import outside
 

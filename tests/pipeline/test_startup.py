@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kernel_pipeline.machine import device
 from pipeline.execution import supervisor
-from pipeline.machine import device
 from tests.project import python
 
 OPENED = """

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from kernel_pipeline.contract import Provider
+from kernel_pipeline.machine import device, load
 from kernel_pipeline.records.base import Values, digest
 from kernel_pipeline.records.environment import Environment
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.point import Point, order
-from pipeline.machine import device, load
 from pipeline.points import notation
 from pipeline.store.ledger import encode, read_rows
 from tests.planted.tree import Tree, cpu_tree, size

@@ -14,6 +14,8 @@ import pytest
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Gpu
+from kernel_pipeline.machine import device
+from kernel_pipeline.machine.device import Device
 from kernel_pipeline.ops import source, tuned
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.settings import TimingSettings
@@ -21,8 +23,6 @@ from pipeline import tune
 from pipeline.command.options import TuneConfig
 from pipeline.command.run import run_stage
 from pipeline.execution.identity import Identity
-from pipeline.machine import device
-from pipeline.machine.device import Device
 from pipeline.points import catalog
 from pipeline.store import results
 from tests import factory

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.machine import device
 from kernel_pipeline.records.measurement import Measurement, Outcome, State
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.records.settings import TimingSettings
@@ -17,7 +18,6 @@ from pipeline import verify
 from pipeline.command.options import VerifyConfig
 from pipeline.execution import session
 from pipeline.execution.identity import Identity
-from pipeline.machine import device
 from pipeline.points import catalog
 from pipeline.store import results
 from pipeline.verify import SampledRow, sample

@@ -17,11 +17,12 @@ from unittest.mock import patch
 import pytest
 
 from kernel_pipeline.files import write_atomically
+from kernel_pipeline.machine import device
+from kernel_pipeline.machine import fingerprint as environment
 from kernel_pipeline.records.ceilings import Ceilings
 from kernel_pipeline.records.environment import Environment
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.point import Point
-from pipeline.machine import device, environment
 from pipeline.store import results
 from pipeline.store.ledger import read_rows
 

@@ -16,8 +16,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from kernel_pipeline import loading, ops
+from kernel_pipeline.machine.device import Device
 from kernel_pipeline.ops import device, plans
-from pipeline.machine.device import Device
 
 ROOT = Path(__file__).parents[3]
 TILE = {"num_warps": 4}

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from kernel_pipeline import loading, ops, toolchain
+from kernel_pipeline import loading, ops
+from kernel_pipeline.machine import compilers
+from kernel_pipeline.machine.compilers import NoCompilerError
 from kernel_pipeline.ops import build, native, overhead
-from kernel_pipeline.toolchain import NoCompilerError
-from pipeline.toolchain import extension
+from kernel_pipeline.toolchain import extension
 
 pytestmark = pytest.mark.xdist_group("vector_add/cpp.cpp")
 
@@ -100,13 +101,13 @@ def test_a_library_is_compiled_once_and_again_after_an_edit(
         return subprocess.CompletedProcess(words, 0, "", "")
 
     loaded = of_source(tmp_path, PLAIN)
-    cxx = toolchain.Cxx(Path("c++"), "1")
-    monkeypatch.setattr(toolchain, "find_cxx", lambda: cxx)
+    cxx = compilers.Cxx(Path("c++"), "1")
+    monkeypatch.setattr(compilers, "find_cxx", lambda: cxx)
     monkeypatch.setattr(native.subprocess, "run", pretended)
     first = native.library(loaded, CPP)
     assert first.read_text() == "made" and first.is_relative_to(cache)
     assert native.library(loaded, CPP) == first and len(calls) == 2
-    assert set(toolchain.CXX_FLAGS) <= set(calls[0])
+    assert set(compilers.CXX_FLAGS) <= set(calls[0])
     (tmp_path / "plain" / CPP).write_text(PLAIN + "// more\n")
     assert native.library(loaded, CPP) != first and len(calls) == 4
     assert [path.name for path in first.parent.iterdir() if path.name != "lock"] == ["cpp.so"]
@@ -123,10 +124,10 @@ def test_a_source_that_does_not_compile_is_one_sentence(tmp_path: Path, cache: P
 def test_without_a_compiler_torch_is_called(
     cache: Path, monkeypatch: pytest.MonkeyPatch, chosen: Callable[..., list[Any]]
 ) -> None:
-    def nowhere() -> toolchain.Cxx:
-        raise NoCompilerError(toolchain.NO_CXX)
+    def nowhere() -> compilers.Cxx:
+        raise NoCompilerError(compilers.NO_CXX)
 
-    monkeypatch.setattr(toolchain, "find_cxx", nowhere)
+    monkeypatch.setattr(compilers, "find_cxx", nowhere)
     monkeypatch.setattr(native, "BUILT", Path("nowhere"))
     monkeypatch.setattr(native, "is_there", lambda *_: False)
     chosen("cpp")

@@ -10,6 +10,9 @@ import pytest
 
 from kernel_pipeline import loading
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.machine import device
+from kernel_pipeline.machine.device import Device
+from kernel_pipeline.machine.load import Stolen
 from kernel_pipeline.records.environment import Environment
 from kernel_pipeline.records.measurement import Outcome, State
 from kernel_pipeline.records.point import Point
@@ -21,9 +24,6 @@ from pipeline.cluster.team import CHUNK, ClusterTeam, Member
 from pipeline.execution.controls import Control
 from pipeline.execution.identity import Identity
 from pipeline.execution.schedule import Schedule
-from pipeline.machine import device
-from pipeline.machine.device import Device
-from pipeline.machine.load import Stolen
 from pipeline.points import catalog
 from tests import factory
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from kernel_pipeline.machine.load import Scheduled, Stolen
 from kernel_pipeline.records.base import Record, Values
 from kernel_pipeline.records.measurement import Outcome, State, Timing
 from kernel_pipeline.records.point import Point
@@ -52,7 +53,6 @@ from pipeline.execution.protocol import (
     Time,
     Timed,
 )
-from pipeline.machine.load import Scheduled, Stolen
 from pipeline.points.plan import Plan
 from pipeline.sweeping.kernel_sweep import KernelSweep
 

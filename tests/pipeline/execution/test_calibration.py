@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from kernel_pipeline.machine import device
+from kernel_pipeline.machine.fingerprint import fingerprint
 from kernel_pipeline.records.ceilings import Ceilings, Rates
 from pipeline.execution.sidecar_files import known_or_measured, measured
-from pipeline.machine import device
-from pipeline.machine.environment import fingerprint
 from pipeline.store import results
 
 CPU = fingerprint(device.cpu())

@@ -10,6 +10,8 @@ from typing import Any, cast
 import pytest
 
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.machine import device
+from kernel_pipeline.machine.load import Stolen
 from kernel_pipeline.records.measurement import Outcome, State
 from kernel_pipeline.records.point import Point
 from pipeline.execution import controls
@@ -17,8 +19,6 @@ from pipeline.execution.controls import STOLEN, UNSTEADY, Control, Controls, Ste
 from pipeline.execution.crew import Crew
 from pipeline.execution.schedule import Schedule
 from pipeline.execution.supervisor import Supervisor
-from pipeline.machine import device
-from pipeline.machine.load import Stolen
 from tests import factory
 
 POINTS = [factory.made_point("softmax", "torch", size) for size in range(1, 17)]

@@ -13,6 +13,7 @@ import pytest
 
 from kernel_pipeline import loading
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.machine.fingerprint import flags
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.environment import Environment
 from kernel_pipeline.records.point import Point
@@ -20,7 +21,6 @@ from kernel_pipeline.records.settings import TimingSettings
 from pipeline import ROOT
 from pipeline.execution import identity, versions
 from pipeline.execution.identity import Identity
-from pipeline.machine.environment import flags
 from tests import factory
 
 FILES = {
@@ -365,16 +365,20 @@ def test_source_that_can_not_be_read_is_said_with_its_place(write: Write) -> Non
 
 WAYS = set(versions.TIMERS)
 MEASURING = {
-    "pipeline/timing/timers/graph.py": ("TURN_US = 800.0", "TURN_US = 900.0", {"graph"}),
-    "pipeline/timing/timers/event.py": ("BATCH = 20", "BATCH = 30", {"graph", "event"}),
-    "pipeline/timing/timers/cpu.py": ("SHORTEST_SAMPLE_US = 200.0", "SHORTEST_SAMPLE_US = 1.0", {"cpu"}),
-    "pipeline/timing/timers/capture.py": ("MOST_LAUNCHES = 256", "MOST_LAUNCHES = 64", {"graph"}),
-    "pipeline/timing/timers/do_bench.py": ("FLUSH_BYTES = 256", "FLUSH_BYTES = 128", {"do_bench"}),
-    "pipeline/timing/timers/wall.py": ("range(3)", "range(4)", {"wall"}),
-    "pipeline/timing/timers/__init__.py": ("bitwise_not_()", "zero_()", WAYS),
-    "pipeline/timing/statistics.py": ("1.96", "1.64", WAYS),
-    "pipeline/timing/stopping.py": ("self.min_samples and", "1 and", WAYS),
-    "pipeline/timing/stopwatch.py": ("COLD_FACTOR = 3", "COLD_FACTOR = 1", WAYS),
+    "kernel_pipeline/timing/timers/graph.py": ("TURN_US = 800.0", "TURN_US = 900.0", {"graph"}),
+    "kernel_pipeline/timing/timers/event.py": ("BATCH = 20", "BATCH = 30", {"graph", "event"}),
+    "kernel_pipeline/timing/timers/cpu.py": (
+        "SHORTEST_SAMPLE_US = 200.0",
+        "SHORTEST_SAMPLE_US = 1.0",
+        {"cpu"},
+    ),
+    "kernel_pipeline/timing/timers/capture.py": ("MOST_LAUNCHES = 256", "MOST_LAUNCHES = 64", {"graph"}),
+    "kernel_pipeline/timing/timers/do_bench.py": ("FLUSH_BYTES = 256", "FLUSH_BYTES = 128", {"do_bench"}),
+    "kernel_pipeline/timing/timers/wall.py": ("range(3)", "range(4)", {"wall"}),
+    "kernel_pipeline/timing/timers/__init__.py": ("bitwise_not_()", "zero_()", WAYS),
+    "kernel_pipeline/statistics/quantiles.py": ("1.96", "1.64", WAYS),
+    "kernel_pipeline/timing/stopping.py": ("self.min_samples and", "1 and", WAYS),
+    "kernel_pipeline/timing/stopwatch.py": ("COLD_FACTOR = 3", "COLD_FACTOR = 1", WAYS),
     "pipeline/execution/provider_runner.py": ("quantile(ordered, 0.5)", "quantile(ordered, 0.4)", WAYS),
     "pipeline/execution/verifier.py": ("first=0", "first=1", WAYS),
     "pipeline/execution/point_audit.py": ("MOST_EDITIONS = 6", "MOST_EDITIONS = 60", WAYS),
@@ -383,7 +387,7 @@ MEASURING = {
     "pipeline/execution/shared_memory.py": ("offset += sets * apart", "offset += apart", WAYS),
 }
 NOT_MEASURING = {
-    "pipeline/timing/timers/graph.py": ("from 1 us up", "from 2 us up"),
+    "kernel_pipeline/timing/timers/graph.py": ("from 1 us up", "from 2 us up"),
     "pipeline/execution/provider_runner.py": ('"""A provider at a point ', '"""A point '),
     "pipeline/execution/child_process.py": ("TORN_S = 30", "TORN_S = 3"),
     "pipeline/execution/process_state.py": ("is running", "runs"),
@@ -391,8 +395,8 @@ NOT_MEASURING = {
     "pipeline/execution/schedule.py": ("COMPILING_WEIGHT = 35", "COMPILING_WEIGHT = 3"),
     "kernel_pipeline/records/measurement.py": ("[:500]", "[:50]"),
     "pipeline/points/plan.py": ('"needs a GPU"', '"no"'),
-    "pipeline/toolchain/extension.py": ("def is_cuda(", "def is_of_cuda("),
-    "pipeline/timing/rates.py": ("LONG_ENOUGH_US = 200.0", "LONG_ENOUGH_US = 2.0"),
+    "kernel_pipeline/toolchain/extension.py": ("def is_cuda(", "def is_of_cuda("),
+    "kernel_pipeline/timing/rates.py": ("LONG_ENOUGH_US = 200.0", "LONG_ENOUGH_US = 2.0"),
     "pipeline/sweeping/kernel_sweep.py": ("middle = order", "middle = list(order)"),
 }
 

@@ -11,11 +11,11 @@ from kernel_pipeline import loading
 from kernel_pipeline.contract import Gpu
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.records.point import Point
+from kernel_pipeline.toolchain import extension
+from kernel_pipeline.toolchain.extension import Place
 from pipeline.execution.compile_pool import Ahead, Compilers, Libraries
 from pipeline.points import plan as plans
 from pipeline.points.catalog import find
-from pipeline.toolchain import extension
-from pipeline.toolchain.extension import Place
 
 MATMUL, SOFTMAX = loading.load("matmul"), loading.load("softmax")
 

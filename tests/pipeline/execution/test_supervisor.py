@@ -18,18 +18,18 @@ import psutil
 import pytest
 
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.machine import device, load
+from kernel_pipeline.machine.reaper import INTERPRETERS
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.ceilings import Rates
 from kernel_pipeline.records.measurement import Outcome
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.records.settings import TimingSettings
+from kernel_pipeline.toolchain import inductor
 from pipeline.execution import child_process, fork_server, supervisor
 from pipeline.execution.protocol import Rate
 from pipeline.execution.supervisor import BUSY, OWN, Supervisor
-from pipeline.machine import device, load
-from pipeline.machine.reaper import INTERPRETERS
-from pipeline.toolchain import inductor
-from tests.pipeline.machine.test_load import spinning
+from tests.kernel_pipeline.machine.test_load import spinning
 from tests.planted import outside
 from tests.project import wait_until
 
@@ -228,8 +228,8 @@ CHANGES = {
     ),
     "time.perf_counter = lambda: 0.0": ("time.perf_counter", "incorrect"),
     "torch.empty_like = torch.zeros_like; torch.empty = torch.zeros": ("torch.empty", "incorrect"),
-    "import pipeline.timing.stopwatch as s; s.COLD_FACTOR = 1": (
-        "pipeline.timing.stopwatch.COLD_FACTOR",
+    "import kernel_pipeline.timing.stopwatch as s; s.COLD_FACTOR = 1": (
+        "kernel_pipeline.timing.stopwatch.COLD_FACTOR",
         "incorrect",
     ),
 }

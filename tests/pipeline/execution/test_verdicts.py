@@ -11,19 +11,19 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernel_pipeline.machine import device
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.measurement import Outcome
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.records.settings import TimingSettings
+from kernel_pipeline.timing.stopwatch import ring
 from pipeline.execution import instance
 from pipeline.execution.protocol import Draw, Fill, Prepare, Spread
 from pipeline.execution.shared_memory import SharedMemory
 from pipeline.execution.supervisor import Supervisor
 from pipeline.execution.verifier import Verifier
-from pipeline.machine import device
 from pipeline.points import catalog
 from pipeline.points.plan import Target, plan
-from pipeline.timing.stopwatch import ring
 
 SETTINGS = TimingSettings(stopping="count", min_samples=3, cache="hot")
 

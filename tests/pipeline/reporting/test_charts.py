@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from kernel_pipeline.records.measurement import Measurement
+from kernel_pipeline.statistics.intervals import Estimate
 from pipeline.reporting.charts import Chart, Mark, Series, styles
 from pipeline.reporting.comparison import Compared
 from pipeline.reporting.comparison import plot as comparison_plot
@@ -14,7 +15,6 @@ from pipeline.reporting.document import overview_svg, plot
 from pipeline.reporting.frames import against_baseline, best_configurations, frame
 from pipeline.reporting.overview import STYLES, Summary, overview_plot
 from pipeline.reporting.plots import Machine, WorkloadPlot, workload_plots
-from pipeline.verdicts.intervals import Estimate
 from tests.factory import H100, H200, measurement
 
 SVG = "{http://www.w3.org/2000/svg}"

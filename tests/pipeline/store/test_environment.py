@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kernel_pipeline.contract import Provider
+from kernel_pipeline.machine.fingerprint import flags
 from kernel_pipeline.records import environment as store
-from pipeline.machine.environment import flags
 from tests import factory
 
 H200, CPU = factory.environment(factory.H200), factory.environment(factory.CPU)

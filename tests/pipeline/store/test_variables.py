@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kernel_pipeline.machine import fingerprint as environment
 from kernel_pipeline.records.variables import BEGINNINGS, COUNTED, is_in_key, is_listed, whose
-from pipeline.machine import environment
 
 
 @pytest.mark.parametrize(

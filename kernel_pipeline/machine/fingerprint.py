@@ -1,0 +1,144 @@
+"""The machine and its software: its compilers, and the environment that results depend on."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import secrets
+import sys
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+
+from .. import files
+from ..errors import UserError
+from ..files import LOCAL, write_atomically
+from ..records import variables
+from ..records.environment import Environment
+from . import compilers
+from .compilers import SYSTEM_CUDA, Cxx, NoCompilerError, Nvcc, demangle
+from .device import Device, capabilities, cpu, cpu_threads, driver_facts_of
+from .torch_install import installed_torch
+
+__all__ = ["SYSTEM_CUDA", "Cxx", "Nvcc", "demangle", "find_cxx", "find_nvcc"]
+
+
+def find_nvcc(environment: Mapping[str, str] | None = None, system_cuda: Path = SYSTEM_CUDA) -> Nvcc:
+    """The CUDA compiler to use: the system's if it is CUDA 12 or newer, else the one from PyPI. Raises
+    UserError when there is none."""
+    try:
+        return compilers.find_nvcc(environment, system_cuda)
+    except NoCompilerError as error:
+        raise UserError(str(error)) from None
+
+
+def find_cxx(environment: Mapping[str, str] | None = None) -> Cxx:
+    """The C++ compiler to use: ``$CXX``, or the first of c++, g++ and clang++. Raises UserError when there
+    is none."""
+    try:
+        return compilers.find_cxx(environment)
+    except NoCompilerError as error:
+        raise UserError(str(error)) from None
+
+
+def fingerprint(device: Device) -> Environment:
+    """Read what the device's results depend on. A variable that nobody has judged is named once."""
+    found = flags(device.kind)
+    name_unlisted(found)
+    with ThreadPoolExecutor(3) as beside:
+        # Compilers and CUDA's driver are asked in processes of their own, meanwhile.
+        nvcc, cxx = (beside.submit(_version, find) for find in (find_nvcc, find_cxx))
+        l2_bytes = beside.submit(_l2_bytes, device)
+        capability, driver = None, None
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if device.kind == "cuda":
+            told = driver_facts_of(device)
+            capability, driver, memory = "{}.{}".format(*told.capability), told.driver, told.memory
+        torch = installed_torch()
+        return Environment(
+            gpu=device.slug,
+            name=device.name,
+            kind=device.kind,
+            compute_capability=capability,
+            # Whole GiB on a CPU: the kernel's own share of the memory changes from boot to boot.
+            memory_mib=memory >> 20 if device.kind == "cuda" else (memory >> 30) << 10,
+            driver=driver,
+            cuda=torch.cuda,
+            torch=torch.version,
+            triton=metadata.version("triton"),
+            python=".".join(platform.python_version_tuple()[:2]),
+            nvcc=nvcc.result(),
+            cxx=cxx.result(),
+            cpu=cpu().name,
+            cpu_threads=cpu_threads(),
+            platform=f"{platform.system()}-{platform.machine()}",
+            host=_host() if device.kind == "cpu" else None,
+            flags=found,
+            # docker/run says so: an image can't hold its own digest.
+            image=os.environ.get("PIPELINE_IMAGE"),
+            base_image=os.environ.get("PIPELINE_BASE_IMAGE"),
+            l2_bytes=l2_bytes.result(),
+        )
+
+
+def flags(kind: str) -> dict[str, str]:
+    """The environment variables that are in keys on that kind of device, sorted by name."""
+    on_gpu = kind == "cuda"
+    return {name: value for name, value in sorted(os.environ.items()) if variables.is_in_key(name, on_gpu)}
+
+
+MET = LOCAL / "variables"
+"""The variables on neither list that this checkout has met, a line each."""
+
+
+def name_unlisted(found: Mapping[str, str]) -> None:
+    """Warn of variables that are in the key since nobody has said whether they matter, of each once a
+    checkout."""
+    met = set(files.content(MET).decode().split())
+    for name in found:
+        if not variables.is_listed(name) and name not in met:
+            print(
+                f"warning: {name}={found[name]} is in the key of what is measured, for it may change code or "
+                "speed. If it does not, add its name to IGNORED in kernel_pipeline/records/variables.py, "
+                "else to COUNTED.",
+                file=sys.stderr,
+            )
+            with suppress(UserError):  # a checkout that can't be written to is warned again
+                files.append(MET, f"{name}\n".encode())
+
+
+def drawn() -> str:
+    """A number that was drawn once for this checkout."""
+    path = LOCAL / "host"
+    if not path.exists():
+        write_atomically(path, f"{secrets.token_hex(8)}\n".encode())
+    return path.read_text()
+
+
+def _host() -> str:
+    """What tells this checkout on this host from every other, and nothing of either: its number, with the
+    machine's own id, so that a copied folder is another one."""
+    machine = Path("/etc/machine-id")
+    told = machine.read_bytes() if machine.is_file() else b""
+    return hashlib.sha256(drawn().encode() + told).hexdigest()[:16]
+
+
+def _l2_bytes(device: Device) -> int | None:
+    """The size of a GPU's L2 cache; None for a CPU, and where the driver does not tell: then the device can't
+    be used either."""
+    try:
+        told = capabilities(device)
+    except UserError:
+        return None
+    return None if told is None else told.l2_cache
+
+
+def _version(find: Callable[[], Nvcc | Cxx]) -> str | None:
+    """The version of the compiler that a build here would use, or None where there is none."""
+    try:
+        return find().version
+    except UserError:
+        return None

@@ -1,0 +1,333 @@
+"""Times a call as the settings say: the right timer, a cold or a hot cache, the device's state around it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import cache
+from math import ceil, inf
+from pathlib import Path
+from statistics import median
+from time import perf_counter, sleep
+from typing import Any, Literal
+
+import torch
+
+from ..loading import Tensors
+from ..records.ceilings import Canary
+from ..records.measurement import State
+from ..records.settings import TimingSettings
+from .launch_gap import LaunchGap, SetMode
+from .monitor import Monitor
+from .stopping import Budget, Confidence, Count, Either, Stopping
+from .timers import Rotation, Samples, Timer, capture
+from .timers.capture import NotCapturableError
+from .timers.cpu import CpuTimer
+from .timers.do_bench import DoBenchTimer
+from .timers.event import EventTimer
+from .timers.graph import GraphTimer
+from .timers.wall import WallTimer
+
+Call = Callable[..., Any]
+
+Another = Callable[[int], Tensors]
+"""Makes inputs of the same problem, others for each number from 1 on."""
+
+COLD_FACTOR = 3
+"""A cold measurement's inputs and outputs together exceed the last cache at least this many times."""
+
+MOST_SETS = 1 << 14
+"""Input sets in a ring at most. On a GPU, smaller problems are timed launch by launch with the cache written
+over; on a CPU, partly from the cache."""
+
+FEW_COPIES = 8
+"""So many are written one by one: of what is large there are few, and joining it would take as much memory
+again."""
+
+MAKE_S = 0.05
+"""The time for which the inputs of a ring are made anew."""
+
+FEWEST_MADE = 3
+"""Kinds of sets in a ring of several, however long making them takes: of two the last and the first could be
+equal."""
+
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integers by the bytes of an element."""
+
+ALIGNMENT = 512
+"""Bytes that torch's allocator on a GPU aligns tensors to."""
+
+IDLE_S = 0.3
+"""Without a measurement for this long, a GPU may have lowered its clocks."""
+
+WAKE_S = 0.1
+"""Work that brings the clocks back: after three idle seconds an H200 was 1 % slow for 30 ms."""
+
+WAKE_BYTES = 256 << 20
+
+REST_S = 2.0
+"""The longest rest before a throttled measurement is taken, or taken again."""
+
+LOOK_S = 0.05
+"""Between two looks at a device that rests."""
+
+
+class Stopwatch:
+    """Times calls on one device of this process. ``set_mode`` sets the mode of the launch gap."""
+
+    def __init__(self, device: torch.device, settings: TimingSettings, set_mode: SetMode) -> None:
+        self.device = device
+        self.settings = settings
+        self.gap = LaunchGap(set_mode)
+        self._busy_until = -inf
+        self._told: Canary | None = None
+        uuid = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        self._monitor = Monitor(uuid) if device.type == "cuda" else None
+
+    def warm_up(self) -> None:
+        """Do now what the first timing would otherwise wait for."""
+        if self.device.type == "cuda":
+            self._wake()
+            self.gap.read()
+            self._busy_until = perf_counter()
+
+    def know(self, canary: Canary | None) -> None:
+        """Take the canary's times of this GPU, by which its mode is told."""
+        if self._monitor is not None and canary != self._told:
+            self._told = canary
+            self._wake()
+            self.gap.know(canary, self._monitor)
+
+    def calibrated(self) -> Canary:
+        """The canary's times on this GPU."""
+        assert self._monitor is not None, "a GPU alone has a canary"
+        self._wake()
+        return self.gap.calibrated(self._monitor)
+
+    def release(self) -> None:
+        """Give the device all memory back that this process holds for timing. No graph may be in use."""
+        self.gap.release()
+        capture.release()
+
+    def time(
+        self,
+        call: Call,
+        inputs: Tensors,
+        bytes_: int,
+        in_place: bool = False,
+        another: Another | None = None,
+    ) -> tuple[Samples, State]:
+        """Samples of a call whose inputs and outputs are ``bytes_``, and the state of the device while they
+        were taken. A call that is ``in_place`` writes over its inputs; ``another`` makes more of them where
+        their elements may not come in any order.
+
+        Samples that were taken while the device was held back are taken again once, after a rest, and then
+        marked; those whose canary says that the launch gap was not in its fast mode, too.
+        """
+        samples, state = self._once(call, inputs, bytes_, in_place, another)
+        if state.throttle:
+            samples, state = self._once(call, inputs, bytes_, in_place, another)
+        if state.throttle:
+            why = f"the GPU was held back while it was timed, twice: {state.throttle}"
+            state = state.replace(valid=False, invalid_reason=why)
+        canary, known = samples.canary, self.gap.known
+        if canary is not None and known is not None and self.gap.is_late(canary, median(samples.samples_us)):
+            state = state.distrusted(
+                f"launches were late: the canary took {canary.us:.3f} us, "
+                f"{known.fast_us:.3f} in the fast mode"
+            )
+        return samples, state
+
+    def cache(self, samples: Samples) -> Literal["cold", "hot"]:
+        """How the samples found the cache: never ``cold`` unless enough memory was gone over, which is not so
+        for a problem of few bytes, or a call that returns the same memory every time."""
+        cold = samples.touched_bytes >= COLD_FACTOR * last_level_cache(self.device)
+        return "cold" if cold and self.settings.cache == "cold" else "hot"
+
+    def _once(
+        self, call: Call, inputs: Tensors, bytes_: int, in_place: bool, another: Another | None
+    ) -> tuple[Samples, State]:
+        if self._monitor is None:
+            return self._on_cpu(call, inputs, in_place, another), State(threads=torch.get_num_threads())
+        before = self._rested(self._monitor)
+        samples = self._on_gpu(call, inputs, bytes_, in_place, another)
+        after = self._monitor.read()
+        self._busy_until = perf_counter()
+        reasons = {*(before.throttle or "").split(","), *(after.throttle or "").split(",")} - {""}
+        return samples, after.replace(throttle=",".join(sorted(reasons)) or None)
+
+    @staticmethod
+    def _rested(monitor: Monitor) -> State:
+        """The state of a device that nothing holds back any more, or that rested for long enough."""
+        begin = perf_counter()
+        while (state := monitor.read()).throttle and perf_counter() - begin < REST_S:
+            sleep(LOOK_S)
+        return state
+
+    def _on_cpu(self, call: Call, inputs: Tensors, in_place: bool, another: Another | None) -> Samples:
+        rotation = Rotation(call, ring(inputs, self._sets_of(inputs), another), in_place)
+        return CpuTimer().measure(rotation, self._stopping())
+
+    def _on_gpu(
+        self, call: Call, inputs: Tensors, bytes_: int, in_place: bool, another: Another | None
+    ) -> Samples:
+        settings, stop = self.settings, self._stopping()
+        sets = self._sets(bytes_)
+        self._wake()
+        if settings.timer in ("auto", "graph") and sets <= MOST_SETS:
+            try:
+                rotation = Rotation(call, ring(inputs, sets, another), in_place)
+                return GraphTimer(self.gap).measure(rotation, stop)
+            except NotCapturableError:
+                torch.cuda.synchronize()
+        flush = COLD_FACTOR * last_level_cache(self.device) if settings.cache == "cold" else 0
+        if settings.timer in ("wall", "wall_no_sync"):
+            rotation = Rotation(call, ring(inputs, self._sets_of(inputs), another), in_place)
+            return WallTimer(synchronize=settings.timer == "wall").measure(rotation, stop)
+        timer: Timer = DoBenchTimer() if settings.timer == "do_bench" else EventTimer(flush)
+        return timer.measure(Rotation(call, (inputs,), in_place), stop)
+
+    def _wake(self) -> None:
+        """Bring a GPU that has been idle (while a provider was compiled, say) back to its clocks."""
+        if perf_counter() - self._busy_until < IDLE_S:
+            return
+        block = torch.empty(WAKE_BYTES, dtype=torch.uint8, device=self.device)
+        begin = perf_counter()
+        while perf_counter() - begin < WAKE_S:
+            for _ in range(10):
+                block.add_(1)
+            torch.cuda.synchronize()
+
+    def _sets(self, bytes_: int) -> int:
+        """Sets of ``bytes_`` each that a ring needs for the configured state of the cache."""
+        if self.settings.cache == "hot":
+            return 1
+        return ceil(COLD_FACTOR * last_level_cache(self.device) / max(bytes_, 1))
+
+    def _sets_of(self, inputs: Tensors) -> int:
+        """The same for calls whose outputs may all lie in the same place, so that inputs alone count. A
+        vector of one element would need millions: gigabytes, and minutes to make them."""
+        return min(self._sets(sum(x.nbytes for x in inputs)), MOST_SETS)
+
+    def _stopping(self) -> Stopping:
+        settings = self.settings
+        if settings.stopping == "count":
+            return Count(settings.min_samples)
+        budget = Budget(settings.max_seconds)
+        if settings.stopping == "budget":
+            return budget
+        return Either(Confidence(settings.target_rel_ci, settings.min_samples), budget)
+
+
+def ring(inputs: Tensors, sets: int, another: Another | None) -> tuple[Tensors, ...]:
+    """The inputs and ``sets - 1`` others elsewhere in memory, with their strides, aligned as torch aligns a
+    tensor. No two neighbours are equal, where inputs can differ.
+
+    Without ``another`` the others hold the same values, each set in another order. With it they are made
+    anew: as many as that takes ``MAKE_S`` for, at least ``FEWEST_MADE``; those after them are copies of these
+    in turn.
+    """
+    blocks = [_block(x, sets - 1) for x in inputs]
+    if another is None:
+        for x, block in zip(inputs, blocks, strict=True):
+            rolls(x, sets - 1, block)
+    elif sets > 1:
+        _made_anew(inputs, blocks, another)
+    columns = [
+        (x, *(row.as_strided(x.shape, x.stride(), row.storage_offset()) for row in block))
+        for x, block in zip(inputs, blocks, strict=True)
+    ]
+    return tuple(zip(*columns, strict=True))
+
+
+def _block(x: torch.Tensor, count: int) -> torch.Tensor:
+    """Memory for so many copies of what a tensor spans, a row each."""
+    span = span_of(x)
+    apart = ceil(span * x.itemsize / ALIGNMENT) * ALIGNMENT // x.itemsize
+    return torch.empty((count, apart), dtype=x.dtype, device=x.device)[:, :span]
+
+
+def _made_anew(inputs: Tensors, blocks: list[torch.Tensor], another: Another) -> None:
+    """Fill the sets after the first, a row each."""
+    rest = len(blocks[0])
+    made, begin = 0, perf_counter()
+    while made < rest and (made + 1 < FEWEST_MADE or perf_counter() - begin < MAKE_S):
+        for x, block in zip(another(made + 1), blocks, strict=True):
+            block[made].copy_(_spanned(x))
+        made += 1
+        if blocks[0].is_cuda:
+            torch.cuda.synchronize()
+    kinds = made + 1
+    for x, block in zip(inputs, blocks, strict=True):
+        for kind in range(kinds):
+            of = _spanned(x) if kind == 0 else block[kind - 1]
+            copies = block[kinds - 1 + kind :: kinds]
+            copies.copy_(of.expand(copies.shape))
+        if rest > made and rest % kinds == 0:
+            # The last set would be the first one again, which comes after it.
+            block[-1].copy_(block[0])
+
+
+def span_of(x: torch.Tensor) -> int:
+    """Elements from a tensor's first to its last in memory, so that a transposed or padded one stays one when
+    all of them are copied."""
+    steps = zip(x.shape, x.stride(), strict=True)
+    return 1 + sum((size - 1) * stride for size, stride in steps) if x.numel() else 0
+
+
+def step_of(span: int, sets: int) -> int:
+    """Elements by which so many sets are rolled apart."""
+    return max(1, span // sets)
+
+
+def like_the_first(made: Tensors, first: Tensors) -> bool:
+    """Whether inputs lie in memory as those of another seed do."""
+    return [(x.dtype, x.shape, x.stride()) for x in made] == [(x.dtype, x.shape, x.stride()) for x in first]
+
+
+def _spanned(x: torch.Tensor) -> torch.Tensor:
+    """All that a tensor spans, in one dimension."""
+    return x.as_strided((span_of(x),), (1,))
+
+
+def _as_integers(x: torch.Tensor) -> torch.Tensor:
+    """The same memory as integers, for not every dtype can be joined."""
+    return x.view(BITS[x.itemsize]) if x.itemsize in BITS else x
+
+
+def shifted(x: torch.Tensor, elements: int) -> torch.Tensor:
+    """A copy of a tensor whose values lie so many elements earlier in memory, those before the first at the
+    end."""
+    moved = _as_integers(_spanned(x)).roll(-elements)
+    return moved.view(x.dtype).as_strided(x.shape, x.stride())
+
+
+def rolls(x: torch.Tensor, count: int, out: torch.Tensor, first: int = 1) -> None:
+    """Write ``count`` copies of what a tensor spans into the rows of ``out``, row i ``shifted`` by
+    ``first + i`` steps."""
+    span = out.shape[1]
+    if span < 2:
+        out.copy_(_spanned(x).expand(count, span))
+        return
+    flat, out = _as_integers(_spanned(x)), _as_integers(out)
+    step = step_of(span, first + count)
+    if count <= FEW_COPIES:
+        for row, place in zip(out, range(first * step, (first + count) * step, step), strict=True):
+            start = place % span
+            row[: span - start].copy_(flat[start:])
+            row[span - start :].copy_(flat[:start])
+        return
+    # Rows that overlap each other in a few copies, one behind the other: one launch writes them all.
+    repeats = 1 + ceil((first + count - 1) * step / span)
+    out.copy_(flat.repeat(repeats).as_strided((count, span), (step, 1), first * step))
+
+
+@cache
+def last_level_cache(device: torch.device) -> int:
+    """Bytes of the cache that stands before the device's memory; 32 MiB where a CPU does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).L2_cache_size
+    for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        if (index / "level").read_text().strip() == "3":
+            return int((index / "size").read_text().strip().removesuffix("K")) * 1024
+    return 32 << 20

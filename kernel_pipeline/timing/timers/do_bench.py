@@ -1,0 +1,27 @@
+"""Triton's own ``do_bench``, for numbers that compare with the field's."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import cycle
+
+from ..stopping import Stopping
+from . import Rotation, Samples, checked_outputs, input_bytes
+
+FLUSH_BYTES = 256 << 20
+"""What do_bench writes over before each launch (Triton 3.6, get_empty_cache_for_benchmark)."""
+
+
+class DoBenchTimer:
+    """``triton.testing.do_bench`` with its defaults: it writes over the cache before each launch, brackets
+    the launch by events, and stops by its own clock (about 100 ms), not by ``stop``."""
+
+    def measure(self, rotation: Rotation, stop: Stopping) -> Samples:
+        """All of do_bench's times."""
+        from triton.testing import do_bench
+
+        inputs = cycle(rotation.inputs)
+        times_ms = do_bench(lambda: rotation.call(*next(inputs)), return_mode="all")
+        samples_us = tuple(ms * 1e3 for ms in times_ms)
+        touched = FLUSH_BYTES + input_bytes(rotation)
+        return Samples("do_bench", samples_us, rotation, partial(checked_outputs, rotation), touched)

@@ -1,0 +1,47 @@
+"""The functions whose first call by several threads may be wrong are called by one thread before."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+STARTED = """
+import os, socket, threading
+from multiprocessing.connection import Connection
+
+from pipeline.execution.protocol import Ready, Setup, receive, send
+from pipeline.execution import MODULE
+from kernel_pipeline.machine import torch_install
+from kernel_pipeline.records.settings import TimingSettings
+
+torch_install.resolve_vector_math = lambda: print("resolved", flush=True)
+here, there = socket.socketpair()
+ours = Connection(here.detach())
+send(ours, Setup(device="cpu", settings=TimingSettings(), seed=0))
+
+def ask():
+    receive(ours, Ready)
+    print("ready", flush=True)
+    ours.close()
+
+threading.Thread(target=ask, daemon=True).start()
+PREPARED
+MODULE.main(ARGUMENTS)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "prepared", "arguments"),
+    [
+        # In the process that it is forked from.
+        ("worker", 'worker.prepare("cpu")', 'there.detach(), os.memfd_create("test")'),
+        ("verifier_process", "", 'os.getppid(), there.detach(), os.memfd_create("test")'),
+    ],
+)
+def test_worker_and_judge_call_them_before_they_answer(module: str, prepared: str, arguments: str) -> None:
+    program = STARTED.replace("PREPARED", prepared).replace("MODULE", module).replace("ARGUMENTS", arguments)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["resolved", "ready"], done.stderr
