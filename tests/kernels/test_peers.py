@@ -96,13 +96,9 @@ def test_an_installed_peer_gets_what_it_takes(site: Path) -> None:
     found = json.loads(done.stdout)
     for (kernel, peer), (factor, added) in FACTORS.items():
         is_installed, ratios, values = found[f"{kernel} {peer}"]
+        assert loading.load(kernel).kernel.provider(peer).package == PACKAGES[peer]
         assert is_installed
         assert ratios == pytest.approx([factor + added / value for value in values])
-
-
-def test_the_peers_are_those_that_are_called() -> None:
-    for name, peer in FACTORS:
-        assert loading.load(name).kernel.provider(peer).package == PACKAGES[peer]
 
 
 @pytest.mark.parametrize(("loaded", "provider"), PEERS)

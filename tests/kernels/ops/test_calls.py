@@ -212,18 +212,23 @@ softmax(x), softmax(x), gelu(x), softmax(x.double())
 """
 
 
+def run(path: Path, rows: int) -> str:
+    """Run the program with a file for untuned problems; returns its warnings."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(rows=rows)],
+        cwd=ROOT,
+        env={"PATH": "/usr/bin:/bin", "KERNELS_UNTUNED": str(path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
 def test_problems_that_were_not_tuned_are_written_for_a_sweep(tmp_path: Path) -> None:
     path = tmp_path / "new" / "untuned.json"
-    for rows in (4, 4, 5):
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM.format(rows=rows)],
-            cwd=ROOT,
-            env={"PATH": "/usr/bin:/bin", "KERNELS_UNTUNED": str(path)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert (done.returncode, done.stderr) == (0, "")
+    assert [run(path, rows) for rows in (4, 4, 5)] == [""] * 3
     problems = [{"rows": rows, "columns": 6, "dtype": "float32"} for rows in (4, 5)]
     assert json.loads(path.read_text()) == {"gelu": {"problems": problems}, "softmax": {"problems": problems}}
 
@@ -231,16 +236,8 @@ def test_problems_that_were_not_tuned_are_written_for_a_sweep(tmp_path: Path) ->
 def test_a_file_of_other_content_stays_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("not ours\n")
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(rows=4)],
-        cwd=ROOT,
-        env={"PATH": "/usr/bin:/bin", "KERNELS_UNTUNED": str(path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0 and path.read_text() == "not ours\n"
-    assert "notes.txt is no list of problems: name another file by KERNELS_UNTUNED." in done.stderr
+    assert "notes.txt is no list of problems: name another file by KERNELS_UNTUNED." in run(path, 4)
+    assert path.read_text() == "not ours\n"
 
 
 def test_warm_makes_the_backward_pass_ready_too(chosen: Callable[..., list[Any]]) -> None:
