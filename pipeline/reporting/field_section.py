@@ -22,26 +22,26 @@ MOST_RUNS = 8
 """The history shows so many of the newest runs of a kernel on a machine."""
 
 LOSSES_NOTE = (
-    "Each problem at which a provider that was not written here is faster than the fastest of ours by more "
-    "than 1 %, the worst first: torch's, the textbook kernels and other projects'. By finals where ours "
-    "had any, else by the sweeps. The ratio is the other's time over ours. `another run`: the two times "
-    "are of two runs in equal environments. `one round`: of finals that decide nothing. `<=`: an upper "
-    "bound, for the GPU was held back. `!`: not to be trusted. The reason is what the kernel's page gives."
+    "The problems at which another provider is faster than our fastest by more than 1 %, worst first. "
+    "Others are torch's providers, the textbook kernels and other projects' kernels. A ratio is the "
+    "other's time over ours, by finals where ours had any, else by the sweeps. `another run`: the two "
+    "times are of two runs in equal environments. `one round`: these finals decide nothing. `<=`: an "
+    "upper bound, since the GPU was throttled. `!`: not to be trusted. The reason comes from the kernel's "
+    "page."
 )
 
 FIELD_NOTE = (
-    "The fastest provider written in this repository at each problem, beside the others that were timed "
-    "there. A number is the other's time over ours: above 1 ours is the faster. The first column is the "
-    "kernel's baseline, `triton_row` the textbook Triton kernel that holds a row a program; it is not "
-    "counted among ours. Timings not to be trusted are left out, but for upper bounds, which stand with "
-    "`<=`."
+    "Our fastest provider at each problem beside the others that were timed there. A number is the "
+    "other's time over ours: above 1 ours is the faster. The first column is the kernel's baseline. "
+    "`triton_row` is the textbook Triton kernel, which holds a row in a program; it is not one of ours. "
+    "Timings that are not to be trusted are left out, except upper bounds, which stand with `<=`."
 )
 
 FINALS_NOTE = (
-    "the best of each provider, measured side by side in rounds. A ratio comes with its 90 % interval; `=` "
-    "is no difference beyond the margin, `?` one that the rounds did not decide. `another run`: the other "
-    "was not among them, and its newest time in an equal environment counts. The oracle is the best of all "
-    "our configurations by the sweep."
+    "the best configuration of each provider, measured side by side in rounds. A ratio has its 90 % "
+    "interval; `=` marks no difference beyond the margin, `?` a ratio that the rounds did not decide. "
+    "`another run`: the other was not among these finals; its newest time in an equal environment counts. "
+    "The oracle is the best of all our configurations by the sweep."
 )
 
 SWEEPS_NOTE = (
@@ -49,27 +49,27 @@ SWEEPS_NOTE = (
 )
 
 CALLERS_NOTE = (
-    "What a caller gets, by how it is chosen: its time over that of our fastest. At problems that are not "
-    "`exact` the table of tuned configurations was made without them."
+    "The configuration that a caller gets, by how it is chosen: its time over that of our fastest. At "
+    "problems that are not `exact`, the table of tuned configurations was made without them."
 )
 
 SUSTAINED_NOTE = (
-    "After two seconds of the same work, at the clock that the GPU's power allows; a ratio is the time over "
-    "ours:"
+    "After two seconds of the same work, at the clock that the GPU's power allows. A ratio is the time "
+    "over ours:"
 )
 
 ACCURACY_NOTE = (
-    "Distance from float64 in units in the last place, over all problems, and where a second call gives "
-    "the same bits. A unit is that of the right value: where that is nearly 0, as a sum that cancels is, "
-    "the largest distance says little."
+    "Distance from float64 in units in the last place over all problems, and where a second call gives "
+    "the same bits. The unit is that of the right value: where that is nearly 0, as in a sum that "
+    "cancels, the largest distance says little."
 )
 
 HISTORY_NOTE = (
-    "The fastest provider written in this repository at each problem, in each run of finals: microseconds, "
-    "how many times as fast as in the run before, and the configuration where it is another. `one round`: "
-    "either of the two runs had only one round, which decides nothing. Runs of several days on several "
-    "hosts differ by a percent or two without any reason in the code: `python -m pipeline.compare` says "
-    "whether two commits do."
+    "Our fastest provider at each problem in each run of finals: its time in microseconds, how many times "
+    "as fast as in the run before, and its configuration where that has changed. `one round`: one of the "
+    "two runs had only one round, which decides nothing. Runs on several days and hosts differ by a "
+    "percent or two without a reason in the code: `python -m pipeline.compare` says whether two commits "
+    "differ."
 )
 
 

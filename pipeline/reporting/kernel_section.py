@@ -22,19 +22,20 @@ SIDE_BY_SIDE = {2: 2, 4: 2}
 """How many charts stand side by side, by the number of machines; else three."""
 
 CHARTS_NOTE = (
-    "Each provider at its best configuration for the problem. Every machine has its own scale; the dashed "
-    "line is what a plain copy or, of TFLOP/s, a matrix product reached there."
+    "Each provider at its best configuration for the problem. Every machine has its own scale. The dashed "
+    "line is the rate of a plain copy there or, in TFLOP/s, of a matrix product."
 )
 HOLLOW_NOTE = " Hollow marks are not to be trusted."
 
 ROOFLINE_NOTE = (
-    "The fastest provider at each problem. Dashed: what a plain copy and a matrix product reached. Filled "
-    "marks count the fewest bytes that the operation needs, hollow ones those that the device counted."
+    "The fastest provider at each problem. Dashed: the rates of a plain copy and of a matrix product. "
+    "Filled marks stand at the fewest bytes that the operation needs, hollow ones at the bytes that the "
+    "device counted."
 )
 
 SWEEPS_NOTE = (
-    "Times of the sweeps, one measurement a configuration. Where finals measured the best side by side, "
-    "their times are the better ones: against the field has them."
+    "Times of the sweeps, one measurement for each configuration. Where the best were measured side by "
+    "side in finals, those times are better: see Against the field."
 )
 
 OLD = "†"
@@ -57,7 +58,7 @@ def section(content: Content, name: str) -> Section:
     if content.plots[name]:
         blocks.append(Text(CHARTS_NOTE + HOLLOW_NOTE * bool(best["valid"].eq(False).any()), "note"))
     if best.empty:
-        blocks.append(Text("No point of it was timed."))
+        blocks.append(Text("No point of this kernel was timed."))
     else:
         blocks += _tables(content, name, rows, best)
     if without := _without_a_time(content, rows):

@@ -18,24 +18,24 @@ from pipeline.reporting.tables import TextTable
 from pipeline.store.finals import ONE_ROUND
 
 OVERVIEW_NOTE = (
-    "Our fastest provider beside the kernel's baseline, and its share of the measured ceiling, at the "
-    "problems that are named: those of the kernel's first workload that all GPUs have, by finals (§) where "
-    "the machine had any, else by the sweeps. Of several problems it is the geometric mean. `not "
-    "measured`: not at these problems. `one round`: of finals that decide nothing."
+    "Our fastest provider beside the kernel's baseline, and its share of the measured ceiling: at the "
+    "problems of the kernel's first workload that all GPUs have, by finals (§) where the machine had any, "
+    "else by the sweeps. Several problems are shown by their geometric mean. `not measured`: not at these "
+    "problems. `one round`: these finals decide nothing."
 )
 
 GPUS_NOTE = (
-    "The fastest configuration of either GPU, at the problems that both have measured, by providers that "
-    "ran the same source on both: by finals where both had some of the kernel, else by sweeps. Each "
-    "kernel's section has them one by one. Each line is the geometric mean over the problems with the same "
-    "bound; a call under 10 us on either GPU is bound by its launch. Below 1 in `b's time / a's`, b is the "
-    "faster; `by ceilings` is what that ratio would be if both reached the same share of their ceilings. "
+    "The fastest configuration on either GPU at the problems that both have measured, among providers "
+    "with the same source on both: by finals where both had some of the kernel, else by sweeps. Each "
+    "kernel's section has the problems one by one. A line is the geometric mean over the problems with "
+    "the same bound; a call under 10 us on either GPU is bound by its launch. Below 1 in `b's time / "
+    "a's`, b is the faster. `by ceilings` is this ratio if both reach the same share of their ceilings. "
     "They were not measured together: there is no verdict."
 )
 
 ORIGIN_NOTE = (
-    "A stale row was measured from another source than the kernel's here, or by another version of the "
-    "code that times and verifies."
+    "A stale row was measured from another source than the kernel's here, by another version of the "
+    "measuring code, or in an earlier environment."
 )
 
 FIELDS = {

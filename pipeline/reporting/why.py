@@ -20,8 +20,8 @@ MOST_CHARACTERS = 500
 """The length of a rule's text in the report: ncu's rows hold all of it."""
 
 NOTE = (
-    "Counted by Nsight Compute in a launch of its own; us is the sweep's. Of a call that launches several "
-    "kernels, the one that takes longest. The estimated speedup is ncu's, with the rule that promises it."
+    "Counted by Nsight Compute in a launch of its own; us is the sweep's. If a call launches several "
+    "kernels, the longest one is shown. The estimated speedup is ncu's, with the rule that promises it."
 )
 
 OUTDATED = (
@@ -73,7 +73,7 @@ def sections(
             title = f"{kernel}: what limits it on {name}"
             blocks += [_table(title, counted, code, timed), Text(NOTE, "note")]
         if rules := _rules(counted):
-            blocks += [Text("The rules of ncu's that promise most:"), Items(rules)]
+            blocks += [Text("The most promising rules of ncu:"), Items(rules)]
         missing = dict.fromkeys(row.sentence for row in counters if row.status != "ok")
         blocks += [Text(f"Counters {sentence}.", "note") for sentence in missing]
         if profiles:

@@ -236,7 +236,7 @@ def test_what_a_caller_gets_comes_first_and_the_oracle_beside_it(write: Write, t
     write_finals(tmp_path / "results", held)
     markdown, html = write(rows)
     part_ = section(markdown, "softmax on NVIDIA H200")
-    assert part_.index("What a caller gets") < part_.index("geometric mean |")
+    assert part_.index("The configuration that a caller gets") < part_.index("geometric mean |")
     assert "| exact | 1 | 1.00 | 1.00 | float32 1024 |" in part_
     assert "| generalised | 1 | 1.05 | 1.05 | float32 4096 |" in part_
     (header,) = [line for line in part_.splitlines() if line.startswith("| dtype | problem |")]

@@ -1,6 +1,7 @@
 """The table at the end of a sweep, as a terminal and as a file get it."""
 
 import io
+import math
 import re
 
 import pytest
@@ -153,40 +154,13 @@ def test_without_a_timed_point_it_says_so():
     assert text == "No point was timed.\ntorch: 1 point ran out of memory: asked for 9 GiB\n"
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.012345, "0.0123"),
-        (1.2345, "1.23"),
-        (9.996, "10.0"),
-        (99.96, "100"),
-        (123456.0, "123456"),
-        (0.0, "0.00"),
-        (None, ""),
-        (float("nan"), ""),
-    ],
-)
-def test_numbers_have_three_significant_digits(value, text):
-    assert number(value) == text
-
-
-def test_shares_and_ratios():
-    assert [percent(f) for f in (0.954, 1.02, 0.0712, 0.0002, None)] == [
-        "95.4 %",
-        "102.0 %",
-        "7.1 %",
-        "< 0.1 %",
-        "",
-    ]
-    assert [speedup(s) for s in (1.0, 0.983, 0.996, 0.0512, 9.996, 12.34, float("nan"))] == [
-        "1.00",
-        "0.98",
-        "1.00",
-        "0.051",
-        "10.0",
-        "12.3",
-        "",
-    ]
+def test_figures_have_the_digits_that_people_read():
+    numbers = {0.012345: "0.0123", 1.2345: "1.23", 9.996: "10.0", 99.96: "100", 123456.0: "123456"}
+    numbers |= {0.0: "0.00", None: "", math.nan: ""}
+    shares = {0.954: "95.4 %", 1.02: "102.0 %", 0.0712: "7.1 %", 0.0002: "< 0.1 %", None: ""}
+    ratios = {1.0: "1.00", 0.983: "0.98", 0.996: "1.00", 0.0512: "0.051", 9.996: "10.0", 12.34: "12.3"}
+    for function, known in ((number, numbers), (percent, shares), (speedup, {**ratios, math.nan: ""})):
+        assert {value: function(value) for value in known} == known
 
 
 def test_text_is_no_markup_and_no_command_to_the_terminal():
