@@ -89,8 +89,7 @@ def files(content: Content, glossary: str = "") -> dict[str, str]:
 
 
 def write(content: Content, folder: Path) -> None:
-    """Write every file of the report, and remove the files of a former report that are no longer part of
-    it."""
+    """Write every file of the report, and remove files of a former report that are not part of it."""
     is_here = folder.resolve().is_relative_to(ROOT) and GLOSSARY.is_file()
     found = files(content, os.path.relpath(GLOSSARY, folder) if is_here else "")
     for place in (folder, *(folder / name for name in FOLDERS)):

@@ -116,8 +116,7 @@ def _doubted(content: Content) -> Section:
 
 
 def doubts(rows: pd.DataFrame, finals: Iterable[Final]) -> tuple[list[tuple[str, int]], int]:
-    """How many times there are to doubt by reason, the most frequent first, and how many timed rows in
-    all."""
+    """The count of times to doubt by reason, the most frequent first, and the count of all timed rows."""
     timed = rows[rows["status"] == "ok"]
     found = Counter[str](
         THROTTLED if is_bound(row) else re.sub(r"\d[\d.]*", "…", doubt(row))

@@ -197,8 +197,7 @@ class KernelOnMachine:
         return [one for one in made if refused[one] is None]
 
     def _refused(self, problem: Any) -> str | None:
-        """Why there is no such problem, as for an arithmetic that its dtype lacks; None where there is
-        one."""
+        """Why there is no such problem, as for an arithmetic that its dtype lacks; else None."""
         chosen = self.chosen(problem)
         provider = self.kernel.provider(chosen.provider)
         made = problems.make(provider.parameters, chosen.parameters) if provider.parameters else None

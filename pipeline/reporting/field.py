@@ -11,7 +11,7 @@ environment. Where there are no finals, it is the best of each provider's times 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,7 +146,7 @@ def head_to_heads(
     return sorted(found, key=lambda versus: (versus.kernel, versus.gpu, versus.rank))
 
 
-def _unasked(rows: pd.DataFrame, ours: pd.DataFrame) -> Any:
+def _unasked(rows: pd.DataFrame, ours: pd.DataFrame) -> Callable[[Place, Values], tuple[str, ...]]:
     """A function of a place and its problem: those of ours that a sweep has still to measure there."""
     tuned = defaultdict[Any, dict[str, set[Any]]](lambda: defaultdict(set))
     every = ours[["kernel", "gpu", "provider", "parameters"]].drop_duplicates()

@@ -129,8 +129,7 @@ def best_configurations(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def best_providers(best: pd.DataFrame) -> pd.DataFrame:
-    """The fastest of the best configurations at each kernel, GPU and problem, a trusted one if there is
-    any."""
+    """The fastest of the best configurations at each kernel, GPU and problem, if possible a trusted one."""
     return fastest_of_each(best, [])
 
 

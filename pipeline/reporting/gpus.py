@@ -258,8 +258,7 @@ def left_out(some: Sequence[OtherSources], names: Mapping[str, str]) -> list[str
 
 
 def alone(common: Sequence[CommonProblem], rows: pd.DataFrame, names: Mapping[str, str]) -> str:
-    """The sentence in place of the table where several GPUs have rows and no two can be compared; else
-    empty."""
+    """The sentence where several GPUs have rows and no two can be compared; else empty."""
     gpus = [slug for slug in names if slug in set(rows["gpu"]) and not slug.startswith("cpu-")]
     if common or len(gpus) < 2:
         return ""
@@ -275,8 +274,7 @@ NO_VERDICT = "They were not measured together: no verdict."
 
 @dataclass(frozen=True)
 class Machines:
-    """Two machines with results in any of the folders; of several folders the first with a machine's file
-    counts."""
+    """Two machines with results in any of the folders; the first folder with a machine's file counts."""
 
     a: str
     b: str

@@ -70,8 +70,7 @@ def headline_of(row: Measurement | Final) -> str:
 
 @cache
 def _listed_headlines(kernel: str) -> Mapping[Values | None, str]:
-    """The rate of each problem that a kernel's YAML lists. Of several workloads the first that names a rate
-    decides."""
+    """The rate of each problem in a kernel's YAML; of several workloads the first with a rate decides."""
     entry = entry_of(kernel)
     assert entry is not None, "an unknown kernel has no YAML"
     found: dict[Values | None, str] = {}

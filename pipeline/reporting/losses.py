@@ -116,8 +116,7 @@ def ratio(one: OtherRatio) -> str:
 
 @cache
 def reasons(kernel: str, pages: Path) -> tuple[Reason, ...]:
-    """All reasons of a kernel's page. Raises UserError for a line that names no provider or dimension of the
-    kernel."""
+    """All reasons of a kernel's page. Raises UserError for a line with an unknown provider or dimension."""
     page, entry = pages / f"{kernel}.md", entry_of(kernel)
     if entry is None or not page.is_file():
         return ()

@@ -107,8 +107,7 @@ def _leading(groups: Groups, rows: pd.DataFrame, held: pd.DataFrame) -> Groups:
 
 
 def _in_common(groups: Groups) -> Groups:
-    """The problems that all GPUs have; a GPU that has none of them is left out. A CPU keeps its own: it
-    measures others."""
+    """The problems that all GPUs have; a GPU that has none of them is left out. A CPU keeps its own."""
     extents = {place: {one.extent for one in some} for place, some in groups.items()}
     shared: dict[tuple[str, str], set[str]] = {}
     for (kernel, gpu, words), here in sorted(extents.items(), key=lambda one: (-len(one[1]), one[0])):

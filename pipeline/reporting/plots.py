@@ -80,8 +80,7 @@ class WorkloadPlot:
         return found
 
     def _limits(self, ceilings: Ceilings | None, rows: pd.DataFrame) -> list[Limit]:
-        """The ceiling of a chart's rows: the rate of a plain copy, or of a matrix product in their
-        arithmetic."""
+        """The rate of a plain copy, or of a matrix product in the arithmetic of a chart's rows."""
         if ceilings is None:
             return []
         if self.headline == "gbps":
@@ -185,8 +184,7 @@ def _is_wide(shown: pd.DataFrame, rate: str) -> bool:
 
 def leading(kernel: str, rows: pd.DataFrame, some: pd.DataFrame) -> pd.DataFrame:
     """The rows that stand for some of a machine's rows with the same words: those of the kernel's first
-    workload that has any of them, on the longest of its lines. Problems that were pinned aside are not among
-    them."""
+    workload that has any of them, on the longest of its lines, without problems that were pinned aside."""
     for workload, ranks in workload_ranks(rows).items():
         here = some[some["rank"].isin(ranks)]
         if not here.empty:
@@ -199,9 +197,8 @@ def leading(kernel: str, rows: pd.DataFrame, some: pd.DataFrame) -> pd.DataFrame
 def _on_lines(
     kernel: str, workload: str, rows: pd.DataFrame, some: pd.DataFrame
 ) -> tuple[pd.DataFrame, str | None, frozenset[str]]:
-    """Some of a kernel's rows with their ``x`` on the workload's axis, the numbers that are ``fixed`` on
-    their line and the line's ``family``; the dimension on the axis, and the dimensions that are equal to
-    it."""
+    """Some of a kernel's rows with their ``x`` on the workload's axis, the numbers ``fixed`` on their line
+    and the line's ``family``; the dimension on the axis, and the dimensions equal to it."""
     problems = rows[rows["workload"] == workload].drop_duplicates("rank")["problem"]
     points = [Point(kernel=kernel, provider="any", problem=problem) for problem in problems]
     x, along = lines.axis(workload, points)

@@ -147,8 +147,7 @@ def gpus_sections(content: Content) -> list[Section]:
 
 
 def machines_section(content: Content) -> Section:
-    """The machines side by side, and which results do not belong to the environment that a machine has
-    now."""
+    """The machines side by side, and the results of another environment than a machine has now."""
     found = content.loaded.results
     environments = [found.environments.get(slug) for slug in content.machines]
     ceilings = [found.ceilings.get(slug) for slug in content.machines]
@@ -185,8 +184,7 @@ def _elsewhere(content: Content) -> list[str]:
 
 
 def origin_section(content: Content) -> Section:
-    """The commits of each machine's rows, how many of them are stale and by which part, and when they were
-    measured."""
+    """The commits of each machine's rows, how many rows are stale and by which part, and their dates."""
     rows = []
     for slug, name in content.machines.items():
         of_machine = content.rows[content.rows["gpu"] == slug]

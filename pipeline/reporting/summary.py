@@ -99,8 +99,7 @@ def choose(rows: Sequence[Row]) -> list[Row]:
 
 
 def table(rows: Sequence[Row], title: str) -> TextTable:
-    """A row for each kernel and dtype: the best, its rate, and how many times as fast as the baseline it
-    is."""
+    """A row for each kernel and dtype: the best, its rate, and its speedup over the baseline."""
     return TextTable(
         title=title,
         columns=("kernel", "problem", "dtype", "best", "us", "rate", "of ceiling", "x baseline"),

@@ -146,8 +146,7 @@ Found = tuple[Entry, Point, Outcome]
 
 
 def failures_of_own(found: Iterable[Found], allowed: Sequence[str]) -> str | None:
-    """A sentence on points of own providers that failed in a way that is not allowed; None if there are
-    none."""
+    """A sentence on points of own providers that failed in a way that is not allowed, or None."""
     failed = [
         outcome.status
         for entry, point, outcome in found
@@ -240,8 +239,7 @@ def table_of(rows: Sequence[Row], baseline: str) -> TextTable:
 
 
 def disturbances(rows: Iterable[Measurement]) -> list[str]:
-    """The share of times that are not to be trusted, and why; and how many were taken beside other
-    processes."""
+    """The share of times that are not to be trusted, and why; and how many other processes disturbed."""
     states = [row.outcome.state for row in rows if row.outcome.state is not None]
     times = plural(len(states), "time")
     found = counted(state.invalid_reason for state in states if not state.valid)

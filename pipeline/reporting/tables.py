@@ -98,8 +98,7 @@ class TextTable:
 
     @property
     def packed(self) -> dict[str, Any]:
-        """The rows as data: each distinct text once, and a row as the places of its texts, those of ``ABOUT``
-        first."""
+        """The rows as data: each text once, and a row as the places of its texts, ``ABOUT`` first."""
         texts: dict[str, int] = {}
         rows = [
             [

@@ -1,4 +1,4 @@
-"""Charts and the overview's plot: axes that can be read, and legends that are whole."""
+"""Charts, rooflines and the overview's plot: axes that can be read, and legends that are whole."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pipeline.reporting.comparison import plot as comparison_plot
 from pipeline.reporting.document import overview_svg, plot
 from pipeline.reporting.frames import against_baseline, best_configurations, frame
 from pipeline.reporting.overview import STYLES, Summary, overview_plot
-from pipeline.reporting.plots import Machine, WorkloadPlot, workload_plots
-from tests.factory import H100, H200, measurement
+from pipeline.reporting.plots import Machine, WorkloadPlot, rooflines, workload_plots
+from tests.factory import H100, H200, ceilings, grid, measurement
 
 SVG = "{http://www.w3.org/2000/svg}"
 NAMES = {H100: "NVIDIA H100", H200: "NVIDIA H200"}
@@ -112,3 +112,22 @@ def test_a_ratio_far_from_the_others_flattens_no_axis() -> None:
     ]
     shown = comparison_plot(rows, "title", 0.01).decode()
     assert all(f"<!-- {tick} -->" in shown for tick in (1, 2, 64))
+
+
+def roofs(rows: list[Measurement]) -> list[Chart]:
+    best = best_configurations(frame(rows))
+    machines = [Machine(gpu, gpu, ceilings(gpu)) for gpu in (H100, H200)]
+    return rooflines(rows[0].point.kernel, best, machines, {}, styles(best["provider"]))
+
+
+def test_a_mark_stands_for_each_problem_below_the_roof() -> None:
+    rows = grid(kernels=("matmul",), providers=("torch", "triton_tiled"), sizes=(512, 1024, 4096))
+    rows += [measurement("matmul", "torch", 1024, "bfloat16", gpu=gpu) for gpu in (H100, H200)]
+    (found,) = roofs(rows)
+    assert found.title == f"{H200} · float32", "bfloat16 has one place alone"
+    assert sum(len(one.marks) for one in found.series) == 3
+    (roof,) = found.limits
+    assert roof.text == "copy 4270 GB/s, matmul 53.4 TFLOP/s"
+    assert roof.points[-1][1] == ceilings(H200).matmul_tflops["float32"] > roof.points[0][1]
+    assert all(0 < mark["y"] < 290 for one in found.view["lines"] for mark in one["marks"])
+    assert roofs(grid(sizes=(256, 1024, 4096), gpus=(H100, H200))) == [], "of equal flops a byte"
