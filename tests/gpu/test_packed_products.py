@@ -59,14 +59,14 @@ def verified(problem: Any, name: str, values: dict[str, tuple[int, ...]]) -> int
     return tried
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind[1] or "sparse")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("m", [1, 3, 7, 8, 9, 16, 17, 25, 32])
 def test_every_configuration_of_the_cuda_kernel(m: int, dtype: str, kind: tuple[type, str | None]) -> None:
     assert verified(made(kind, m=m, n=96, k=2048, dtype=dtype), "cuda", WARPS) >= 2
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind[1] or "sparse")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("m", [1, 16, 19, 64, 100, 300])
 def test_every_tile_of_hoppers_kernel(m: int, dtype: str, kind: tuple[type, str | None]) -> None:
