@@ -1,4 +1,37 @@
-"""The library: the contract of a kernel's author, the loader of kernels, records, timers, and ``ops``, which
-calls kernels. It needs torch, Triton, msgspec and nvidia-ml-py, and imports neither ``kernels/`` nor
-``pipeline/``.
+"""The instrument as a library: ``bench``, ``check``, ``compare`` and ``bench_grid`` for any function on
+tensors, the contract of a kernel's author, and ``ops``, which calls the kernels here.
+
+It needs torch, Triton, msgspec and nvidia-ml-py, and imports neither ``kernels/`` nor ``pipeline/``. Importing
+it imports no torch: each name of ``__all__`` is imported when it is used first.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .arguments import BenchError
+    from .benchmark import Result, bench
+    from .checking import Check, check
+    from .comparison import Comparison, Grid, bench_grid, compare
+
+__all__ = ["BenchError", "Check", "Comparison", "Grid", "Result", "bench", "bench_grid", "check", "compare"]
+
+_HOME = {
+    "BenchError": "arguments",
+    "Result": "benchmark",
+    "bench": "benchmark",
+    "Check": "checking",
+    "check": "checking",
+    "Comparison": "comparison",
+    "Grid": "comparison",
+    "bench_grid": "comparison",
+    "compare": "comparison",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOME[name]}", __name__), name)

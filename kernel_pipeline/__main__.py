@@ -1,4 +1,4 @@
-"""The console script ``kernel-pipeline``: the pipeline's commands, which a checkout of the repository has."""
+"""``kernel-pipeline`` and ``python -m kernel_pipeline``: ``bench``, and the pipeline's commands."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import importlib.util
 import sys
 
 INSTALLED = (
-    "the pipeline's commands need a checkout of the repository, and this is an installation of its kernels: "
-    "import kernel_pipeline.ops, or compile them by python -m kernel_pipeline.ops.build."
+    "the pipeline's other commands need a checkout of the repository, and this is an installation of the "
+    "library: write kernel-pipeline bench FILE.py:FUNCTION --shape 4096,781, import kernel_pipeline, or "
+    "compile its kernels by python -m kernel_pipeline.ops.build."
 )
 
 
 def main() -> None:
-    """Run the pipeline's command that the first argument names. Without a checkout, list what is
-    installed."""
+    """Run the command that the first argument names. Without a checkout, list what is installed."""
+    if sys.argv[1:2] == ["bench"]:
+        from .shell import main as bench
+
+        sys.exit(bench(sys.argv[2:]))
     if importlib.util.find_spec("pipeline") is None:
         print(f"error: {INSTALLED}", file=sys.stderr)
         sys.exit(2)

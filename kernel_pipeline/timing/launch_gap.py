@@ -136,6 +136,10 @@ class SecondContext:
         finally:
             self._leave()
 
+    def close(self) -> None:
+        """Destroy the context, which gives its device memory back."""
+        self._do("cuCtxDestroy_v2", self._context)
+
     def _leave(self) -> None:
         self._do("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 

@@ -73,16 +73,19 @@ LOOK_S = 0.05
 
 
 class Stopwatch:
-    """Times calls on one device of this process. ``set_mode`` sets the mode of the launch gap."""
+    """Times calls on one device of this process. ``set_mode`` sets the mode of the launch gap; ``uuid`` names
+    the GPU where CUDA_VISIBLE_DEVICES does not."""
 
-    def __init__(self, device: torch.device, settings: TimingSettings, set_mode: SetMode) -> None:
+    def __init__(
+        self, device: torch.device, settings: TimingSettings, set_mode: SetMode, uuid: str | None = None
+    ) -> None:
         self.device = device
         self.settings = settings
         self.gap = LaunchGap(set_mode)
         self._busy_until = -inf
         self._told: Canary | None = None
-        uuid = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        self._monitor = Monitor(uuid) if device.type == "cuda" else None
+        named = uuid or os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        self._monitor = Monitor(named) if device.type == "cuda" else None
 
     def warm_up(self) -> None:
         """Do now what the first timing would otherwise wait for."""

@@ -1,0 +1,207 @@
+"""Compare a function with a reference, over inputs of several distributions.
+
+Outputs are compared with what the reference gives for the same inputs in float64. A kernel that is right only
+for the inputs that it is timed with is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import torch
+
+from pipeline.execution import verification
+from pipeline.execution.verification import Verdict
+
+from .arguments import Arguments, BenchError, Make, copied, made, tensors_of
+from .contract import Tolerance
+from .loading import Tensors
+
+Tolerances = Tolerance | tuple[float, float] | None
+"""The error allowed against the reference: ``(rtol, atol)``, or None for the default of each dtype."""
+
+ULPS = {torch.float64: 64.0, torch.float32: 16.0}
+"""Units in the last place that an output may be off by, by its dtype; other dtypes: ``FEW_ULPS``. The
+float64 reference has rounding errors of its own, and a long float32 sum is off by several."""
+
+FEW_ULPS = 2.0
+
+SEEDS = (0, 1, 2)
+"""Seeds of the inputs that are compared as ``make`` made them."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Inputs of one distribution: what was found, or why it was left out."""
+
+    name: str
+    verdict: Verdict | None
+    skipped: str | None = None
+
+
+@dataclass(frozen=True)
+class Check:
+    """What ``check`` found.
+
+    ok:
+        Whether every output was right in every distribution that the reference defines.
+    worst:
+        The largest share of the tolerance that an element took: above 1 it is wrong, and infinite where the
+        output is NaN or has another shape.
+    where:
+        The distribution and element that are wrong; empty if all is right.
+    cases:
+        Each distribution.
+    """
+
+    ok: bool
+    worst: float
+    where: str
+    cases: tuple[Case, ...]
+
+    def __repr__(self) -> str:
+        if not self.ok:
+            return f"wrong: {self.where}"
+        tried = [case.name for case in self.cases if case.verdict]
+        return f"right: {len(tried)} distributions of inputs; {self.worst:.0%} of the tolerance used at most"
+
+
+def check(
+    function: Callable[..., Any],
+    *,
+    make: Make,
+    reference: Callable[..., Any],
+    tolerance: Tolerances = None,
+    keywords: Mapping[str, Any] | None = None,
+) -> Check:
+    """Compare a function with its reference over several distributions of inputs.
+
+    ``make(seed)`` makes the inputs of a call, as for ``bench``. ``reference`` takes the same arguments, with
+    floating-point tensors in float64, and gives the same outputs. An element is right if it lies within
+    ``atol + rtol * |reference|``; by default both are a few units in the last place of the output's dtype,
+    ``atol`` of the reference's root mean square. Integers and flags have to be equal. Memory that the
+    function allocates holds NaN, so that elements it does not write are found.
+
+    A distribution for which the reference gives NaN is left out: the problem does not define it.
+
+    >>> check(torch.square, make=lambda seed: torch.randn(8), reference=lambda x: x * x).ok
+    True
+
+    Raises BenchError where inputs or reference can't be compared with.
+    """
+    cases = []
+    for name, arguments in _distributions(make, keywords):
+        expected = expect(reference, arguments)
+        if any(bool(x.isnan().any()) for x in expected):
+            cases.append(Case(name, None, "the reference gives NaN"))
+            continue
+        call = arguments.call(function)
+        given = copied(arguments.tensors)
+        with verification.poisoned_memory():
+            outputs = tensors_of(call(*given))
+        if not outputs:  # it wrote over its inputs
+            changed = [x for x, old in zip(given, arguments.tensors, strict=True) if not _equal(x, old)]
+            outputs = tuple(changed)
+        cases.append(Case(name, compared(outputs, expected, tolerance)))
+    wrong = next((case for case in cases if case.verdict and case.verdict.error), None)
+    used = [case.verdict.used for case in cases if case.verdict]
+    if not used:
+        raise BenchError("the reference gives NaN for all inputs that were tried: nothing can be compared.")
+    return Check(
+        ok=wrong is None,
+        worst=max(used) if wrong is None or max(used) > 1 else inf,
+        where="" if wrong is None or wrong.verdict is None else f"{wrong.name}: {wrong.verdict.error}",
+        cases=tuple(cases),
+    )
+
+
+def expect(reference: Callable[..., Any], arguments: Arguments) -> Tensors:
+    """What a reference gives for the arguments' values in float64 (complex128 for complex numbers)."""
+    wide = tuple(_wide(x) for x in copied(arguments.tensors))
+    given = tensors_of(arguments.call(reference)(*wide))
+    if not given:
+        raise BenchError("reference= returned no tensor: let it return the right outputs.")
+    return tuple(x.detach() for x in given)
+
+
+def compared(outputs: Tensors, expected: Tensors, tolerance: Tolerances) -> Verdict:
+    """Compare outputs with the reference's, each by the tolerance of its dtype."""
+    if len(outputs) != len(expected):
+        return Verdict(0.0, 0.0, f"returned {len(outputs)} outputs, where the reference has {len(expected)}")
+    verdicts = [
+        verification.compare(out.detach(), want.to(out.device), out.dtype, _tolerance(out, want, tolerance))
+        for out, want in zip(outputs, expected, strict=True)
+    ]
+    wrong = next((one for one in verdicts if one.error), None)
+    return wrong or max(verdicts, key=lambda one: one.used)
+
+
+def _tolerance(out: torch.Tensor, want: torch.Tensor, given: Tolerances) -> Tolerance:
+    if isinstance(given, Tolerance):
+        return given
+    if given is not None:
+        rtol, atol = given
+        return Tolerance(rtol=rtol, atol=atol)
+    if not (out.is_floating_point() or out.is_complex()) or not want.numel():
+        return Tolerance(rtol=0.0, atol=0.0)
+    real = out.dtype.to_real() if out.is_complex() else out.dtype
+    unit = ULPS.get(real, FEW_ULPS) * torch.finfo(real).eps
+    finite = want.abs().double()
+    finite = finite[finite.isfinite()]
+    size = float(finite.square().mean().sqrt()) if finite.numel() else 0.0
+    return Tolerance(rtol=unit, atol=unit * size)
+
+
+def _wide(x: torch.Tensor) -> torch.Tensor:
+    if x.is_complex():
+        return x.to(torch.complex128)
+    return x.double() if x.is_floating_point() else x
+
+
+def _equal(x: torch.Tensor, y: torch.Tensor) -> bool:
+    return verification.unchanged((x,), (y,))
+
+
+def _distributions(make: Make, keywords: Mapping[str, Any] | None) -> Iterator[tuple[str, Arguments]]:
+    """Inputs of each distribution. Tensors of integers and flags keep what ``make`` gave them."""
+    for seed in SEEDS:
+        yield f"inputs of seed {seed}", made(make, seed, keywords)
+    for name, fill in DISTRIBUTIONS.items():
+        arguments = made(make, SEEDS[0], keywords)
+        for x in arguments.tensors:
+            if x.is_floating_point():
+                x.copy_(fill(x.detach().clone()))
+        yield name, arguments
+
+
+def _one_hot(x: torch.Tensor) -> torch.Tensor:
+    if x.numel() == 0 or x.dim() == 0:
+        return x
+    hot = torch.zeros_like(x)
+    places = torch.arange(x[..., 0].numel(), device=x.device) % x.shape[-1]
+    return hot.scatter_(-1, places.view(*x.shape[:-1], 1), 1.0)
+
+
+def _scaled(share: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Multiply by a power of the dtype's range: so that a product of two or a sum of squares stays in it."""
+
+    def fill(x: torch.Tensor) -> torch.Tensor:
+        info = torch.finfo(x.dtype)
+        factor: float = info.max**share if share > 0 else info.tiny**-share
+        return x * factor
+
+    return fill
+
+
+DISTRIBUTIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "zeros": torch.zeros_like,
+    "equal values": lambda x: torch.full_like(x, 0.75),
+    "sorted values": lambda x: x.sort(dim=-1).values if x.dim() else x,
+    "one-hot rows": _one_hot,
+    "large values": _scaled(0.25),
+    "small values": _scaled(-0.25),
+}
+"""How floating-point inputs are filled, beside what ``make`` gives."""

@@ -1,0 +1,327 @@
+"""``compare``: functions side by side in rounds, with verdicts; ``bench_grid``: functions over sizes.
+
+A round times every function once, every other round in the opposite order (ABBA), so that a device that grows
+slower does so for all. The ratios of a round's times give an interval and a verdict (see ``statistics``). All
+rounds run in this process: the noise from process to process is not in the interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Any, Literal
+
+from pipeline.verdicts.intervals import Estimate, Rule, Verdict, estimate, verdicts
+
+from .arguments import BenchError, Make
+from .benchmark import Result, settings_of, stopwatch, subject, timed, with_rates
+from .checking import Tolerances
+
+Functions = Mapping[str, Callable[..., Any]]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A function's times, and how they compare with those of the first.
+
+    ``results`` has one result a round. ``ratio`` is its time over the first's. By ``verdict`` it is
+    ``faster``, ``slower``, ``same`` (within the margin) or ``undecided``. The first, and a
+    function whose output is wrong, has neither.
+    """
+
+    name: str
+    results: tuple[Result, ...]
+    ratio: Estimate | None = None
+    verdict: Verdict | None = None
+
+    @property
+    def median_us(self) -> float:
+        """The median of the rounds' medians, in microseconds."""
+        return median(result.median_us for result in self.results)
+
+    @property
+    def why(self) -> str:
+        """Why its times can't be trusted; empty if they can."""
+        return next((result.why for result in self.results if not result.valid), "")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Functions that were timed side by side; the first is what the others are compared with."""
+
+    candidates: tuple[Candidate, ...]
+
+    def __getitem__(self, name: str) -> Candidate:
+        """The candidate of a name."""
+        return next(one for one in self.candidates if one.name == name)
+
+    def __repr__(self) -> str:
+        return self.table()
+
+    def _rows(self) -> list[list[str]]:
+        first = self.candidates[0].name
+        rows = [["function", "us", f"x {first}", "interval", "verdict", "rounds"]]
+        for one in self.candidates:
+            ratio = one.ratio and (f"{one.ratio.ratio:.3f}", f"{one.ratio.low:.3f} to {one.ratio.high:.3f}")
+            rows.append(
+                [
+                    one.name,
+                    f"{one.median_us:.4g}",
+                    *(ratio or ("", "")),
+                    f"not valid: {one.why}" if one.why else one.verdict or "",
+                    str(len(one.results)),
+                ]
+            )
+        return rows
+
+    def table(self) -> str:
+        """The candidates as a table of text."""
+        return text_table(self._rows())
+
+    def _repr_html_(self) -> str:
+        return html_table(self._rows())
+
+    def to_pandas(self) -> Any:
+        """A frame with a row for each candidate and round. Raises ImportError without pandas."""
+        return _frame(
+            {
+                "function": one.name,
+                "round": number,
+                "median_us": result.median_us,
+                "low_us": result.interval[0],
+                "high_us": result.interval[1],
+                "valid": result.valid,
+                "why": result.why,
+            }
+            for one in self.candidates
+            for number, result in enumerate(one.results)
+        )
+
+    def plot(self) -> Any:
+        """Matplotlib axes with every round's time of each candidate. Raises ImportError without it."""
+        axes = _axes()
+        for place, one in enumerate(self.candidates):
+            times = [result.median_us for result in one.results]
+            axes.plot(times, [place] * len(times), "o", alpha=0.5)
+            axes.plot([one.median_us], [place], "|", markersize=16, color="black")
+        axes.set_yticks(range(len(self.candidates)), [one.name for one in self.candidates])
+        axes.invert_yaxis()
+        axes.set_xlabel("time [us]")
+        return axes
+
+
+def compare(  # noqa: PLR0913
+    functions: Functions,
+    *inputs: Any,
+    make: Make | None = None,
+    keywords: Mapping[str, Any] | None = None,
+    reference: Callable[..., Any] | None = None,
+    tolerance: Tolerances = None,
+    cache: Literal["cold", "hot"] = "cold",
+    margin: float = 0.01,
+    rounds: int = 5,
+    most_rounds: int = 20,
+    backward: bool = False,
+    context: bool = True,
+    seconds: float = 0.05,
+) -> Comparison:
+    """Time functions in rounds and say which is faster.
+
+    The first function is the one that the others are compared with. Times that differ by less than ``margin``
+    are ``same``. There are ``rounds`` rounds, and more, up to ``most_rounds``, while a verdict is undecided;
+    of all differences that are called real at most 5 % are not (Benjamini and Hochberg). The other arguments
+    are those of ``bench``. A function whose output is wrong gets no verdict.
+
+    >>> x = torch.randn(512, 512)
+    >>> compare({"square": torch.square, "twice": lambda x: x.square().sqrt()}, x)["twice"].verdict
+    'slower'
+
+    Raises BenchError as ``bench`` does, and for fewer than two functions or two rounds.
+    """
+    if len(functions) < 2:
+        raise BenchError("compare takes two functions or more, by name: compare({'mine': f, 'torch': g}, x).")
+    if rounds < 2 or most_rounds < rounds:
+        raise BenchError("compare needs two rounds or more, and most_rounds no fewer than rounds.")
+    subjects = [subject(function, inputs, make, keywords, name) for name, function in functions.items()]
+    found: dict[str, list[Result]] = {name: [] for name in functions}
+    rule = Rule(margin=margin)
+    with stopwatch(subjects[0].device, settings_of(cache, seconds), context) as watch:
+        for number in range(most_rounds):
+            for one in subjects if number % 2 == 0 else subjects[::-1]:
+                found[one.name].append(timed(watch, one, reference, tolerance, backward))
+            judged = _judged(found, rule)
+            if number + 1 >= rounds and all(one.verdict != "undecided" for one in judged):
+                break
+    return Comparison(judged)
+
+
+def _judged(found: Mapping[str, Sequence[Result]], rule: Rule) -> tuple[Candidate, ...]:
+    """The candidates with their verdicts. Of a round both times have to be valid."""
+    first, *others = found
+    estimates = {}
+    for name in others:
+        pairs = [
+            pair for pair in zip(found[name], found[first], strict=True) if all(one.valid for one in pair)
+        ]
+        if pairs:
+            estimates[name] = estimate([mine.median_us / base.median_us for mine, base in pairs], rule)
+    said = verdicts(estimates, rule)
+    return tuple(
+        Candidate(name, tuple(results), estimates.get(name), said.get(name))
+        for name, results in found.items()
+    )
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Functions over sizes: a result for each of both."""
+
+    x: str
+    sizes: tuple[Any, ...]
+    results: Mapping[tuple[str, Any], Result]
+    unit: str
+
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """The functions' names, in their order."""
+        return tuple(dict.fromkeys(name for name, _ in self.results))
+
+    def __repr__(self) -> str:
+        return self.table()
+
+    def _value(self, result: Result) -> float:
+        rate = {"GB/s": result.gbps, "TFLOP/s": result.tflops}.get(self.unit)
+        return result.median_us if rate is None else rate
+
+    def _rows(self) -> list[list[str]]:
+        rows = [[self.x, *(f"{name} [{self.unit}]" for name in self.providers)]]
+        for size in self.sizes:
+            results = [self.results[name, size] for name in self.providers]
+            rows.append(
+                [str(size), *(f"{self._value(one):.4g}{'' if one.valid else ' ?'}" for one in results)]
+            )
+        return rows
+
+    def table(self) -> str:
+        """A line for each size and a column for each function; ``?`` marks a time that is not valid."""
+        return text_table(self._rows())
+
+    def _repr_html_(self) -> str:
+        return html_table(self._rows())
+
+    def to_pandas(self) -> Any:
+        """A frame with a row for each function and size. Raises ImportError without pandas."""
+        return _frame(
+            {
+                self.x: size,
+                "provider": name,
+                "median_us": result.median_us,
+                "low_us": result.interval[0],
+                "high_us": result.interval[1],
+                "gbps": result.gbps,
+                "tflops": result.tflops,
+                "of_ceiling": result.of_ceiling,
+                "valid": result.valid,
+                "why": result.why,
+            }
+            for (name, size), result in self.results.items()
+        )
+
+    def plot(self) -> Any:
+        """Matplotlib axes with a line for each function over the sizes. Raises ImportError without it."""
+        axes = _axes()
+        for name in self.providers:
+            axes.plot(
+                self.sizes, [self._value(self.results[name, size]) for size in self.sizes], "o-", label=name
+            )
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel(self.x)
+        axes.set_ylabel(f"time [{self.unit}]" if self.unit == "us" else self.unit)
+        axes.legend()
+        return axes
+
+
+def bench_grid(  # noqa: PLR0913
+    make: Callable[[Any, int], Any],
+    *,
+    sizes: Sequence[Any],
+    providers: Functions,
+    reference: Callable[..., Any] | None = None,
+    tolerance: Tolerances = None,
+    bytes: Callable[[Any], int] | None = None,
+    flops: Callable[[Any], int] | None = None,
+    cache: Literal["cold", "hot"] = "cold",
+    x: str = "size",
+    context: bool = True,
+    seconds: float = 0.1,
+) -> Grid:
+    """Time functions over sizes: the table and the plot of ``triton.testing.perf_report``.
+
+    ``make(size, seed)`` makes the inputs of a call; ``bytes(size)`` and ``flops(size)`` say what a call moves
+    and computes, and the grid's unit: TFLOP/s with ``flops``, GB/s with ``bytes`` alone, else microseconds.
+
+    >>> grid = bench_grid(
+    ...     lambda n, seed: torch.randn(n), sizes=[1024, 4096], providers={"square": torch.square},
+    ...     bytes=lambda n: 8 * n,
+    ... )
+    >>> grid.unit, len(grid.to_pandas())
+    ('GB/s', 2)
+
+    Raises BenchError as ``bench`` does.
+    """
+    if not sizes or not providers:
+        raise BenchError("bench_grid needs a size and a provider: sizes=[1024], providers={'mine': f}.")
+    results: dict[tuple[str, Any], Result] = {}
+    subjects = {
+        (name, size): subject(function, (), partial(make, size), None, name)
+        for size in sizes
+        for name, function in providers.items()
+    }
+    with stopwatch(next(iter(subjects.values())).device, settings_of(cache, seconds), context) as watch:
+        for (name, size), one in subjects.items():
+            found = timed(watch, one, reference, tolerance)
+            work = bytes and bytes(size), flops and flops(size)
+            results[name, size] = with_rates(found, one, *work, ceilings=True)
+    unit = "TFLOP/s" if flops else "GB/s" if bytes else "us"
+    return Grid(x, tuple(sizes), results, unit)
+
+
+def text_table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of cells in columns, numbers to the right; the first row is the heading."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def html_table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of cells as a table of a page; the first row is the heading."""
+    from html import escape
+
+    heading, *rest = rows
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in heading)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rest)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _frame(rows: Iterable[Mapping[str, Any]]) -> Any:
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise ImportError("to_pandas() needs pandas: pip install pandas.") from error
+    return pd.DataFrame(list(rows))
+
+
+def _axes() -> Any:
+    try:
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise ImportError("plot() needs matplotlib: pip install matplotlib.") from error
+    return pyplot.subplots()[1]

@@ -1,0 +1,300 @@
+"""The pytest plugin: the fixture ``kernel_bench``, and comparisons of two commits by their tests.
+
+    def test_softmax(kernel_bench):
+        kernel_bench(softmax, torch.randn(4096, 781, device="cuda"))
+
+``pytest --kernel-save=FILE`` appends a JSON line for each call; ``--kernel-compare=COMMIT`` runs the tests
+that use the fixture at that commit and in the working tree, in turns, and fails those that are slower now;
+``--kernel-report=FILE`` writes a page.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pipeline.verdicts.intervals import Estimate
+
+    from .benchmark import Result
+
+FIXTURE = "kernel_bench"
+
+Name = tuple[str, int]
+"""A test and which of its calls of the fixture it is."""
+
+
+class SlowerError(Exception):
+    """A function is slower than at the commit that it is compared with, or only now invalid."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The rounds' times of a call at a commit and now, in microseconds, and what they say."""
+
+    label: str
+    before_us: tuple[float, ...]
+    now_us: tuple[float, ...]
+    ratio: Estimate | None
+    verdict: str
+
+
+class Plugin:
+    """What a session of pytest measured and compared."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.results: list[tuple[str, Result]] = []
+        self.compared: dict[str, list[Compared]] = {}
+        self.problem: dict[str, str] = {}
+
+    @pytest.fixture
+    def kernel_bench(self, request: pytest.FixtureRequest) -> Callable[..., Result]:
+        """Times a function as ``kernel_pipeline.bench`` does, with its arguments, and fails the test where
+        the output is wrong."""
+        from .benchmark import bench
+
+        def measure(function: Callable[..., Any], *inputs: Any, **options: Any) -> Result:
+            result = bench(function, *inputs, **options)
+            self.results.append((request.node.nodeid, result))
+            save = self.config.getoption("kernel_save")
+            if save:
+                _append(Path(save), line(request.node.nodeid, result))
+            if result.why.startswith(("the output is wrong", "the timed calls wrote another")):
+                pytest.fail(result.why)
+            return result
+
+        return measure
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Leave out tests without the fixture where two commits are compared."""
+        if config.getoption("kernel_compare"):
+            chosen = [item for item in items if FIXTURE in getattr(item, "fixturenames", ())]
+            config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+            items[:] = chosen
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> None:
+        """Hold the rounds of a comparison before the tests report it."""
+        commit = self.config.getoption("kernel_compare")
+        if commit and session.items and not session.config.option.collectonly:
+            rounds = self.config.getoption("kernel_rounds")
+            nodes = [item.nodeid for item in session.items]
+            with tempfile.TemporaryDirectory(prefix="kernel-compare-") as folder:
+                held = rounds_of(self.config.rootpath, commit, nodes, rounds, Path(folder))
+            self.compared = {node: [] for node in nodes}
+            for name, one in judged(held).items():
+                self.compared.setdefault(name[0], []).append(one)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
+        """In a comparison a test says what came of it in the rounds, and does not run once more."""
+        if not self.config.getoption("kernel_compare"):
+            return None
+        for one in self.compared.get(pyfuncitem.nodeid, []):
+            if one.verdict in ("slower", "failed"):
+                raise SlowerError(said(one))
+        return True
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print what was measured, and where it is kept."""
+        rows = [said(one) for found in self.compared.values() for one in found]
+        rows += [f"{node.rpartition('::')[2]}: {result}" for node, result in self.results]
+        if not rows:
+            return
+        terminalreporter.section("kernel benchmarks")
+        for row in rows:
+            terminalreporter.write_line(row)
+        if any(node for node, result in self.results if result.timer == "perf_counter"):
+            terminalreporter.write_line("Timed on the CPU: these inputs are on no GPU.")
+        for option, text in (("kernel_save", "Each is a line of"), ("kernel_report", "The page:")):
+            if path := self.config.getoption(option):
+                terminalreporter.write_line(f"{text} {path}")
+        if path := self.config.getoption("kernel_report"):
+            Path(path).write_text(page(self.results, self.compared))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options."""
+    group = parser.getgroup("kernel benchmarks")
+    group.addoption("--kernel-save", metavar="FILE", help="append a JSON line for each call of kernel_bench")
+    group.addoption(
+        "--kernel-compare",
+        metavar="COMMIT",
+        help="run the tests of kernel_bench at COMMIT and in the working tree, in turns; fail slower ones",
+    )
+    group.addoption("--kernel-rounds", metavar="N", type=int, default=5, help="rounds of a comparison (5)")
+    group.addoption("--kernel-report", metavar="FILE", help="write a page of HTML with all times")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the fixture and the options' work."""
+    if config.getoption("kernel_rounds") < 2:
+        raise pytest.UsageError("--kernel-rounds: write 2 or more; one round says nothing of the noise.")
+    config.pluginmanager.register(Plugin(config), "kernel_bench")
+
+
+def line(node: str, result: Result) -> dict[str, Any]:
+    """A call of the fixture as a line of a file."""
+    import torch
+
+    return {
+        "test": node,
+        "name": result.name,
+        "timer": result.timer,
+        "cache": result.cache,
+        "median_us": result.median_us,
+        "interval_us": result.interval,
+        "samples_us": result.samples_us,
+        "host_us": result.host_us,
+        "valid": result.valid,
+        "why": result.why,
+        "device": torch.cuda.get_device_name() if result.timer != "perf_counter" else "cpu",
+        "torch": torch.__version__,
+    }
+
+
+def _append(path: Path, row: Mapping[str, Any]) -> None:
+    with path.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+Round = dict[Name, dict[str, Any]]
+"""The lines of one side in one round."""
+
+
+def rounds_of(
+    root: Path, commit: str, nodes: Sequence[str], rounds: int, folder: Path
+) -> dict[str, list[Round]]:
+    """Run tests at a commit and in the working tree in turns, each run a process of its own.
+
+    Raises pytest.UsageError for a commit that git does not know.
+    """
+    tree = folder / "tree"
+    added = _git(root, "worktree", "add", "--detach", str(tree), commit)
+    if added.returncode:
+        raise pytest.UsageError(f"--kernel-compare={commit}: {added.stderr.strip().splitlines()[-1]}")
+    top = Path(_git(root, "rev-parse", "--show-toplevel").stdout.strip())
+    sides = {"before": tree / root.relative_to(top), "now": root}
+    found: dict[str, list[Round]] = {side: [] for side in sides}
+    try:
+        for number in range(rounds):
+            for side in list(sides) if number % 2 == 0 else list(sides)[::-1]:
+                file = folder / f"{side}-{number}.jsonl"
+                _run(sides[side], nodes, file)
+                found[side].append(_read(file))
+    finally:
+        _git(root, "worktree", "remove", "--force", str(tree))
+    return found
+
+
+def _git(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False)
+
+
+def _run(root: Path, nodes: Sequence[str], file: Path) -> None:
+    there = [node for node in nodes if (root / node.partition("::")[0]).exists()]
+    if not there:
+        return
+    paths = [str(root), str(root / "src"), os.environ.get("PYTHONPATH", "")]
+    subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--kernel-save={file}", *there],
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
+
+
+def _read(file: Path) -> Round:
+    found: Round = {}
+    calls: dict[str, int] = {}
+    for text in file.read_text().splitlines() if file.exists() else ():
+        row = json.loads(text)
+        calls[row["test"]] = calls.get(row["test"], -1) + 1
+        found[row["test"], calls[row["test"]]] = row
+    return found
+
+
+def judged(held: Mapping[str, Sequence[Round]]) -> dict[Name, Compared]:
+    """What the rounds say of each call."""
+    from pipeline.verdicts.intervals import Rule, estimate, verdicts
+
+    names = dict.fromkeys(name for rounds in held.values() for one in rounds for name in one)
+    pairs = {name: list(_pairs(held, name)) for name in names}
+    estimates = {
+        name: estimate([now / before for before, now in some], Rule()) for name, some in pairs.items() if some
+    }
+    said_of: Mapping[Name, str] = verdicts(estimates, Rule())
+    found = {}
+    for name in names:
+        label = f"{name[0].rpartition('::')[2]}" + (f" (call {name[1] + 1})" if name[1] else "")
+        before, now = (_valid(held[side], name) for side in ("before", "now"))
+        verdict = said_of.get(name, "undecided")
+        if before and not now:
+            verdict = "failed"
+        elif now and not before:
+            verdict = "new"
+        found[name] = Compared(label, before, now, estimates.get(name), verdict)
+    return found
+
+
+def _pairs(held: Mapping[str, Sequence[Round]], name: Name) -> Iterator[tuple[float, float]]:
+    for before, now in zip(held["before"], held["now"], strict=True):
+        rows = before.get(name), now.get(name)
+        if all(row is not None and row["valid"] for row in rows):
+            yield rows[0]["median_us"], rows[1]["median_us"]  # type: ignore[index]
+
+
+def _valid(rounds: Sequence[Round], name: Name) -> tuple[float, ...]:
+    rows = [one[name] for one in rounds if name in one]
+    return tuple(row["median_us"] for row in rows if row["valid"])
+
+
+def said(one: Compared) -> str:
+    """A comparison in a line."""
+    if one.verdict == "new":
+        return f"{one.label}: {median(one.now_us):.4g} us, new"
+    if one.verdict == "failed":
+        return f"{one.label}: no valid time now, {median(one.before_us):.4g} us before"
+    if one.ratio is None:
+        return f"{one.label}: undecided: no round with valid times on both sides"
+    times = f"{median(one.before_us):.4g} us before, {median(one.now_us):.4g} us now"
+    ratio = f"x {one.ratio.ratio:.3f} [{one.ratio.low:.3f}, {one.ratio.high:.3f}]"
+    return f"{one.label}: {one.verdict}: {times}, {ratio}, {one.ratio.rounds} rounds"
+
+
+def page(results: Sequence[tuple[str, Result]], compared: Mapping[str, Sequence[Compared]]) -> str:
+    """All times as a page of HTML."""
+    from .comparison import html_table
+
+    rows = [["test", "function", "us", "interval", "timer", "valid"]]
+    for node, one in results:
+        interval = "{:.4g} to {:.4g}".format(*one.interval)
+        valid = "yes" if one.valid else one.why
+        rows.append([node, one.name, f"{one.median_us:.4g}", interval, f"{one.timer}, {one.cache}", valid])
+    pairs = [["test", "before [us]", "now [us]", "ratio", "interval", "verdict"]]
+    for found in compared.values():
+        for pair in found:
+            times = [f"{median(some):.4g}" if some else "" for some in (pair.before_us, pair.now_us)]
+            ratio = ["", ""]
+            if pair.ratio:
+                ratio = [f"{pair.ratio.ratio:.3f}", f"{pair.ratio.low:.3f} to {pair.ratio.high:.3f}"]
+            pairs.append([pair.label, *times, *ratio, pair.verdict])
+    tables = "".join(html_table(some) for some in (pairs, rows) if len(some) > 1)
+    style = "body{font:15px sans-serif;margin:2em}td,th{padding:.2em .8em;text-align:left}"
+    return (
+        "<!doctype html><html lang=en><meta charset=utf-8><title>Kernel benchmarks</title>"
+        f"<style>{style}</style><h1>Kernel benchmarks</h1>{tables}</html>\n"
+    )

@@ -1,0 +1,83 @@
+"""``python -m kernel_pipeline bench file.py:function --shape 4096,781``: a first look from a shell."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+EXAMPLE = "python -m kernel_pipeline bench file.py:function --shape 4096,781 --dtype bfloat16"
+
+
+def main(words: Sequence[str]) -> int:
+    """Time the function that the words name and print its time; the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m kernel_pipeline bench", epilog=f"For example: {EXAMPLE}")
+    parser.add_argument("function", help="FILE.py:FUNCTION, or MODULE:FUNCTION")
+    parser.add_argument("--shape", action="append", required=True, help="of an input; once for each input")
+    parser.add_argument("--dtype", default="float32", help="of all inputs (float32)")
+    parser.add_argument("--device", help="cuda or cpu (cuda where there is a GPU)")
+    parser.add_argument("--cache", choices=("cold", "hot", "both"), default="cold")
+    parser.add_argument("--backward", action="store_true", help="the backward pass, too")
+    given = parser.parse_args(words)
+
+    import torch
+
+    from .arguments import BenchError
+    from .benchmark import bench
+
+    dtype = getattr(torch, given.dtype, None)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        return _error(f"--dtype {given.dtype}: write a floating-point dtype of torch, such as bfloat16.")
+    try:
+        shapes = [tuple(map(int, shape.split(","))) for shape in given.shape]
+    except ValueError:
+        return _error(f"--shape {' '.join(given.shape)}: write whole numbers with commas, such as 4096,781.")
+    try:
+        function = named(given.function)
+    except (ImportError, AttributeError, OSError, ValueError) as error:
+        return _error(f"{given.function}: {error}; write FILE.py:FUNCTION.")
+    device = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        return _error(f"--device {device}: torch finds no GPU here; write --device cpu.")
+
+    def make(seed: int) -> tuple[torch.Tensor, ...]:
+        generator = torch.Generator(device).manual_seed(seed)
+        return tuple(torch.randn(shape, generator=generator, device=device).to(dtype) for shape in shapes)
+
+    try:
+        result = bench(function, make=make, cache=given.cache, backward=given.backward, name=given.function)
+    except BenchError as error:
+        return _error(str(error))
+    print(result)
+    for note in result.notes:
+        print(f"  {note}")
+    return 0 if result.valid else 1
+
+
+def named(text: str) -> Callable[..., Any]:
+    """The function of a file or module. Raises ValueError, ImportError, OSError or AttributeError."""
+    where, _, name = text.rpartition(":")
+    if not where or not name:
+        raise ValueError("no function is named")
+    if where.endswith(".py"):
+        path = Path(where).resolve()
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None and spec.loader is not None, "a .py file has a loader"
+        sys.path.insert(0, str(path.parent))
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[path.stem] = module
+        spec.loader.exec_module(module)
+    else:
+        module = importlib.import_module(where)
+    function = getattr(module, name)
+    if not callable(function):
+        raise ValueError(f"{name} is not a function")
+    return function  # type: ignore[no-any-return]
+
+
+def _error(sentence: str) -> int:
+    print(f"error: {sentence}", file=sys.stderr)
+    return 2

@@ -1,0 +1,303 @@
+"""``bench`` and ``check`` on functions of every kind, on the CPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from time import sleep
+from typing import Any
+
+import pytest
+import torch
+
+import kernel_pipeline
+from kernel_pipeline import BenchError, Result, bench, bench_grid, check, compare
+from kernel_pipeline import benchmark as measuring
+from tests.project import ROOT
+
+
+def make(seed: int) -> tuple[torch.Tensor]:
+    return (torch.randn(37, 781, generator=torch.Generator().manual_seed(seed)),)
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x, -1)
+
+
+@pytest.fixture(autouse=True)
+def whoever_else_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests that run beside this one make no time invalid, and the ceilings are none of this user's."""
+    monkeypatch.setattr(measuring, "BUSY", 1.0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = {
+    "one tensor": (torch.square, (torch.randn(64, 64),), {}),
+    "keywords": (torch.softmax, (torch.randn(8, 100),), {"keywords": {"dim": -1}}),
+    "other arguments": (torch.nn.functional.layer_norm, (torch.randn(8, 100), (100,)), {}),
+    "several outputs": (lambda x: x.sort(dim=-1), (torch.randn(8, 100),), {}),
+    "a dictionary": (lambda d: {"sum": d["x"] + d["y"]}, ({"x": torch.randn(9), "y": torch.randn(9)},), {}),
+    "in place": (lambda x: x.add_(1), (torch.randn(64),), {}),
+    "an output handed in": (lambda x, out: torch.square(x, out=out), (torch.randn(9), torch.randn(9)), {}),
+    "random": (torch.nn.functional.dropout, (torch.randn(100, 100),), {}),
+    "a module": (torch.nn.Linear(64, 32), (torch.randn(8, 64),), {}),
+    "integers": (lambda x: x * 2, (torch.arange(100),), {}),
+    "transposed": (torch.square, (torch.randn(64, 32).T,), {}),
+    "expanded": (torch.square, (torch.randn(64, 1).expand(64, 32),), {}),
+    "bfloat16": (torch.square, (torch.randn(64, 64).bfloat16(),), {}),
+    "complex": (torch.square, (torch.randn(64, dtype=torch.complex64),), {}),
+    "an empty tensor": (torch.square, (torch.randn(0, 4),), {}),
+}
+
+
+@pytest.mark.parametrize("kind", FUNCTIONS)
+def test_a_function_of_any_kind_is_timed(kind: str) -> None:
+    function, inputs, options = FUNCTIONS[kind]
+    before = [x.clone() for x in inputs if isinstance(x, torch.Tensor)]
+    result = bench(function, *inputs, seconds=0.01, **options)
+    assert result.valid, result
+    assert result.interval[0] <= result.median_us <= result.interval[1]
+    assert (result.timer, result.host_us) == ("perf_counter", None)
+    assert all(map(torch.equal, before, [x for x in inputs if isinstance(x, torch.Tensor)]))
+
+
+def sleeper(milliseconds: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        sleep(milliseconds / 1e3)
+        return x * 2
+
+    return function
+
+
+def test_the_time_is_that_of_a_call() -> None:
+    result = bench(sleeper(5), torch.randn(9), seconds=0.05)
+    assert min(result.samples_us) > 5000 and len(result.samples_us) >= 3
+
+
+def test_rates_both_caches_and_what_is_printed() -> None:
+    result = bench(softmax, make=make, cache="both", bytes=2 * 37 * 781 * 4, flops=5 * 37 * 781, seconds=0.02)
+    assert result.gbps == pytest.approx(2 * 37 * 781 * 4 / result.median_us / 1e3)
+    assert result.tflops == pytest.approx(5 * 37 * 781 / result.median_us / 1e6)
+    assert result.of_ceiling is not None and result.of_ceiling > 0
+    assert result.hot is not None and result.hot.cache == "hot" and result.cache == "cold"
+    assert repr(result).startswith("softmax: ") and repr(result).count("\n") == 0
+    assert "<th>hot cache</th>" in result._repr_html_()
+
+
+def test_the_backward_pass() -> None:
+    result = bench(torch.nn.functional.gelu, torch.randn(64, 64), backward=True, seconds=0.02)
+    assert result.valid and result.forward is not None and result.backward_us is not None
+    assert result.backward_us == result.median_us - result.forward.median_us
+    with pytest.raises(BenchError, match="no output of the function has a gradient"):
+        bench(lambda x: x > 0, torch.randn(64), backward=True)
+
+
+def test_sets_differ_by_seed_and_copies_are_said_to_be() -> None:
+    seen = set()
+
+    def look(x: torch.Tensor) -> torch.Tensor:
+        seen.add(float(x[0, 0]))
+        return softmax(x)
+
+    assert bench(look, make=make, seconds=0.01).notes == ()
+    assert len(seen) >= 3
+    (note, *_) = bench(softmax, *make(0), seconds=0.01).notes
+    assert note == "the ring holds copies of the inputs given"
+
+
+class Stale:
+    """Remembers its first answer."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return softmax(x) if self.calls < 4 else torch.full_like(x, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("function", "reference", "why"),
+    [
+        (lambda x: torch.softmax(1.001 * x, -1), softmax, "the output is wrong: 28"),
+        (lambda x: torch.softmax(x, 0), softmax, "the output is wrong: "),
+        (torch.empty_like, softmax, "the output is wrong: 28897 of 28897"),
+        (Stale(), None, "the timed calls wrote another output than one call does: "),
+        (lambda x: softmax(x)[:5], softmax, "the output is wrong: shape is (5, 781), not (37, 781)"),
+    ],
+)
+def test_a_wrong_output_makes_the_time_invalid(function: Any, reference: Any, why: str) -> None:
+    result = bench(function, make=make, reference=reference, seconds=0.01)
+    assert not result.valid and result.why.startswith(why), result
+
+
+REFUSED: dict[str, tuple[Callable[[], object], str]] = {
+    "no inputs": (lambda: bench(torch.square), "pass either the inputs of a call or make="),
+    "no tensor": (lambda: bench(torch.add, 3, 4), "none of the arguments is a tensor"),
+    "nothing to see": (lambda: bench(lambda x: None, torch.randn(3)), "nothing shows that it ran"),
+    "sparse": (lambda: bench(torch.square, torch.eye(3).to_sparse()), "only plain, dense tensors"),
+    "two devices": (
+        lambda: bench(torch.add, torch.randn(3), torch.randn(3, device="meta")),
+        "the inputs are on cpu and meta",
+    ),
+    "other shapes": (
+        lambda: bench(torch.square, make=lambda seed: torch.randn(3 + seed % 2)),
+        "make= gives tensors of other shapes",
+    ),
+    "one function": (lambda: compare({"a": torch.square}, torch.randn(3)), "compare takes two functions"),
+    "one round": (
+        lambda: compare({"a": torch.square, "b": torch.abs}, torch.randn(3), rounds=1),
+        "two rounds or more",
+    ),
+    "no size": (lambda: bench_grid(lambda n, seed: torch.randn(n), sizes=[], providers={}), "needs a size"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_cannot_be_timed_is_refused_in_a_sentence(kind: str) -> None:
+    call, sentence = REFUSED[kind]
+    with pytest.raises(BenchError, match=r"^[a-z]") as refused:
+        call()
+    assert sentence in str(refused.value) and str(refused.value).count("\n") == 0
+
+
+def test_what_a_function_raises_comes_through() -> None:
+    with pytest.raises(ZeroDivisionError):
+        bench(lambda x: x / (1 // 0), torch.randn(3))
+
+
+@pytest.mark.parametrize(
+    ("function", "where"),
+    [
+        (softmax, ""),
+        (lambda x: x.exp() / x.exp().sum(-1, keepdim=True), "large values: "),
+        (lambda x: softmax(x.half().float()), "inputs of seed 0: "),
+        (lambda x: softmax(x) * (x.amax() != x.amin()), "zeros: "),
+        (lambda x: torch.where(x == x.sort().values, 0.1, softmax(x)), "inputs of seed 0: "),
+    ],
+)
+def test_check_tries_several_distributions(function: Any, where: str) -> None:
+    found = check(function, make=make, reference=softmax)
+    assert found.ok == (where == "") and found.where.startswith(where), found
+    assert len(found.cases) == 9 and (found.worst <= 1) == found.ok
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_check_takes_torchs_own_functions_and_refuses_an_approximation(dtype: torch.dtype) -> None:
+    def inputs(seed: int) -> torch.Tensor:
+        return torch.randn(4096, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+    gelu = torch.nn.functional.gelu
+    assert check(gelu, make=inputs, reference=gelu).ok
+    assert not check(lambda x: gelu(x, approximate="tanh"), make=inputs, reference=gelu).ok
+
+
+def test_integers_are_compared_exactly_and_undefined_inputs_are_left_out() -> None:
+    def integers(seed: int) -> torch.Tensor:
+        return torch.randint(-(2**62), 2**62, (100,), generator=torch.Generator().manual_seed(seed))
+
+    assert check(lambda x: x + 1, make=integers, reference=lambda x: x + 1).ok
+    assert not check(lambda x: x + 2, make=integers, reference=lambda x: x + 1).ok
+    norm = check(lambda x: x / x.norm(), make=make, reference=lambda x: x / x.norm())
+    assert norm.ok and [case.name for case in norm.cases if case.skipped] == ["zeros"]
+
+
+def test_compare_says_which_is_faster() -> None:
+    functions = {"short": sleeper(1), "long": sleeper(30)}
+    found = compare(functions, torch.randn(9), rounds=3, most_rounds=12, seconds=0.02)
+    ratio = found["long"].ratio
+    assert ratio is not None and ratio.low <= ratio.ratio <= ratio.high
+    assert (found["short"].verdict, found["long"].verdict) == (None, "slower")
+    heading, *rows = found.table().splitlines()
+    assert heading.split() == ["function", "us", "x", "short", "interval", "verdict", "rounds"]
+    assert [row.split()[0] for row in rows] == ["short", "long"]
+    assert set(found.to_pandas()["function"]) == set(functions)
+
+
+def test_a_wrong_function_gets_no_verdict() -> None:
+    found = compare(
+        {"right": softmax, "wrong": lambda x: x}, make=make, reference=softmax, rounds=2, seconds=0.01
+    )
+    assert found["wrong"].verdict is None and found["wrong"].why.startswith("the output is wrong")
+    assert "not valid: the output is wrong" in found.table()
+
+
+def test_a_grid_is_a_table_a_frame_and_a_plot() -> None:
+    grid = bench_grid(
+        lambda n, seed: torch.randn(n),
+        sizes=[256, 1024],
+        providers={"square": torch.square, "product": lambda x: x * x},
+        reference=torch.square,
+        bytes=lambda n: 8 * n,
+        seconds=0.01,
+    )
+    assert grid.table().splitlines()[0].split() == ["size", "square", "[GB/s]", "product", "[GB/s]"]
+    assert [line.split()[0] for line in grid.table().splitlines()[1:]] == ["256", "1024"]
+    assert len(grid.to_pandas()) == 4
+    import matplotlib
+
+    matplotlib.use("Agg")
+    assert [line.get_label() for line in grid.plot().lines] == ["square", "product"]
+
+
+def test_the_packages_import_is_light_and_its_names_are_what_it_says() -> None:
+    script = (
+        "import sys, kernel_pipeline\n"
+        "assert 'torch' not in sys.modules\n"
+        "from kernel_pipeline import *\n"
+        "heavy = {'hydra', 'dvc', 'mlflow', 'pandas', 'scipy', 'pydantic', 'pipeline', 'kernels'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, env=os.environ, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
+    assert all(hasattr(kernel_pipeline, name) for name in kernel_pipeline.__all__)
+    with pytest.raises(AttributeError):
+        _ = kernel_pipeline.nothing
+
+
+def test_every_public_name_has_a_docstring_and_its_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    import doctest
+
+    for name in kernel_pipeline.__all__:
+        one = getattr(kernel_pipeline, name)
+        assert one.__doc__, name
+    for function in (bench, bench_grid, check):
+        scope = {"torch": torch, **{name: getattr(kernel_pipeline, name) for name in kernel_pipeline.__all__}}
+        runner = doctest.DocTestRunner()
+        for test in doctest.DocTestFinder(recurse=False).find(function, globs=scope):
+            assert runner.run(test).failed == 0
+    assert isinstance(bench(torch.square, torch.randn(9), seconds=0.01), Result)
+
+
+def test_a_first_look_from_a_shell(tmp_path: Any) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import torch\nTWO = 2\ndef square(x):\n    return x * x\ndef blind(x):\n    return None\n"
+    )
+
+    def shell(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "kernel_pipeline", "bench", *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    done = shell("mine.py:square", "--shape", "40,781", "--dtype", "bfloat16", "--device", "cpu")
+    assert done.stderr == "" and done.stdout.startswith("mine.py:square: "), done
+    for words, sentence in {
+        ("mine.py:cube", "--shape", "4"): "mine.py:cube: module 'mine' has no attribute 'cube'",
+        ("mine.py:TWO", "--shape", "4"): "TWO is not a function",
+        ("none.py:square", "--shape", "4"): "No such file",
+        ("mine.py:square", "--shape", "4x5"): "--shape 4x5: write whole numbers with commas",
+        ("mine.py:square", "--shape", "4", "--dtype", "int3"): "--dtype int3: write a floating-point dtype",
+        ("mine.py:blind", "--shape", "4"): "nothing shows that it ran",
+    }.items():
+        wrong = shell(*words, "--device", "cpu")
+        assert (wrong.returncode, wrong.stdout) == (2, "") and sentence in wrong.stderr, wrong
+        assert wrong.stderr.startswith("error: ") and wrong.stderr.count("\n") == 1

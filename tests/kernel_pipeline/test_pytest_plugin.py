@@ -1,0 +1,130 @@
+"""The pytest plugin in a project of somebody's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.project import ROOT
+
+KERNELS = """\
+from time import sleep
+
+def product(x):
+    sleep({} / 1e3)
+    return x @ x
+"""
+
+TESTS = """\
+import torch
+from kernels_of_mine import product
+
+def test_product(kernel_bench):
+    result = kernel_bench(product, torch.randn(20, 20), seconds=0.02)
+    assert result.median_us > 0
+
+def test_without_the_fixture():
+    assert {passes}
+"""
+
+
+class Mine:
+    """A repository with a function, its tests and two commits."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self.git("init", "-q", "-b", "main")
+        # The cores are busy with other tests.
+        (folder / "conftest.py").write_text("import kernel_pipeline.benchmark as b\nb.BUSY = 1.0\n")
+        self.write(1)
+        self.commit()
+
+    def git(self, *words: str) -> None:
+        who = ("-c", "user.name=x", "-c", "user.email=x@example.com")
+        subprocess.run(["git", *who, *words], cwd=self.folder, check=True, capture_output=True)
+
+    def write(self, times: int, passes: bool = True) -> None:
+        (self.folder / "kernels_of_mine.py").write_text(KERNELS.format(times))
+        (self.folder / "test_mine.py").write_text(TESTS.format(passes=passes))
+
+    def commit(self) -> None:
+        self.git("add", ".")
+        self.git("commit", "-q", "-m", "x")
+
+    def pytest(self, *words: str) -> subprocess.CompletedProcess[str]:
+        paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        return subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", *words],
+            cwd=self.folder,
+            env=os.environ | {"PYTHONPATH": paths},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Mine:
+    return Mine(tmp_path / "mine")
+
+
+def test_times_are_printed_kept_and_on_a_page(mine: Mine) -> None:
+    done = mine.pytest("--kernel-save=times.jsonl", "--kernel-report=times.html")
+    assert done.returncode == 0, done.stdout
+    assert "test_product: product: " in done.stdout
+    assert "Timed on the CPU: these inputs are on no GPU." in done.stdout
+    row = json.loads((mine.folder / "times.jsonl").read_text())
+    assert (row["test"], row["name"], row["valid"]) == ("test_mine.py::test_product", "product", True)
+    assert len(row["samples_us"]) >= 3
+    assert "<td>test_mine.py::test_product</td>" in (mine.folder / "times.html").read_text()
+
+
+def test_torch_is_imported_only_for_the_fixture(mine: Mine) -> None:
+    (mine.folder / "conftest.py").unlink()
+    (mine.folder / "test_mine.py").write_text(
+        "import sys\ndef test_light():\n    assert 'torch' not in sys.modules\n"
+    )
+    assert mine.pytest().returncode == 0
+
+
+def test_a_wrong_output_fails_the_test(mine: Mine) -> None:
+    (mine.folder / "test_mine.py").write_text(
+        "import torch\ndef test_wrong(kernel_bench):\n"
+        "    kernel_bench(torch.square, torch.randn(9), reference=torch.abs, seconds=0.01)\n"
+    )
+    done = mine.pytest()
+    assert done.returncode == 1 and "the output is wrong: 9 of 9 elements" in done.stdout
+
+
+@pytest.mark.slow
+def test_two_commits_are_compared_in_turns(mine: Mine) -> None:
+    same = mine.pytest("--kernel-compare=main", "--kernel-rounds=3")
+    assert same.returncode == 0, same.stdout
+    assert "1 passed, 1 deselected" in same.stdout
+    mine.write(30, passes=False)
+    slower = mine.pytest("--kernel-compare=main", "--kernel-rounds=3", "--kernel-report=page.html")
+    assert slower.returncode == 1, slower.stdout
+    assert "SlowerError: test_product: slower: " in slower.stdout and ", 3 rounds" in slower.stdout
+    assert "<td>slower</td>" in (mine.folder / "page.html").read_text()
+    listed = subprocess.run(
+        ["git", "worktree", "list"], cwd=mine.folder, capture_output=True, text=True, check=True
+    )
+    assert listed.stdout.count("\n") == 1, "no worktree is left"
+    mine.commit()
+    (mine.folder / "test_mine.py").write_text(
+        TESTS.format(passes=True).replace("test_product", "test_product_of_two")
+    )
+    new = mine.pytest("--kernel-compare=HEAD", "--kernel-rounds=2")
+    assert new.returncode == 0 and "test_product_of_two: " in new.stdout and ", new" in new.stdout
+
+
+def test_a_wrong_option_is_a_sentence(mine: Mine) -> None:
+    done = mine.pytest("--kernel-compare=nowhere")
+    assert done.returncode != 0 and "--kernel-compare=nowhere: " in done.stdout + done.stderr
+    assert "--kernel-rounds: write 2 or more" in mine.pytest("--kernel-rounds=1").stderr
