@@ -1,0 +1,75 @@
+"""``bench`` in this process on a real GPU: graphs, what they can't hold, and the second context."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernel_pipeline import BenchError, bench, check, compare
+
+pytestmark = pytest.mark.gpu
+
+ROWS, COLUMNS = 4096, 781
+
+
+def make(seed: int) -> torch.Tensor:
+    generator = torch.Generator("cuda").manual_seed(seed)
+    return torch.randn(ROWS, COLUMNS, device="cuda", generator=generator)
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x, -1)
+
+
+def test_a_function_is_timed_by_graphs_in_the_fast_mode() -> None:
+    result = bench(softmax, make=make, reference=softmax, bytes=2 * ROWS * COLUMNS * 4, cache="both")
+    assert result.valid and (result.timer, result.cache) == ("graph", "cold"), result
+    assert result.hot is not None and result.hot.median_us < result.median_us
+    assert result.host_us is not None and result.of_ceiling is not None and result.of_ceiling < 1.1
+
+
+def test_the_memory_of_the_second_context_is_given_back() -> None:
+    bench(softmax, make=make)  # cuBLAS, the graphs' pool and the like stay
+    free, _ = torch.cuda.mem_get_info()
+    bench(softmax, make=make)
+    assert torch.cuda.mem_get_info()[0] > free - (200 << 20)
+
+
+def test_without_a_second_context_the_interval_says_so() -> None:
+    with_it, without = (bench(torch.square, make=make, context=context) for context in (True, False))
+    assert any("the mode of the launch gap is not known" in note for note in without.notes)
+    assert without.interval[0] < with_it.interval[0]
+
+
+def test_what_a_graph_cannot_hold_is_timed_by_events() -> None:
+    result = bench(lambda x: x * float(x[0, 0].item()), make=make)
+    assert result.timer == "event" and result.valid
+    assert any("it can't be captured into a CUDA graph" in note for note in result.notes)
+
+
+def test_a_stream_of_its_own_is_refused() -> None:
+    stream = torch.cuda.Stream()
+
+    def elsewhere(x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(x)
+        with torch.cuda.stream(stream):
+            torch.square(x, out=out)
+        stream.synchronize() if not torch.cuda.is_current_stream_capturing() else None
+        return out
+
+    with pytest.raises(BenchError, match="captured as an empty graph|can't be captured"):
+        result = bench(elsewhere, make=make)
+        raise BenchError(f"can't be captured: {result}" if result.timer == "event" else str(result))
+
+
+def test_both_passes_several_outputs_and_in_place_functions() -> None:
+    both = bench(torch.nn.functional.gelu, make=make, backward=True)
+    assert both.valid and both.forward is not None and both.forward.median_us < both.median_us
+    assert bench(lambda x: torch.max(x, dim=-1), make=make).valid
+    assert bench(lambda x: x.mul_(0.5), make=make).valid
+
+
+def test_check_and_compare() -> None:
+    assert check(softmax, make=make, reference=softmax).ok
+    found = compare({"softmax": softmax, "twice": lambda x: softmax(softmax(x))}, make=make)
+    assert found["twice"].verdict == "slower"
