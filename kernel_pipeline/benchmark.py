@@ -19,10 +19,7 @@ import torch
 
 from pipeline.execution import verification
 from pipeline.machine import load
-from pipeline.store.ceilings import Rates
-from pipeline.store.record import State
 from pipeline.timing.launch_gap import SecondContext
-from pipeline.timing.settings import TimingSettings
 from pipeline.timing.statistics import median_interval, quantile
 from pipeline.timing.stopwatch import MOST_SETS, Another, Stopwatch
 from pipeline.timing.timers import Rotation, Samples, spoil
@@ -32,6 +29,9 @@ from . import known_ceilings
 from .arguments import Arguments, BenchError, Make, arguments, copied, made, returns_tensors, tensors_of
 from .checking import Tolerances, compared, expect
 from .loading import Tensors
+from .records.ceilings import Rates
+from .records.measurement import State
+from .records.settings import TimingSettings
 
 RING_SEED = 1 << 20
 """The first seed of the sets after the first."""

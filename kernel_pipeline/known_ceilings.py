@@ -9,21 +9,22 @@ from pathlib import Path
 
 import torch
 
-from pipeline.store.ceilings import Rates
 from pipeline.timing import rates
+
+from .records.ceilings import Rates
 
 
 def of_device(device: torch.device) -> Rates:
     """The device's copy and matrix-product rates; measuring them takes seconds, the first time."""
     path = _path(device)
     try:
-        return Rates.model_validate_json(path.read_bytes())
+        return Rates.from_json(path.read_bytes())
     except (OSError, ValueError):
         found = rates.measure(device.type)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         mine = path.with_suffix(f".{os.getpid()}")
-        mine.write_text(found.model_dump_json())
+        mine.write_bytes(found.to_json())
         mine.replace(path)
     except OSError:
         pass  # measured again next time
