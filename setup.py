@@ -30,7 +30,11 @@ class BuildLibrary(build_py):
             kernels = [f"{KERNELS}.{package}" for package in find_packages("kernels")]
             self.packages = [NAME, *library, KERNELS, *kernels]
             self.package_dir = {NAME: NAME, KERNELS: "kernels"}
-            self.package_data = {"": SOURCES, KERNELS: [f"include/{pattern}" for pattern in SOURCES]}
+            self.package_data = {
+                "": SOURCES,
+                NAME: ["py.typed"],
+                KERNELS: [f"include/{pattern}" for pattern in SOURCES],
+            }
 
     def run(self) -> None:
         """Build in an empty folder: what another build left there would come along."""
