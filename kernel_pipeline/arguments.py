@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from pipeline.timing.stopwatch import span_of
-
 from .loading import Tensors
+from .timing.stopwatch import span_of
 
 
 class BenchError(Exception):

@@ -17,21 +17,19 @@ from typing import Any, Literal
 
 import torch
 
-from pipeline.execution import verification
-from pipeline.machine import load
-from pipeline.timing.launch_gap import SecondContext
-from pipeline.timing.statistics import median_interval, quantile
-from pipeline.timing.stopwatch import MOST_SETS, Another, Stopwatch
-from pipeline.timing.timers import Rotation, Samples, spoil
-from pipeline.timing.timers.capture import NotCapturableError, capture
-
-from . import known_ceilings
+from . import known_ceilings, verification
 from .arguments import Arguments, BenchError, Make, arguments, copied, made, returns_tensors, tensors_of
 from .checking import Tolerances, compared, expect
 from .loading import Tensors
+from .machine import load
 from .records.ceilings import Rates
 from .records.measurement import State
 from .records.settings import TimingSettings
+from .statistics.quantiles import median_interval, quantile
+from .timing.launch_gap import SecondContext
+from .timing.stopwatch import MOST_SETS, Another, Stopwatch
+from .timing.timers import Rotation, Samples, spoil
+from .timing.timers.capture import NotCapturableError, capture
 
 RING_SEED = 1 << 20
 """The first seed of the sets after the first."""

@@ -13,12 +13,11 @@ from typing import Any
 
 import torch
 
-from pipeline.execution import verification
-from pipeline.execution.verification import Verdict
-
+from . import verification
 from .arguments import Arguments, BenchError, Make, copied, made, tensors_of
 from .contract import Tolerance
 from .loading import Tensors
+from .verification import Verdict
 
 Tolerances = Tolerance | tuple[float, float] | None
 """The error allowed against the reference: ``(rtol, atol)``, or None for the default of each dtype."""

@@ -13,11 +13,10 @@ from functools import partial
 from statistics import median
 from typing import Any, Literal
 
-from pipeline.verdicts.intervals import Estimate, Rule, Verdict, estimate, verdicts
-
 from .arguments import BenchError, Make
 from .benchmark import Result, settings_of, stopwatch, subject, timed, with_rates
 from .checking import Tolerances
+from .statistics.intervals import Estimate, Rule, Verdict, estimate, verdicts
 
 Functions = Mapping[str, Callable[..., Any]]
 
@@ -315,7 +314,7 @@ def _frame(rows: Iterable[Mapping[str, Any]]) -> Any:
     try:
         import pandas as pd
     except ImportError as error:
-        raise ImportError("to_pandas() needs pandas: pip install pandas.") from error
+        raise ImportError("to_pandas() needs pandas: pip install 'kernel-pipeline[compare]'.") from error
     return pd.DataFrame(list(rows))
 
 
@@ -323,5 +322,5 @@ def _axes() -> Any:
     try:
         from matplotlib import pyplot
     except ImportError as error:
-        raise ImportError("plot() needs matplotlib: pip install matplotlib.") from error
+        raise ImportError("plot() needs matplotlib: pip install 'kernel-pipeline[compare]'.") from error
     return pyplot.subplots()[1]

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import torch
 
-from pipeline.timing import rates
-
 from .records.ceilings import Rates
+from .timing import rates
 
 
 def of_device(device: torch.device) -> Rates:

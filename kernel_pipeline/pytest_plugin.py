@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from pipeline.verdicts.intervals import Estimate
-
     from .benchmark import Result
+    from .statistics.intervals import Estimate
 
 FIXTURE = "kernel_bench"
 
@@ -229,7 +228,7 @@ def _read(file: Path) -> Round:
 
 def judged(held: Mapping[str, Sequence[Round]]) -> dict[Name, Compared]:
     """What the rounds say of each call."""
-    from pipeline.verdicts.intervals import Rule, estimate, verdicts
+    from .statistics.intervals import Rule, estimate, verdicts
 
     names = dict.fromkeys(name for rounds in held.values() for one in rounds for name in one)
     pairs = {name: list(_pairs(held, name)) for name in names}

@@ -342,7 +342,7 @@ def test_the_library_knows_neither_kernels_nor_pipeline_and_these_not_each_other
         for folder, others in (
             ("pipeline", ("kernels",)),
             ("kernels", ("pipeline", "hydra", "mlflow", "dvc")),
-            ("kernel_pipeline", ("kernels", "pipeline", "hydra", "mlflow", "dvc", "pandas", "pydantic")),
+            ("kernel_pipeline", ("kernels", "pipeline", "hydra", "mlflow", "dvc", "pydantic")),
         )
         for path, tree in modules(folder)
         for name in imported(path, tree)

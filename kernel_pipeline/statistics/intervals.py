@@ -76,9 +76,11 @@ class Rule(Record):
 
 
 def _scipy() -> Any:
-    """Imported when something is computed: reports only read verdicts."""
-    from scipy import stats
-
+    """Imported when something is computed: reports only read verdicts. Raises ImportError without SciPy."""
+    try:
+        from scipy import stats
+    except ImportError as error:
+        raise ImportError("verdicts need SciPy: pip install 'kernel-pipeline[compare]'.") from error
     return stats
 
 

@@ -44,8 +44,9 @@ def call(where: str, point: Point, device: Device, seed: int) -> Outcome:
 def _called(where: str, point: Point, device: Device, seed: int) -> Outcome:
     import torch
 
+    from kernel_pipeline import verification
     from kernel_pipeline.loading import as_tuple
-    from pipeline.execution import instance, verification
+    from pipeline.execution import instance
     from pipeline.execution.editions import expected_of, tolerances_of
 
     on = torch.device(device.kind)

@@ -10,14 +10,13 @@ from typing import Any
 
 import torch
 
-from kernel_pipeline import loading
+from kernel_pipeline import loading, verification
 from kernel_pipeline.contract import Tolerance
 from kernel_pipeline.loading import Tensors
 from kernel_pipeline.records.base import Values
-from pipeline.execution import verification
+from kernel_pipeline.verification import Declared, Expected
 from pipeline.execution.faults import FaultyError
 from pipeline.execution.protocol import EDITIONS
-from pipeline.execution.verification import Declared, Expected
 from pipeline.points import tracebacks
 
 

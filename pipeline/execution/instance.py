@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from kernel_pipeline import loading
+from kernel_pipeline import loading, verification
 from kernel_pipeline.contract import Provider
 from kernel_pipeline.loading import Tensors, as_tuple
 from kernel_pipeline.records.point import Point
@@ -19,7 +19,7 @@ from kernel_pipeline.timing.stopwatch import Another
 from kernel_pipeline.timing.timers import Rotation, checked_outputs
 from kernel_pipeline.toolchain import extension
 from kernel_pipeline.toolchain.extension import Place
-from pipeline.execution import interpreter, verification
+from pipeline.execution import interpreter
 from pipeline.execution.faults import FaultyError
 from pipeline.execution.protocol import InputValues
 from pipeline.points import problems

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import torch
 
+from kernel_pipeline import verification
 from kernel_pipeline.loading import Tensors
 from kernel_pipeline.records.base import Record
 from kernel_pipeline.records.ceilings import Rates
@@ -25,7 +26,7 @@ from kernel_pipeline.timing.stopping import Count
 from kernel_pipeline.timing.stopwatch import Another, Stopwatch
 from kernel_pipeline.timing.timers import Rotation, Samples, capture, cupti
 from kernel_pipeline.timing.timers.graph import sampled
-from pipeline.execution import instance, interpreter, verification
+from pipeline.execution import instance, interpreter
 from pipeline.execution.faults import FaultyError
 from pipeline.execution.files_read import listening
 from pipeline.execution.instance import (

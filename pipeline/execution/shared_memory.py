@@ -21,8 +21,8 @@ import torch
 
 from kernel_pipeline.loading import Tensors
 from kernel_pipeline.timing.stopwatch import ALIGNMENT, span_of
+from kernel_pipeline.verification import Declared
 from pipeline.execution.protocol import Layout, Region
-from pipeline.execution.verification import Declared
 
 HANDLE = (
     *("storage_device", "storage_handle", "storage_size_bytes", "storage_offset_bytes"),

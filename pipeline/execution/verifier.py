@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from kernel_pipeline import loading
+from kernel_pipeline import loading, verification
 from kernel_pipeline.loading import Tensors
 from kernel_pipeline.records.base import Record, Values
 from kernel_pipeline.timing.stopwatch import like_the_first, rolls, shifted, span_of
 from kernel_pipeline.timing.timers import spoil_one
-from pipeline.execution import instance, verification
+from pipeline.execution import instance
 from pipeline.execution.audit import SHOWN
 from pipeline.execution.editions import Case, Edition, answered, case_of, declared_bytes
 from pipeline.execution.faults import FaultyError

@@ -12,12 +12,12 @@ from multiprocessing.connection import Connection
 
 import torch
 
-from kernel_pipeline import loading
+from kernel_pipeline import loading, verification
 from kernel_pipeline.loading import Tensors
 from kernel_pipeline.machine import torch_install
 from kernel_pipeline.machine.reaper import die_with
 from kernel_pipeline.records.base import Record
-from pipeline.execution import verification, verifier
+from pipeline.execution import verifier
 from pipeline.execution.faults import failed
 from pipeline.execution.protocol import (
     AccuracyMeasured,

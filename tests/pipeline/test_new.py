@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernel_pipeline import loading
+from kernel_pipeline import loading, verification
+from kernel_pipeline import verification
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.loading import Loaded
 from pipeline import new
 from pipeline.command.options import NewConfig
-from pipeline.execution import verification
 from pipeline.points import catalog
 from pipeline.points.plan import Target, plan
 from tests.planted.tree import ROOT, Tree, cpu_tree

@@ -52,7 +52,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_edited_code_says_so_until_it_is_listed(tree: Path) -> None:
-    timer = tree / "pipeline" / "timing" / "timers" / "cpu.py"
+    timer = tree / "kernel_pipeline" / "timing" / "timers" / "cpu.py"
     last = versions.known()[-1].number
     timer.write_text(timer.read_text().replace("SHORTEST_SAMPLE_US = 200.0", "SHORTEST_SAMPLE_US = 300.0"))
     lines = versions_in(tree).stdout.splitlines()[-len(versions.TIMERS) :]

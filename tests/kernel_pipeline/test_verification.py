@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
+from kernel_pipeline import verification as verify
 from kernel_pipeline.contract import Tolerance
-from pipeline.execution import verification as verify
-from pipeline.execution.verification import Declared, Expected, Verdict
+from kernel_pipeline.verification import Declared, Expected, Verdict
 
 EXACT = Tolerance(rtol=0.0, atol=0.0)
 INF, NAN = math.inf, math.nan

@@ -10,9 +10,9 @@ from math import prod
 
 import torch
 
-from kernel_pipeline.contract import Tolerance
-from kernel_pipeline.loading import Tensors
-from kernel_pipeline.timing.stopwatch import span_of
+from .contract import Tolerance
+from .loading import Tensors
+from .timing.stopwatch import span_of
 
 Declared = tuple[tuple[int, ...], torch.dtype]
 """Shape and dtype of an output."""
