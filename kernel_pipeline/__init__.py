@@ -12,20 +12,30 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .arguments import BenchError
-    from .benchmark import Result, bench
-    from .checking import Check, check
-    from .comparison import Comparison, Grid, bench_grid, compare
+    from .benchmark import BenchResult, bench
+    from .checking import CheckResult, check
+    from .comparison import BenchComparison, BenchGrid, bench_grid, compare
 
-__all__ = ["BenchError", "Check", "Comparison", "Grid", "Result", "bench", "bench_grid", "check", "compare"]
+__all__ = [
+    "BenchComparison",
+    "BenchError",
+    "BenchGrid",
+    "BenchResult",
+    "CheckResult",
+    "bench",
+    "bench_grid",
+    "check",
+    "compare",
+]
 
 _HOME = {
     "BenchError": "arguments",
-    "Result": "benchmark",
+    "BenchResult": "benchmark",
     "bench": "benchmark",
-    "Check": "checking",
+    "CheckResult": "checking",
     "check": "checking",
-    "Comparison": "comparison",
-    "Grid": "comparison",
+    "BenchComparison": "comparison",
+    "BenchGrid": "comparison",
     "bench_grid": "comparison",
     "compare": "comparison",
 }

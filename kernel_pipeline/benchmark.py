@@ -46,7 +46,7 @@ TRIES = 3
 
 
 @dataclass(frozen=True)
-class Result:
+class BenchResult:
     """The time of a function, in microseconds a call.
 
     median_us, interval:
@@ -81,8 +81,8 @@ class Result:
     of_ceiling: float | None = None
     notes: tuple[str, ...] = ()
     state: State | None = field(default=None, repr=False)
-    hot: Result | None = None
-    forward: Result | None = None
+    hot: BenchResult | None = None
+    forward: BenchResult | None = None
     backward_us: float | None = None
 
     def __repr__(self) -> str:
@@ -216,7 +216,7 @@ def bench(  # noqa: PLR0913
     ceilings: Rates | bool = True,
     seconds: float = 0.1,
     name: str | None = None,
-) -> Result:
+) -> BenchResult:
     """Time a function of tensors: one of torch, Triton, a CUDA extension, a compiled module, any callable.
 
     inputs, keywords, make:
@@ -270,7 +270,7 @@ def timed(
     reference: Callable[..., Any] | None,
     tolerance: Tolerances,
     backward: bool = False,
-) -> Result:
+) -> BenchResult:
     """Time a function once by a stopwatch, and compare what it wrote."""
     if not backward:
         return _timed(watch, one, one.arguments.call(one.function), reference, tolerance)
@@ -325,7 +325,7 @@ def _timed(
     call: Callable[..., Any],
     reference: Callable[..., Any] | None,
     tolerance: Tolerances,
-) -> Result:
+) -> BenchResult:
     first = Trial.of(call, one.arguments.tensors)
     notes = (
         ["the ring holds copies of the inputs given"] if one.copies and watch.settings.cache == "cold" else []
@@ -344,7 +344,7 @@ def _timed(
     ordered = sorted(samples.samples_us)
     low, high = median_interval(ordered)
     late = watch.gap.excess_us(samples.canary) if samples.canary else 0.0
-    return Result(
+    return BenchResult(
         name=one.name,
         median_us=quantile(ordered, 0.5),
         interval=(max(0.0, low - late), high),
@@ -469,12 +469,12 @@ def _host_us(call: Callable[..., Any], tensors: Tensors) -> float:
 
 
 def with_rates(
-    found: Result,
+    found: BenchResult,
     one: Subject,
     bytes_: int | None,
     flops: int | Mapping[str, int] | None,
     ceilings: Rates | bool,
-) -> Result:
+) -> BenchResult:
     """A result with its rates, and their share of the device's ceilings."""
     if bytes_ is None and flops is None:
         return found

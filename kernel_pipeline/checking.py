@@ -33,7 +33,7 @@ SEEDS = (0, 1, 2)
 
 
 @dataclass(frozen=True)
-class Case:
+class DistributionResult:
     """Inputs of one distribution: what was found, or why it was left out."""
 
     name: str
@@ -42,7 +42,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Check:
+class CheckResult:
     """What ``check`` found.
 
     ok:
@@ -59,7 +59,7 @@ class Check:
     ok: bool
     worst: float
     where: str
-    cases: tuple[Case, ...]
+    cases: tuple[DistributionResult, ...]
 
     def __repr__(self) -> str:
         if not self.ok:
@@ -75,7 +75,7 @@ def check(
     reference: Callable[..., Any],
     tolerance: Tolerances = None,
     keywords: Mapping[str, Any] | None = None,
-) -> Check:
+) -> CheckResult:
     """Compare a function with its reference over several distributions of inputs.
 
     ``make(seed)`` makes the inputs of a call, as for ``bench``. ``reference`` takes the same arguments, with
@@ -95,7 +95,7 @@ def check(
     for name, arguments in _distributions(make, keywords):
         expected = expect(reference, arguments)
         if any(bool(x.isnan().any()) for x in expected):
-            cases.append(Case(name, None, "the reference gives NaN"))
+            cases.append(DistributionResult(name, None, "the reference gives NaN"))
             continue
         call = arguments.call(function)
         given = copied(arguments.tensors)
@@ -104,12 +104,12 @@ def check(
         if not outputs:  # it wrote over its inputs
             changed = [x for x, old in zip(given, arguments.tensors, strict=True) if not _equal(x, old)]
             outputs = tuple(changed)
-        cases.append(Case(name, compared(outputs, expected, tolerance)))
+        cases.append(DistributionResult(name, compared(outputs, expected, tolerance)))
     wrong = next((case for case in cases if case.verdict and case.verdict.error), None)
     used = [case.verdict.used for case in cases if case.verdict]
     if not used:
         raise BenchError("the reference gives NaN for all inputs that were tried: nothing can be compared.")
-    return Check(
+    return CheckResult(
         ok=wrong is None,
         worst=max(used) if wrong is None or max(used) > 1 else inf,
         where="" if wrong is None or wrong.verdict is None else f"{wrong.name}: {wrong.verdict.error}",

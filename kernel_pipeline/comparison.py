@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any, Literal
 
 from .arguments import BenchError, Make
-from .benchmark import Result, settings_of, stopwatch, subject, timed, with_rates
+from .benchmark import BenchResult, settings_of, stopwatch, subject, timed, with_rates
 from .checking import Tolerances
 from .statistics.intervals import Estimate, Rule, Verdict, estimate, verdicts
 
@@ -22,7 +22,7 @@ Functions = Mapping[str, Callable[..., Any]]
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Contender:
     """A function's times, and how they compare with those of the first.
 
     ``results`` has one result a round. ``ratio`` is its time over the first's. By ``verdict`` it is
@@ -31,7 +31,7 @@ class Candidate:
     """
 
     name: str
-    results: tuple[Result, ...]
+    results: tuple[BenchResult, ...]
     ratio: Estimate | None = None
     verdict: Verdict | None = None
 
@@ -47,22 +47,22 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class BenchComparison:
     """Functions that were timed side by side; the first is what the others are compared with."""
 
-    candidates: tuple[Candidate, ...]
+    contenders: tuple[Contender, ...]
 
-    def __getitem__(self, name: str) -> Candidate:
-        """The candidate of a name."""
-        return next(one for one in self.candidates if one.name == name)
+    def __getitem__(self, name: str) -> Contender:
+        """The contender of a name."""
+        return next(one for one in self.contenders if one.name == name)
 
     def __repr__(self) -> str:
         return self.table()
 
     def _rows(self) -> list[list[str]]:
-        first = self.candidates[0].name
+        first = self.contenders[0].name
         rows = [["function", "us", f"x {first}", "interval", "verdict", "rounds"]]
-        for one in self.candidates:
+        for one in self.contenders:
             ratio = one.ratio and (f"{one.ratio.ratio:.3f}", f"{one.ratio.low:.3f} to {one.ratio.high:.3f}")
             rows.append(
                 [
@@ -76,14 +76,14 @@ class Comparison:
         return rows
 
     def table(self) -> str:
-        """The candidates as a table of text."""
+        """The contenders as a table of text."""
         return text_table(self._rows())
 
     def _repr_html_(self) -> str:
         return html_table(self._rows())
 
     def to_pandas(self) -> Any:
-        """A frame with a row for each candidate and round. Raises ImportError without pandas."""
+        """A frame with a row for each contender and round. Raises ImportError without pandas."""
         return _frame(
             {
                 "function": one.name,
@@ -94,18 +94,18 @@ class Comparison:
                 "valid": result.valid,
                 "why": result.why,
             }
-            for one in self.candidates
+            for one in self.contenders
             for number, result in enumerate(one.results)
         )
 
     def plot(self) -> Any:
-        """Matplotlib axes with every round's time of each candidate. Raises ImportError without it."""
+        """Matplotlib axes with every round's time of each contender. Raises ImportError without it."""
         axes = _axes()
-        for place, one in enumerate(self.candidates):
+        for place, one in enumerate(self.contenders):
             times = [result.median_us for result in one.results]
             axes.plot(times, [place] * len(times), "o", alpha=0.5)
             axes.plot([one.median_us], [place], "|", markersize=16, color="black")
-        axes.set_yticks(range(len(self.candidates)), [one.name for one in self.candidates])
+        axes.set_yticks(range(len(self.contenders)), [one.name for one in self.contenders])
         axes.invert_yaxis()
         axes.set_xlabel("time [us]")
         return axes
@@ -125,7 +125,7 @@ def compare(  # noqa: PLR0913
     backward: bool = False,
     context: bool = True,
     seconds: float = 0.05,
-) -> Comparison:
+) -> BenchComparison:
     """Time functions in rounds and say which is faster.
 
     The first function is the one that the others are compared with. Times that differ by less than ``margin``
@@ -144,7 +144,7 @@ def compare(  # noqa: PLR0913
     if rounds < 2 or most_rounds < rounds:
         raise BenchError("compare needs two rounds or more, and most_rounds no fewer than rounds.")
     subjects = [subject(function, inputs, make, keywords, name) for name, function in functions.items()]
-    found: dict[str, list[Result]] = {name: [] for name in functions}
+    found: dict[str, list[BenchResult]] = {name: [] for name in functions}
     rule = Rule(margin=margin)
     with stopwatch(subjects[0].device, settings_of(cache, seconds), context) as watch:
         for number in range(most_rounds):
@@ -153,11 +153,11 @@ def compare(  # noqa: PLR0913
             judged = _judged(found, rule)
             if number + 1 >= rounds and all(one.verdict != "undecided" for one in judged):
                 break
-    return Comparison(judged)
+    return BenchComparison(judged)
 
 
-def _judged(found: Mapping[str, Sequence[Result]], rule: Rule) -> tuple[Candidate, ...]:
-    """The candidates with their verdicts. Of a round both times have to be valid."""
+def _judged(found: Mapping[str, Sequence[BenchResult]], rule: Rule) -> tuple[Contender, ...]:
+    """The contenders with their verdicts. Of a round both times have to be valid."""
     first, *others = found
     estimates = {}
     for name in others:
@@ -168,18 +168,18 @@ def _judged(found: Mapping[str, Sequence[Result]], rule: Rule) -> tuple[Candidat
             estimates[name] = estimate([mine.median_us / base.median_us for mine, base in pairs], rule)
     said = verdicts(estimates, rule)
     return tuple(
-        Candidate(name, tuple(results), estimates.get(name), said.get(name))
+        Contender(name, tuple(results), estimates.get(name), said.get(name))
         for name, results in found.items()
     )
 
 
 @dataclass(frozen=True)
-class Grid:
+class BenchGrid:
     """Functions over sizes: a result for each of both."""
 
     x: str
     sizes: tuple[Any, ...]
-    results: Mapping[tuple[str, Any], Result]
+    results: Mapping[tuple[str, Any], BenchResult]
     unit: str
 
     @property
@@ -190,7 +190,7 @@ class Grid:
     def __repr__(self) -> str:
         return self.table()
 
-    def _value(self, result: Result) -> float:
+    def _value(self, result: BenchResult) -> float:
         rate = {"GB/s": result.gbps, "TFLOP/s": result.tflops}.get(self.unit)
         return result.median_us if rate is None else rate
 
@@ -255,7 +255,7 @@ def bench_grid(  # noqa: PLR0913
     x: str = "size",
     context: bool = True,
     seconds: float = 0.1,
-) -> Grid:
+) -> BenchGrid:
     """Time functions over sizes: the table and the plot of ``triton.testing.perf_report``.
 
     ``make(size, seed)`` makes the inputs of a call; ``bytes(size)`` and ``flops(size)`` say what a call moves
@@ -272,7 +272,7 @@ def bench_grid(  # noqa: PLR0913
     """
     if not sizes or not providers:
         raise BenchError("bench_grid needs a size and a provider: sizes=[1024], providers={'mine': f}.")
-    results: dict[tuple[str, Any], Result] = {}
+    results: dict[tuple[str, Any], BenchResult] = {}
     subjects = {
         (name, size): subject(function, (), partial(make, size), None, name)
         for size in sizes
@@ -284,7 +284,7 @@ def bench_grid(  # noqa: PLR0913
             work = bytes and bytes(size), flops and flops(size)
             results[name, size] = with_rates(found, one, *work, ceilings=True)
     unit = "TFLOP/s" if flops else "GB/s" if bytes else "us"
-    return Grid(x, tuple(sizes), results, unit)
+    return BenchGrid(x, tuple(sizes), results, unit)
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> str:

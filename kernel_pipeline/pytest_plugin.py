@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from .benchmark import Result
+    from .benchmark import BenchResult
     from .statistics.intervals import Estimate
 
 FIXTURE = "kernel_bench"
@@ -38,7 +38,7 @@ class SlowerError(Exception):
 
 
 @dataclass(frozen=True)
-class Compared:
+class CallRounds:
     """The rounds' times of a call at a commit and now, in microseconds, and what they say."""
 
     label: str
@@ -53,17 +53,17 @@ class Plugin:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        self.results: list[tuple[str, Result]] = []
-        self.compared: dict[str, list[Compared]] = {}
+        self.results: list[tuple[str, BenchResult]] = []
+        self.compared: dict[str, list[CallRounds]] = {}
         self.problem: dict[str, str] = {}
 
     @pytest.fixture
-    def kernel_bench(self, request: pytest.FixtureRequest) -> Callable[..., Result]:
+    def kernel_bench(self, request: pytest.FixtureRequest) -> Callable[..., BenchResult]:
         """Times a function as ``kernel_pipeline.bench`` does, with its arguments, and fails the test where
         the output is wrong."""
         from .benchmark import bench
 
-        def measure(function: Callable[..., Any], *inputs: Any, **options: Any) -> Result:
+        def measure(function: Callable[..., Any], *inputs: Any, **options: Any) -> BenchResult:
             result = bench(function, *inputs, **options)
             self.results.append((request.node.nodeid, result))
             save = self.config.getoption("kernel_save")
@@ -143,7 +143,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Plugin(config), "kernel_bench")
 
 
-def line(node: str, result: Result) -> dict[str, Any]:
+def line(node: str, result: BenchResult) -> dict[str, Any]:
     """A call of the fixture as a line of a file."""
     import torch
 
@@ -226,7 +226,7 @@ def _read(file: Path) -> Round:
     return found
 
 
-def judged(held: Mapping[str, Sequence[Round]]) -> dict[Name, Compared]:
+def judged(held: Mapping[str, Sequence[Round]]) -> dict[Name, CallRounds]:
     """What the rounds say of each call."""
     from .statistics.intervals import Rule, estimate, verdicts
 
@@ -245,7 +245,7 @@ def judged(held: Mapping[str, Sequence[Round]]) -> dict[Name, Compared]:
             verdict = "failed"
         elif now and not before:
             verdict = "new"
-        found[name] = Compared(label, before, now, estimates.get(name), verdict)
+        found[name] = CallRounds(label, before, now, estimates.get(name), verdict)
     return found
 
 
@@ -261,7 +261,7 @@ def _valid(rounds: Sequence[Round], name: Name) -> tuple[float, ...]:
     return tuple(row["median_us"] for row in rows if row["valid"])
 
 
-def said(one: Compared) -> str:
+def said(one: CallRounds) -> str:
     """A comparison in a line."""
     if one.verdict == "new":
         return f"{one.label}: {median(one.now_us):.4g} us, new"
@@ -274,7 +274,7 @@ def said(one: Compared) -> str:
     return f"{one.label}: {one.verdict}: {times}, {ratio}, {one.ratio.rounds} rounds"
 
 
-def page(results: Sequence[tuple[str, Result]], compared: Mapping[str, Sequence[Compared]]) -> str:
+def page(results: Sequence[tuple[str, BenchResult]], compared: Mapping[str, Sequence[CallRounds]]) -> str:
     """All times as a page of HTML."""
     from .comparison import html_table
 

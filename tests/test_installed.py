@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 
 LIBRARY = "kernel_pipeline"
 
-BUILT = ("pyproject.toml", "setup.py", "README.md")
+BUILT = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,7 @@ def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(site: Path, program: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A program in an environment that has the wheel and torch, and nothing of the pipeline's."""
-    blocked = "dvc, hydra, mlflow, pipeline, pydantic, yaml, omegaconf, pandas, ninja, pynvml"
+    blocked = "dvc, hydra, mlflow, pipeline, pydantic, yaml, omegaconf, pandas, ninja, scipy"
     before = f"import sys\nfor name in '{blocked}'.split(', '): sys.modules[name] = None\n"
     return subprocess.run(
         [sys.executable, "-c", before + program],
@@ -152,3 +153,20 @@ def test_the_console_script_of_an_installation_says_what_is_there(site: Path) ->
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("error: the pipeline's commands need a checkout of the repository")
     assert done.stderr.count("\n") == 1
+
+
+LISTED = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("wheel")
+def test_the_examples_of_the_librarys_page_run_word_for_word(site: Path, tmp_path: Path) -> None:
+    *examples, test = LISTED.findall((ROOT / "docs" / "library.md").read_text())
+    assert len(examples) == 5 and "kernel_bench" in test
+    without_scipy = [example for example in examples if "import compare" not in example]
+    done = run(site, "\n".join(without_scipy), XDG_CACHE_HOME=str(tmp_path))
+    assert done.returncode == 0 and done.stdout.startswith("softmax: "), done.stderr
+    compared = run(site, "\n".join(examples[1:4]), XDG_CACHE_HOME=str(tmp_path))
+    assert "ImportError: verdicts need SciPy: pip install 'kernel-pipeline[compare]'." in compared.stderr
+    assert "pytest11" in (site / "kernel_pipeline-0.1.0.dist-info" / "entry_points.txt").read_text()
+    assert (site / "kernel_pipeline" / "py.typed").exists()

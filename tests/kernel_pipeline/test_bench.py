@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import kernel_pipeline
-from kernel_pipeline import BenchError, Result, bench, bench_grid, check, compare
+from kernel_pipeline import BenchError, BenchResult, bench, bench_grid, check, compare
 from kernel_pipeline import benchmark as measuring
 from tests.project import ROOT
 
@@ -276,7 +276,7 @@ def test_every_public_name_has_a_docstring_and_its_example_runs(monkeypatch: pyt
         runner = doctest.DocTestRunner()
         for test in doctest.DocTestFinder(recurse=False).find(function, globs=scope):
             assert runner.run(test).failed == 0
-    assert isinstance(bench(torch.square, torch.randn(9), seconds=0.01), Result)
+    assert isinstance(bench(torch.square, torch.randn(9), seconds=0.01), BenchResult)
 
 
 def test_a_first_look_from_a_shell(tmp_path: Any) -> None:

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from kernel_pipeline import loading, verification
-from kernel_pipeline import verification
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.loading import Loaded
 from pipeline import new
