@@ -16,7 +16,7 @@ from typing import Any, Literal
 from .arguments import BenchError, Make
 from .benchmark import BenchResult, settings_of, stopwatch, subject, timed, with_rates
 from .checking import Tolerances
-from .statistics.intervals import Estimate, Rule, Verdict, estimate, verdicts
+from .statistics.intervals import Estimate, Rule, Verdict, estimate, scipy_stats, verdicts
 
 Functions = Mapping[str, Callable[..., Any]]
 
@@ -137,12 +137,14 @@ def compare(  # noqa: PLR0913
     >>> compare({"square": torch.square, "twice": lambda x: x.square().sqrt()}, x)["twice"].verdict
     'slower'
 
-    Raises BenchError as ``bench`` does, and for fewer than two functions or two rounds.
+    Raises BenchError as ``bench`` does, and for fewer than two functions or two rounds; ImportError without
+    SciPy.
     """
     if len(functions) < 2:
         raise BenchError("compare takes two functions or more, by name: compare({'mine': f, 'torch': g}, x).")
     if rounds < 2 or most_rounds < rounds:
         raise BenchError("compare needs two rounds or more, and most_rounds no fewer than rounds.")
+    scipy_stats()  # said now, not after the rounds
     subjects = [subject(function, inputs, make, keywords, name) for name, function in functions.items()]
     found: dict[str, list[BenchResult]] = {name: [] for name in functions}
     rule = Rule(margin=margin)

@@ -75,7 +75,7 @@ class Rule(Record):
         return self.within if self.beyond == "margin" else 0.0
 
 
-def _scipy() -> Any:
+def scipy_stats() -> Any:
     """Imported when something is computed: reports only read verdicts. Raises ImportError without SciPy."""
     try:
         from scipy import stats
@@ -99,7 +99,7 @@ def estimate(ratios: Sequence[float], rule: Rule, noise: float = 0.0) -> Estimat
     freedom = rounds - 1 + known
     spread = sqrt(((rounds - 1) * stdev(logs) ** 2 + known * noise**2) / freedom)
     error = spread / sqrt(rounds)
-    half = min(WIDEST, float(_scipy().t.ppf((1 + rule.confidence) / 2, freedom)) * error)
+    half = min(WIDEST, float(scipy_stats().t.ppf((1 + rule.confidence) / 2, freedom)) * error)
     return Estimate(
         rounds, exp(mean), exp(mean - half), exp(mean + half), _probability(mean, error, freedom, rule)
     )
@@ -112,7 +112,9 @@ def deviation(logs: Sequence[Sequence[float]]) -> float:
     It is that of the middle point, so that the few that something from outside disturbed do not decide: a
     point's sum of squares is distributed as chi-squared, whose median is known.
     """
-    squares = [sum(one * one for one in some) / float(_scipy().chi2.ppf(0.5, len(some))) for some in logs]
+    squares = [
+        sum(one * one for one in some) / float(scipy_stats().chi2.ppf(0.5, len(some))) for some in logs
+    ]
     return sqrt(median(squares))
 
 
@@ -123,7 +125,7 @@ def pooled(logs: Sequence[Sequence[float]]) -> float:
     ``FEWEST_POOLED`` have the rounds that it takes.
     """
     squares = [
-        (len(some) - 1) * stdev(some) ** 2 / float(_scipy().chi2.ppf(0.5, len(some) - 1))
+        (len(some) - 1) * stdev(some) ** 2 / float(scipy_stats().chi2.ppf(0.5, len(some) - 1))
         for some in logs
         if len(some) >= FEWEST_ROUNDS
     ]
@@ -136,7 +138,7 @@ def _probability(mean: float, error: float, freedom: int, rule: Rule) -> float:
         return 1.0
     if error == 0:
         return 0.0
-    tail = float(_scipy().t.sf(excess / error, freedom))
+    tail = float(scipy_stats().t.sf(excess / error, freedom))
     # Of zero a ratio may lie on either side; of the margin it is on the one side where it is.
     return min(1.0, 2 * tail) if rule.beyond == "zero" else tail
 
@@ -147,7 +149,7 @@ def verdicts(estimates: Mapping[K, Estimate], rule: Rule) -> dict[K, Verdict]:
     found: dict[K, Verdict] = dict.fromkeys(estimates, "undecided")
     if not decidable:
         return found
-    adjusted = _scipy().false_discovery_control([estimates[name].probability for name in decidable])
+    adjusted = scipy_stats().false_discovery_control([estimates[name].probability for name in decidable])
     for name, probability in zip(decidable, adjusted, strict=True):
         one = estimates[name]
         low, high = (log(value) if value > 0 else -inf for value in (one.low, one.high))
