@@ -1,8 +1,8 @@
 """The instrument as a library: ``bench``, ``check``, ``compare`` and ``bench_grid`` for any function on
 tensors, the contract of a kernel's author, and ``ops``, which calls the kernels here.
 
-It needs torch, Triton, msgspec and nvidia-ml-py, and imports neither ``kernels/`` nor ``pipeline/``. Importing
-it imports no torch: each name of ``__all__`` is imported when it is used first.
+It needs torch, Triton, msgspec and nvidia-ml-py, and imports neither ``kernels/`` nor ``pipeline/``.
+Importing it imports no torch: each name of ``__all__`` is imported when it is used first.
 """
 
 from __future__ import annotations
