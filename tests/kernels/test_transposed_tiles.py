@@ -100,7 +100,7 @@ SPARSE = {
             sparse.wgmma_fits,
         ),
     ],
-    ids=str,
+    ids=["int4 group_128", "int4 group_64", "int4 group_32", "int4 channel", "sparse"],
 )
 def test_the_declaration_asks_for_the_kernels_shared_memory(
     kernel: str,
