@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from importlib import metadata
-from multiprocessing import active_children, get_context, parent_process
+from multiprocessing import active_children, forkserver, get_context, parent_process
 from multiprocessing.connection import wait
 from pathlib import Path
 from threading import Thread
@@ -79,11 +79,19 @@ def compile_points(where: str, wanted: Sequence[tuple[Point, str]]) -> Generator
     tasks = [(group, architecture) for architecture, some in points.items() for group in alike(some)]
     if not tasks:
         return
-    for name in INTERPRETERS:  # read when Triton is imported; nothing here runs under an interpreter
-        os.environ.pop(name, None)
+    # Triton and Numba read these when they are imported, and here they compile.
+    interpreters = {name: os.environ.pop(name) for name in INTERPRETERS if name in os.environ}
+    environment = dict(os.environ)
+    short = len(tempfile.gettempdir()) <= LONGEST_FOLDER
+    try:
+        if short:
+            forkserver.ensure_running()
+    finally:
+        os.environ.update(interpreters)
     jobs = min(cpu_threads(), 16, len(tasks))
-    context = FORKS if len(tempfile.gettempdir()) <= LONGEST_FOLDER else get_context("spawn")
-    with ProcessPoolExecutor(jobs, context, _prepare, (dict(os.environ),)) as pool:
+    with ProcessPoolExecutor(
+        jobs, FORKS if short else get_context("spawn"), _prepare, (environment,)
+    ) as pool:
         futures = [pool.submit(_compile, where, group, architecture) for group, architecture in tasks]
         try:
             for future in futures:

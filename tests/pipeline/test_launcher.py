@@ -20,7 +20,11 @@ SLURM = "hydra/launcher=submitit_slurm"
     [
         ([SLURM], SweepConfig, f"runs the jobs of a multirun: write -m {SLURM}"),
         (["-m", "hydra/launcher=submitit_slrum"], SweepConfig, "Did you mean 'submitit_slurm'"),
-        (["-m", "hydra.launcher.partition=h100"], SweepConfig, f"is of a launcher: write -m {SLURM}, too"),
+        (
+            ["-m", "hydra.launcher.partition=h100"],
+            SweepConfig,
+            f"configures a launcher: write -m {SLURM}, too",
+        ),
         (["-m", SLURM], CompareConfig, "is for sweeps: run this command where its device is"),
         (["-m", SLURM, "tracking.uri=http://me:secret@h"], SweepConfig, "set MLFLOW_TRACKING_URI instead"),
         (["cluster=ray"], ProfileConfig, "cluster= is for sweep: leave it out, and run this command"),
