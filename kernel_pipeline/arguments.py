@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,13 +24,15 @@ Make = Callable[[int], Any]
 
 @dataclass(frozen=True)
 class Arguments:
-    """Arguments of a call: their tensors, and everything else in place."""
+    """Arguments of a call: their tensors, and everything else in place. ``plain`` arguments are only
+    tensors; ``names`` are those of the keywords, where no argument is a container."""
 
     tensors: Tensors
     leaves: tuple[Any, ...]
     spec: Any
     places: tuple[int, ...]
     plain: bool
+    names: tuple[str, ...] | None
 
     def call(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function as one of the tensors alone."""
@@ -40,6 +43,9 @@ class Arguments:
             leaves = list(self.leaves)
             for place, tensor in zip(self.places, tensors, strict=True):
                 leaves[place] = tensor
+            if self.names is not None:
+                count = len(leaves) - len(self.names)
+                return function(*leaves[:count], **dict(zip(self.names, leaves[count:], strict=True)))
             arguments, keywords = tree_unflatten(leaves, self.spec)
             return function(*arguments, **keywords)
 
@@ -71,8 +77,14 @@ def arguments(given: Sequence[Any], keywords: Mapping[str, Any] | None = None) -
         raise BenchError(
             f"the inputs are on {' and '.join(devices)}: put all tensors on the device that is to be timed."
         )
-    plain = not keywords and len(places) == len(leaves) and all(isinstance(x, torch.Tensor) for x in given)
-    return Arguments(tensors, tuple(leaves), spec, places, plain)
+    if devices[0].partition(":")[0] not in ("cpu", "cuda"):
+        raise BenchError(
+            f"the inputs are on {devices[0]}: only functions on a CPU or an NVIDIA GPU are timed."
+        )
+    flat = [*given, *(keywords or {}).values()]
+    simple = len(flat) == len(leaves) and all(x is leaf for x, leaf in zip(flat, leaves, strict=True))
+    plain = simple and not keywords and len(places) == len(leaves)
+    return Arguments(tensors, tuple(leaves), spec, places, plain, tuple(keywords or ()) if simple else None)
 
 
 def made(make: Make, seed: int, keywords: Mapping[str, Any] | None = None) -> Arguments:
@@ -92,6 +104,21 @@ def returns_tensors(output: Any) -> bool:
     return isinstance(output, torch.Tensor) or (several and all(isinstance(x, torch.Tensor) for x in output))
 
 
+def spanned(x: torch.Tensor) -> torch.Tensor:
+    """All the memory that a tensor spans, in one dimension."""
+    return x.as_strided((span_of(x),), (1,))
+
+
 def copied(tensors: Tensors) -> Tensors:
     """Copies of tensors with their strides: of all the memory that each spans."""
-    return tuple(x.as_strided((span_of(x),), (1,)).clone().as_strided(x.shape, x.stride()) for x in tensors)
+    return tuple(spanned(x).clone().as_strided(x.shape, x.stride()) for x in tensors)
+
+
+def overlaps(x: torch.Tensor) -> bool:
+    """Whether several elements share memory, as those of an expanded tensor do."""
+    return any(stride == 0 and size > 1 for size, stride in zip(x.shape, x.stride(), strict=True))
+
+
+def on_device(device: torch.device) -> AbstractContextManager[object]:
+    """A context in which a GPU is the current one; for a CPU nothing."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

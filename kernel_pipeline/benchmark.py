@@ -8,19 +8,32 @@ that can't be captured is timed by events, and one on the CPU by the host's cloc
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from statistics import median
 from time import perf_counter
 from typing import Any, Literal
 
+import pynvml
 import torch
+from torch.nn import Module
 
 from . import known_ceilings, verification
-from .arguments import Arguments, BenchError, Make, arguments, copied, made, returns_tensors, tensors_of
+from .arguments import (
+    Arguments,
+    BenchError,
+    Make,
+    arguments,
+    copied,
+    made,
+    on_device,
+    returns_tensors,
+    spanned,
+    tensors_of,
+)
 from .checking import Tolerances, compared, expect
-from .loading import Tensors
+from .loading import Tensors, as_tuple
 from .machine import load
 from .records.ceilings import Rates
 from .records.measurement import State
@@ -37,9 +50,9 @@ RING_SEED = 1 << 20
 HOST_CALLS = 30
 """Calls by which the host's time is found; so few that the GPU's queue never fills."""
 
-BUSY = 0.05
-"""Above this run-queue delay others had the cores, and a CPU's time says nothing."""
 
+UNKNOWN_MODE_US = 0.4
+"""A launch may be late by this in the slow mode of the launch gap: 0.12 to 0.36 us were seen on an H100."""
 
 TRIES = 3
 """How often a CPU's samples are taken while others have the cores."""
@@ -62,12 +75,13 @@ class BenchResult:
         do at best.
     notes:
         What else a reader should know of how it was timed.
-    hot, forward, both, backward_us:
+    hot, forward, backward_us:
         With ``cache="both"`` the time over a hot cache. With ``backward=True`` this result is that of both
         passes, ``forward`` that of the first alone, and ``backward_us`` the difference.
     """
 
     name: str
+    device: str
     median_us: float
     interval: tuple[float, float]
     samples_us: tuple[float, ...] = field(repr=False)
@@ -174,16 +188,23 @@ def stopwatch(device: torch.device, settings: TimingSettings, context: bool) -> 
     if device.type != "cuda":
         yield Stopwatch(device, settings, lambda: None)
         return
-    with torch.cuda.device(device):
+    with torch.cuda.device(device), ExitStack() as stack:
         second = _second_context(device) if context else None
+        if second:
+            stack.callback(_quietly, second.close)
         try:
             watch = Stopwatch(device, settings, second.set_mode if second else lambda: None, uuid_of(device))
-            watch.know(watch.calibrated() if second else None)
-            yield watch
-            watch.release()
-        finally:
-            if second:
-                second.close()
+        except pynvml.NVMLError as error:
+            raise BenchError(f"NVML tells nothing of {device} ({error}): its state can't be read.") from error
+        stack.callback(_quietly, watch.release)
+        watch.know(watch.calibrated() if second else None)
+        yield watch
+
+
+def _quietly(clean_up: Callable[[], None]) -> None:
+    """Clean up; after a fault of the GPU that fails, too, and the first error counts."""
+    with suppress(RuntimeError):
+        clean_up()
 
 
 def uuid_of(device: torch.device) -> str:
@@ -252,10 +273,6 @@ def bench(  # noqa: PLR0913
         if cache == "both":
             watch.settings = settings_of("hot", seconds)
             found = replace(found, hot=timed(watch, one, None, tolerance, backward))
-    if one.device.type == "cuda" and not context:
-        note = "the mode of the launch gap is not known: a launch may take up to 0.4 us less"
-        low, high = found.interval
-        found = replace(found, interval=(max(0.0, low - 0.4), high), notes=(*found.notes, note))
     return with_rates(found, one, bytes, flops, ceilings)
 
 
@@ -274,8 +291,10 @@ def timed(
     """Time a function once by a stopwatch, and compare what it wrote."""
     if not backward:
         return _timed(watch, one, one.arguments.call(one.function), reference, tolerance)
+    if torch.is_inference_mode_enabled():
+        raise BenchError("backward=True inside torch.inference_mode(), which records no gradients: leave it.")
     forward = _timed(watch, one, _with_gradient(one), reference, tolerance)
-    both = _timed(watch, one, _both_passes(one), None, tolerance)
+    both = _timed(watch, *_both_passes(one), None, tolerance)
     return replace(
         both,
         forward=forward,
@@ -297,22 +316,33 @@ def _with_gradient(one: Subject) -> Callable[..., Any]:
     return forward
 
 
-def _both_passes(one: Subject) -> Callable[..., Any]:
-    """Forward and backward pass; gives the inputs' gradients for an output's gradient of ones."""
+def _both_passes(one: Subject) -> tuple[Subject, Callable[..., Any]]:
+    """Forward and backward pass, which gives the gradients of the inputs and of a module's parameters. The
+    outputs' gradients, of ones, are inputs as well: making them is no part of the time."""
     call = one.arguments.call(one.function)
+    weights = (
+        [p for p in one.function.parameters() if p.requires_grad] if isinstance(one.function, Module) else []
+    )
+
+    def forward(tensors: Tensors) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        leaves = [_leaf(x) for x in tensors]
+        return [x for x in tensors_of(call(*leaves)) if x.requires_grad], leaves
+
+    count = len(one.arguments.tensors)
+    with torch.enable_grad(), on_device(one.device):
+        ones = tuple(torch.ones_like(x) for x in forward(copied(one.arguments.tensors))[0])
+    if not ones:
+        raise BenchError("backward=True, but no output of the function requires a gradient.")
 
     def both(*tensors: torch.Tensor) -> Tensors:
         with torch.enable_grad():
-            leaves = [_leaf(x) for x in tensors]
-            outputs = [x for x in tensors_of(call(*leaves)) if x.requires_grad]
-            if not outputs:
-                raise BenchError("backward=True, but no output of the function has a gradient.")
-            wanted = [x for x in leaves if x.requires_grad]
-            ones = [torch.ones_like(x) for x in outputs]
-            gradients = torch.autograd.grad(outputs, wanted, ones, allow_unused=True)
+            outputs, leaves = forward(tensors[:count])
+            wanted = [*(x for x in leaves if x.requires_grad), *weights]
+            gradients = torch.autograd.grad(outputs, wanted, tensors[count:], allow_unused=True)
         return tuple(x for x in gradients if x is not None)
 
-    return both
+    given = replace(one.arguments, tensors=(*one.arguments.tensors, *ones))
+    return replace(one, arguments=given, another=lambda number: (*one.another(number), *ones)), both
 
 
 def _leaf(x: torch.Tensor) -> torch.Tensor:
@@ -326,12 +356,15 @@ def _timed(
     reference: Callable[..., Any] | None,
     tolerance: Tolerances,
 ) -> BenchResult:
-    first = Trial.of(call, one.arguments.tensors)
+    with on_device(one.device):
+        first = FirstCalls.of(call, one.arguments.tensors)
     notes = (
         ["the ring holds copies of the inputs given"] if one.copies and watch.settings.cache == "cold" else []
     )
     if first.in_place:
         notes.append("the function writes over its inputs, which change from call to call")
+    if first.random:
+        notes.append("two calls with the same inputs differ: what the timed calls wrote was not compared")
     own = copied(one.arguments.tensors)
     samples, state = _sampled(watch, one, first, own)
     if samples.timer == "event":
@@ -343,9 +376,14 @@ def _timed(
         state = state.distrusted(error)
     ordered = sorted(samples.samples_us)
     low, high = median_interval(ordered)
-    late = watch.gap.excess_us(samples.canary) if samples.canary else 0.0
+    late = 0.0
+    if samples.canary is not None:
+        late = watch.gap.excess_us(samples.canary) if watch.gap.known else UNKNOWN_MODE_US
+    if late:
+        notes.append(f"the mode of the launch gap is not known: a launch may take up to {late:.2g} us less")
     return BenchResult(
         name=one.name,
+        device=torch.cuda.get_device_name(one.device) if one.device.type == "cuda" else "cpu",
         median_us=quantile(ordered, 0.5),
         interval=(max(0.0, low - late), high),
         samples_us=samples.samples_us,
@@ -359,53 +397,94 @@ def _timed(
     )
 
 
-def _sampled(watch: Stopwatch, one: Subject, first: Trial, own: Tensors) -> tuple[Samples, State]:
+def _sampled(watch: Stopwatch, one: Subject, first: FirstCalls, own: Tensors) -> tuple[Samples, State]:
     """Samples and the state of the device; on a CPU again while others had its cores."""
     for _ in range(TRIES):
         before = load.threads_of(os.getpid())
         samples, state = watch.time(first.call, own, first.bytes, first.in_place, one.another)
         had = load.scheduled(before, load.threads_of(os.getpid()))
-        if one.device.type != "cpu" or had.delay <= BUSY:
+        if one.device.type != "cpu" or had.delay <= known_ceilings.BUSY:
             return samples, state
     return samples, state.distrusted(f"others had the cores for {had.delay:.0%} of the time")
 
 
 @dataclass(frozen=True)
-class Trial:
-    """What a first call showed: the outputs, whether they are the inputs, whether another call gives others,
-    and the bytes of inputs and outputs together."""
+class FirstCalls:
+    """What the first calls showed: the outputs; whether they are the inputs; whether a second call gives
+    others; outputs that the function keeps; and the bytes of inputs and outputs together."""
 
     call: Callable[..., Any]
     outputs: Tensors
     in_place: bool
     random: bool
+    kept: Tensors
     bytes: int
 
     @classmethod
-    def of(cls, call: Callable[..., Any], tensors: Tensors) -> Trial:
-        """Call twice on copies. Raises BenchError for a function of which nothing can be seen."""
+    def of(cls, call: Callable[..., Any], tensors: Tensors) -> FirstCalls:
+        """Call on copies. Raises BenchError for a function of which nothing can be seen."""
         given = copied(tensors)
-        with verification.poisoned_memory():
-            returned = call(*given)
-        in_place = not verification.unchanged(given, tensors)
+        returned = call(*given)
+        changed = [i for i, (x, old) in enumerate(zip(given, tensors, strict=True)) if not _equal(x, old)]
+        bytes_ = sum(x.nbytes for x in tensors)
+        if changed:
+            written = copied(given)
+            call(*given)
+            if not all(map(_equal, given, written)):
+                return cls(call, written, True, False, (), bytes_)
+            # It writes the same again, as into an output that is handed in.
+            return cls._returning(_giving(call, changed), tensors, bytes_)
         outputs = tensors_of(returned)
-        if not in_place and not outputs:
+        if not outputs:
             raise BenchError(
                 "the function returned no tensor and changed none of its inputs: nothing shows that it ran. "
                 "Let it return its output, or pass the output's tensor as an input."
             )
-        plain = call
-        if not in_place and not returns_tensors(returned):
+        places = {x.untyped_storage().data_ptr() for x in given if x.numel()}
+        if any(x.untyped_storage().data_ptr() in places for x in outputs if x.numel()):
+            raise BenchError(
+                "the function returns an input or a view of one, which takes no work: let it return a tensor "
+                "of its own."
+            )
+        if not returns_tensors(returned) or any(x.requires_grad for x in outputs):
+            call = _detached(call)
+        return cls._returning(call, tensors, bytes_ + sum(x.nbytes for x in outputs))
 
-            def plain(*inputs: torch.Tensor) -> Tensors:
-                return tensors_of(call(*inputs))
+    @classmethod
+    def _returning(cls, call: Callable[..., Any], tensors: Tensors, bytes_: int) -> FirstCalls:
+        """Call twice: outputs that differ are random, and those at the same place are the function's own."""
+        inputs = copied(tensors), copied(tensors)
+        first = as_tuple(call(*inputs[0]))
+        outputs = copied(tuple(x.detach() for x in first))
+        second = as_tuple(call(*inputs[1]))
+        kept = tuple(
+            x for x, y in zip(second, first, strict=False) if x.data_ptr() == y.data_ptr() and x.numel()
+        )
+        random = compared(second, _as_reference(outputs), None).error is not None
+        return cls(call, outputs, False, random, kept, bytes_)
 
-        outputs = given if in_place else tuple(x.detach().clone() for x in outputs)
-        again = copied(tensors)
-        second = tensors_of(plain(*again))
-        random = compared(again if in_place else second, _as_reference(outputs), None).error is not None
-        bytes_ = sum(x.nbytes for x in tensors) + (0 if in_place else sum(x.nbytes for x in outputs))
-        return cls(plain, outputs, in_place, random, bytes_)
+
+def _giving(call: Callable[..., Any], places: Sequence[int]) -> Callable[..., Tensors]:
+    """A function that writes into inputs as one that returns these."""
+
+    def giving(*tensors: torch.Tensor) -> Tensors:
+        call(*tensors)
+        return tuple(tensors[place] for place in places)
+
+    return giving
+
+
+def _detached(call: Callable[..., Any]) -> Callable[..., Tensors]:
+    """A function as one that returns tensors alone and keeps no graph of autograd's alive."""
+
+    def detached(*tensors: torch.Tensor) -> Tensors:
+        return tuple(x.detach() for x in tensors_of(call(*tensors)))
+
+    return detached
+
+
+def _equal(x: torch.Tensor, y: torch.Tensor) -> bool:
+    return verification.unchanged((x,), (y,))
 
 
 def _as_reference(outputs: Tensors) -> Tensors:
@@ -413,7 +492,7 @@ def _as_reference(outputs: Tensors) -> Tensors:
 
 
 def _error(
-    first: Trial,
+    first: FirstCalls,
     samples: Samples,
     tensors: Tensors,
     reference: Callable[..., Any] | None,
@@ -422,15 +501,32 @@ def _error(
 ) -> str | None:
     """What is wrong with what the timed calls wrote, None if nothing is. Raises BenchError where they wrote
     nothing."""
-    if first.in_place:
-        with torch.no_grad():
-            for x, old in zip(samples.rotation.inputs[0], tensors, strict=True):
+    kept = copied(first.kept)
+    try:
+        return _compared(first, samples, tensors, reference, one, tolerance)
+    finally:
+        with torch.inference_mode():
+            for x, old in zip(first.kept, kept, strict=True):
                 x.copy_(old)
+
+
+def _compared(
+    first: FirstCalls,
+    samples: Samples,
+    tensors: Tensors,
+    reference: Callable[..., Any] | None,
+    one: Subject,
+    tolerance: Tolerances,
+) -> str | None:
+    if first.in_place:
+        with torch.inference_mode():
+            for x, old in zip(samples.rotation.inputs[0], tensors, strict=True):
+                spanned(x).copy_(spanned(old))
     outputs = tuple(x.detach() for x in samples.again(0))
     if not first.in_place and samples.timer == "graph" and _untouched(outputs, first.outputs):
         raise BenchError(
-            f"{one.name} is captured as an empty graph: it launches its kernels on a stream of its own. Let "
-            "it launch on torch.cuda.current_stream()."
+            f"{one.name} is captured as an empty graph, whose replays write nothing: it launches kernels on "
+            "a stream of its own, or returns an earlier answer. Let it launch on torch.cuda.current_stream()."
         )
     if reference is not None:
         verdict = compared(outputs, expect(reference, one.arguments), tolerance)
@@ -445,10 +541,10 @@ def _untouched(outputs: Tensors, right: Tensors) -> bool:
     """Whether outputs hold what they were spoilt with."""
     spoilt = copied(right)
     spoil(spoilt)
-    return bool(outputs) and verification.unchanged(outputs, spoilt)
+    return any(x.numel() for x in outputs) and verification.unchanged(outputs, spoilt)
 
 
-def _why_events(first: Trial, one: Subject, watch: Stopwatch) -> str:
+def _why_events(first: FirstCalls, one: Subject, watch: Stopwatch) -> str:
     try:
         capture(Rotation(first.call, (copied(one.arguments.tensors),), first.in_place), 1)
     except NotCapturableError as error:
@@ -480,15 +576,12 @@ def with_rates(
         return found
     by_arithmetic = flops if isinstance(flops, Mapping) else {_arithmetic(one): flops} if flops else {}
     operations = sum(by_arithmetic.values())
-    device = torch.cuda.device(one.device) if one.device.type == "cuda" else nullcontext()
-    with device:
-        rates = known_ceilings.of_device(one.device) if ceilings is True else ceilings or None
+    rates = known_ceilings.of_device(one.device) if ceilings is True else ceilings or None
     least_us = []
-    if rates is not None:
-        least_us = [bytes_ / rates.copy_gbps / 1e3] if bytes_ else []
+    if rates is not None and all(name in rates.matmul_tflops for name in by_arithmetic):
         known = rates.matmul_tflops
-        if all(name in known for name in by_arithmetic):
-            least_us.append(sum(count / known[name] / 1e6 for name, count in by_arithmetic.items()))
+        least_us = [bytes_ / rates.copy_gbps / 1e3] if bytes_ else []
+        least_us.append(sum(count / known[name] / 1e6 for name, count in by_arithmetic.items()))
     return replace(
         found,
         gbps=bytes_ / found.median_us / 1e3 if bytes_ else None,

@@ -7,14 +7,14 @@ for the inputs that it is timed with is wrong.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
 import torch
 
 from . import verification
-from .arguments import Arguments, BenchError, Make, copied, made, tensors_of
+from .arguments import Arguments, BenchError, Make, copied, made, on_device, overlaps, tensors_of
 from .contract import Tolerance
 from .loading import Tensors
 from .verification import Verdict
@@ -99,7 +99,7 @@ def check(
             continue
         call = arguments.call(function)
         given = copied(arguments.tensors)
-        with verification.poisoned_memory():
+        with verification.poisoned_memory(), on_device(given[0].device):
             outputs = tensors_of(call(*given))
         if not outputs:  # it wrote over its inputs
             changed = [x for x, old in zip(given, arguments.tensors, strict=True) if not _equal(x, old)]
@@ -120,7 +120,8 @@ def check(
 def expect(reference: Callable[..., Any], arguments: Arguments) -> Tensors:
     """What a reference gives for the arguments' values in float64 (complex128 for complex numbers)."""
     wide = tuple(_wide(x) for x in copied(arguments.tensors))
-    given = tensors_of(arguments.call(reference)(*wide))
+    with on_device(wide[0].device):
+        given = tensors_of(arguments.call(reference)(*wide))
     if not given:
         raise BenchError("reference= returned no tensor: let it return the right outputs.")
     return tuple(x.detach() for x in given)
@@ -170,13 +171,25 @@ def _distributions(make: Make, keywords: Mapping[str, Any] | None) -> Iterator[t
         yield f"inputs of seed {seed}", made(make, seed, keywords)
     for name, fill in DISTRIBUTIONS.items():
         arguments = made(make, SEEDS[0], keywords)
-        for x in arguments.tensors:
-            if x.is_floating_point():
-                x.copy_(fill(x.detach().clone()))
-        yield name, arguments
+        yield name, replace(arguments, tensors=tuple(_filled(x, fill) for x in arguments.tensors))
 
 
-def _one_hot(x: torch.Tensor) -> torch.Tensor:
+Fill = Callable[[torch.Tensor, torch.finfo], torch.Tensor]
+"""Gives values of a distribution in place of a tensor's, for a dtype's limits."""
+
+
+def _filled(x: torch.Tensor, fill: Fill) -> torch.Tensor:
+    """A tensor like another, with a distribution's values; one of integers or flags keeps its own."""
+    (copy,) = copied((x,))
+    if not x.is_floating_point():
+        return copy
+    # Few operations take an 8-bit float.
+    values = fill(x.float() if x.itemsize == 1 else x, torch.finfo(x.dtype)).to(x.dtype)
+    return values if overlaps(x) else copy.copy_(values)
+
+
+def _one_hot(x: torch.Tensor, limits: torch.finfo) -> torch.Tensor:
+    del limits
     if x.numel() == 0 or x.dim() == 0:
         return x
     hot = torch.zeros_like(x)
@@ -184,21 +197,20 @@ def _one_hot(x: torch.Tensor) -> torch.Tensor:
     return hot.scatter_(-1, places.view(*x.shape[:-1], 1), 1.0)
 
 
-def _scaled(share: float) -> Callable[[torch.Tensor], torch.Tensor]:
+def _scaled(share: float) -> Fill:
     """Multiply by a power of the dtype's range: so that a product of two or a sum of squares stays in it."""
 
-    def fill(x: torch.Tensor) -> torch.Tensor:
-        info = torch.finfo(x.dtype)
-        factor: float = info.max**share if share > 0 else info.tiny**-share
+    def fill(x: torch.Tensor, limits: torch.finfo) -> torch.Tensor:
+        factor: float = limits.max**share if share > 0 else limits.tiny**-share
         return x * factor
 
     return fill
 
 
-DISTRIBUTIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "zeros": torch.zeros_like,
-    "equal values": lambda x: torch.full_like(x, 0.75),
-    "sorted values": lambda x: x.sort(dim=-1).values if x.dim() else x,
+DISTRIBUTIONS: Mapping[str, Fill] = {
+    "zeros": lambda x, limits: torch.zeros_like(x),
+    "equal values": lambda x, limits: torch.full_like(x, 0.75),
+    "sorted values": lambda x, limits: x.sort(dim=-1).values if x.dim() else x,
     "one-hot rows": _one_hot,
     "large values": _scaled(0.25),
     "small values": _scaled(-0.25),

@@ -13,7 +13,8 @@ from functools import partial
 from statistics import median
 from typing import Any, Literal
 
-from .arguments import BenchError, Make
+from . import known_ceilings
+from .arguments import BenchError, Make, made
 from .benchmark import BenchResult, settings_of, stopwatch, subject, timed, with_rates
 from .checking import Tolerances
 from .statistics.intervals import Estimate, Rule, Verdict, estimate, scipy_stats, verdicts
@@ -27,13 +28,14 @@ class Contender:
 
     ``results`` has one result a round. ``ratio`` is its time over the first's. By ``verdict`` it is
     ``faster``, ``slower``, ``same`` (within the margin) or ``undecided``. The first, and a
-    function whose output is wrong, has neither.
+    function whose output is wrong, has neither; ``without`` says why a verdict is missing.
     """
 
     name: str
     results: tuple[BenchResult, ...]
     ratio: Estimate | None = None
     verdict: Verdict | None = None
+    without: str = ""
 
     @property
     def median_us(self) -> float:
@@ -54,7 +56,10 @@ class BenchComparison:
 
     def __getitem__(self, name: str) -> Contender:
         """The contender of a name."""
-        return next(one for one in self.contenders if one.name == name)
+        for one in self.contenders:
+            if one.name == name:
+                return one
+        raise KeyError(name)
 
     def __repr__(self) -> str:
         return self.table()
@@ -69,7 +74,7 @@ class BenchComparison:
                     one.name,
                     f"{one.median_us:.4g}",
                     *(ratio or ("", "")),
-                    f"not valid: {one.why}" if one.why else one.verdict or "",
+                    one.verdict or (f"not valid: {one.why}" if one.why else one.without),
                     str(len(one.results)),
                 ]
             )
@@ -159,18 +164,23 @@ def compare(  # noqa: PLR0913
 
 
 def _judged(found: Mapping[str, Sequence[BenchResult]], rule: Rule) -> tuple[Contender, ...]:
-    """The contenders with their verdicts. Of a round both times have to be valid."""
+    """The functions with their verdicts. Both times of a round have to be valid, and of the same timer."""
     first, *others = found
-    estimates = {}
+    estimates, without = {}, {}
     for name in others:
         pairs = [
             pair for pair in zip(found[name], found[first], strict=True) if all(one.valid for one in pair)
         ]
-        if pairs:
+        mixed = [{one.timer for one in pair} for pair in pairs if len({one.timer for one in pair}) > 1]
+        if mixed:
+            without[name] = f"no verdict: timed by {' and '.join(sorted(mixed[0]))}, which do not compare"
+        elif pairs:
             estimates[name] = estimate([mine.median_us / base.median_us for mine, base in pairs], rule)
+        else:
+            without[name] = f"no verdict: in no round were both its time and that of {first} valid"
     said = verdicts(estimates, rule)
     return tuple(
-        Contender(name, tuple(results), estimates.get(name), said.get(name))
+        Contender(name, tuple(results), estimates.get(name), said.get(name), without.get(name, ""))
         for name, results in found.items()
     )
 
@@ -275,16 +285,15 @@ def bench_grid(  # noqa: PLR0913
     if not sizes or not providers:
         raise BenchError("bench_grid needs a size and a provider: sizes=[1024], providers={'mine': f}.")
     results: dict[tuple[str, Any], BenchResult] = {}
-    subjects = {
-        (name, size): subject(function, (), partial(make, size), None, name)
-        for size in sizes
-        for name, function in providers.items()
-    }
-    with stopwatch(next(iter(subjects.values())).device, settings_of(cache, seconds), context) as watch:
-        for (name, size), one in subjects.items():
-            found = timed(watch, one, reference, tolerance)
-            work = bytes and bytes(size), flops and flops(size)
-            results[name, size] = with_rates(found, one, *work, ceilings=True)
+    device = made(partial(make, sizes[0]), 0).tensors[0].device
+    ceilings = known_ceilings.of_device(device) if bytes or flops else False
+    with stopwatch(device, settings_of(cache, seconds), context) as watch:
+        for size in sizes:
+            for name, function in providers.items():
+                one = subject(function, (), partial(make, size), None, name)
+                found = timed(watch, one, reference, tolerance)
+                work = bytes and bytes(size), flops and flops(size)
+                results[name, size] = with_rates(found, one, *work, ceilings=ceilings)
     unit = "TFLOP/s" if flops else "GB/s" if bytes else "us"
     return BenchGrid(x, tuple(sizes), results, unit)
 

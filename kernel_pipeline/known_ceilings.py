@@ -5,29 +5,54 @@ from __future__ import annotations
 import os
 import platform
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
 
+from .arguments import on_device
+from .machine import load
 from .records.ceilings import Rates
 from .timing import rates
 
+BUSY = 0.05
+"""Above this run-queue delay others had the cores, and a CPU's time says nothing."""
+
 
 def of_device(device: torch.device) -> Rates:
-    """The device's copy and matrix-product rates; measuring them takes seconds, the first time."""
+    """The device's copy and matrix-product rates. Measuring them takes seconds, the first time; those that
+    were measured while others had the cores are not kept."""
     path = _path(device)
     try:
         return Rates.from_json(path.read_bytes())
     except (OSError, ValueError):
-        found = rates.measure(device.type)
-    try:
+        before = load.threads_of(os.getpid())
+        with on_device(device), _usual_arithmetic(device):
+            found = rates.measure(device.type)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    elif load.scheduled(before, load.threads_of(os.getpid())).delay > BUSY:
+        return found
+    with suppress(OSError):  # measured again next time
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         mine = path.with_suffix(f".{os.getpid()}")
         mine.write_bytes(found.to_json())
         mine.replace(path)
-    except OSError:
-        pass  # measured again next time
     return found
+
+
+@contextmanager
+def _usual_arithmetic(device: torch.device) -> Iterator[None]:
+    """Torch as it is when it has just been imported; the user's settings come back afterwards."""
+    tf32, dtype = torch.backends.cuda.matmul.allow_tf32, torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.autocast(device.type, enabled=False), torch.no_grad():
+            yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        torch.set_default_dtype(dtype)
 
 
 def _path(device: torch.device) -> Path:

@@ -100,7 +100,10 @@ class Plugin:
         """In a comparison a test says what came of it in the rounds, and does not run once more."""
         if not self.config.getoption("kernel_compare"):
             return None
-        for one in self.compared.get(pyfuncitem.nodeid, []):
+        found = self.compared.get(pyfuncitem.nodeid, [])
+        if not found:
+            raise SlowerError(f"{pyfuncitem.name}: kernel_bench gave no time at either commit.")
+        for one in found:
             if one.verdict in ("slower", "failed"):
                 raise SlowerError(said(one))
         return True
@@ -149,6 +152,7 @@ def line(node: str, result: BenchResult) -> dict[str, Any]:
 
     return {
         "test": node,
+        "device": result.device,
         "name": result.name,
         "timer": result.timer,
         "cache": result.cache,
@@ -158,7 +162,6 @@ def line(node: str, result: BenchResult) -> dict[str, Any]:
         "host_us": result.host_us,
         "valid": result.valid,
         "why": result.why,
-        "device": torch.cuda.get_device_name() if result.timer != "perf_counter" else "cpu",
         "torch": torch.__version__,
     }
 
@@ -190,8 +193,13 @@ def rounds_of(
         for number in range(rounds):
             for side in list(sides) if number % 2 == 0 else list(sides)[::-1]:
                 file = folder / f"{side}-{number}.jsonl"
-                _run(sides[side], nodes, file)
+                printed = _run(sides[side], nodes, file)
                 found[side].append(_read(file))
+                if printed and not found[side][-1]:
+                    where = commit if side == "before" else "the working tree"
+                    raise pytest.UsageError(
+                        f"--kernel-compare: the tests gave no time at {where}:\n{printed}"
+                    )
     finally:
         _git(root, "worktree", "remove", "--force", str(tree))
     return found
@@ -201,19 +209,23 @@ def _git(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False)
 
 
-def _run(root: Path, nodes: Sequence[str], file: Path) -> None:
+def _run(root: Path, nodes: Sequence[str], file: Path) -> str:
+    """Run those tests that a side has; the end of what pytest printed, empty if it has none of them."""
     there = [node for node in nodes if (root / node.partition("::")[0]).exists()]
     if not there:
-        return
+        return ""
     paths = [str(root), str(root / "src"), os.environ.get("PYTHONPATH", "")]
-    subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--kernel-save={file}", *there],
+    own = ["-p", "no:cacheprovider", f"--kernel-save={file}", "--kernel-compare=", "--kernel-report="]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *own, *there],
         cwd=root,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
         check=False,
     )
+    return done.stdout.strip()[-1000:] or f"pytest ended with {done.returncode}"
 
 
 def _read(file: Path) -> Round:

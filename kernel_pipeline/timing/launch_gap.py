@@ -124,8 +124,10 @@ class SecondContext:
         self._do("cuCtxCreate_v2", ctypes.byref(self._context), 0, torch.cuda.current_device())
         try:
             self._do("cuMemAlloc_v2", ctypes.byref(self._memory), ctypes.c_size_t(4))
-        finally:
-            self._leave()
+        except RuntimeError:
+            self.close()  # which makes torch's context the current one again
+            raise
+        self._leave()
 
     def set_mode(self) -> None:
         """Do the work that makes the launch gap of this process's graphs the fast one: 0.2 ms."""

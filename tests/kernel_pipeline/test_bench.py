@@ -13,8 +13,7 @@ import pytest
 import torch
 
 import kernel_pipeline
-from kernel_pipeline import BenchError, BenchResult, bench, bench_grid, check, compare
-from kernel_pipeline import benchmark as measuring
+from kernel_pipeline import BenchError, BenchResult, bench, bench_grid, check, compare, known_ceilings
 from tests.project import ROOT
 
 
@@ -29,7 +28,7 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
 @pytest.fixture(autouse=True)
 def whoever_else_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests that run beside this one make no time invalid, and the ceilings are none of this user's."""
-    monkeypatch.setattr(measuring, "BUSY", 1.0)
+    monkeypatch.setattr(known_ceilings, "BUSY", 1.0)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -37,6 +36,16 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+class Kept:
+    """Writes into a buffer of its own."""
+
+    def __init__(self) -> None:
+        self.buffer = torch.zeros(64)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.buffer.copy_(x)
 
 
 FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = {
@@ -55,6 +64,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]]
     "bfloat16": (torch.square, (torch.randn(64, 64).bfloat16(),), {}),
     "complex": (torch.square, (torch.randn(64, dtype=torch.complex64),), {}),
     "an empty tensor": (torch.square, (torch.randn(0, 4),), {}),
+    "inference mode": (torch.inference_mode()(torch.square), (torch.randn(64),), {}),
+    "a kept output": (Kept().__call__, (torch.randn(64),), {}),
 }
 
 
@@ -96,8 +107,38 @@ def test_the_backward_pass() -> None:
     result = bench(torch.nn.functional.gelu, torch.randn(64, 64), backward=True, seconds=0.02)
     assert result.valid and result.forward is not None and result.backward_us is not None
     assert result.backward_us == result.median_us - result.forward.median_us
-    with pytest.raises(BenchError, match="no output of the function has a gradient"):
+    with pytest.raises(BenchError, match="no output of the function requires a gradient"):
         bench(lambda x: x > 0, torch.randn(64), backward=True)
+
+
+def test_the_backward_pass_of_a_module_computes_its_weights_gradients() -> None:
+    module = torch.nn.Linear(64, 32)
+    seen: list[int] = []
+    for weight in module.parameters():
+        weight.register_hook(lambda gradient: seen.append(gradient.numel()))
+    assert bench(module, torch.randn(8, 64), backward=True, seconds=0.01).valid
+    assert {64 * 32, 32} <= set(seen)
+    assert all(weight.grad is None for weight in module.parameters())
+    with torch.inference_mode(), pytest.raises(BenchError, match="records no gradients"):
+        bench(module, torch.randn(8, 64), backward=True)
+
+
+def test_nothing_of_the_users_is_changed() -> None:
+    weight, kept = torch.randn(781), Kept()
+    before = weight.clone()
+    found = check(
+        torch.mul, make=lambda seed: (*make(seed), weight.expand(37, 781)), reference=lambda x, w: x * w
+    )
+    assert found.ok and torch.equal(weight, before)
+    kept.buffer.fill_(7.0)
+    bench(lambda x: kept.buffer, torch.randn(64), seconds=0.01)
+    assert torch.equal(kept.buffer, torch.full((64,), 7.0))
+    torch.set_default_dtype(torch.float64)
+    try:
+        bench(softmax, make=make, bytes=8, seconds=0.01)
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_sets_differ_by_seed_and_copies_are_said_to_be() -> None:
@@ -143,6 +184,8 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "no inputs": (lambda: bench(torch.square), "pass either the inputs of a call or make="),
     "no tensor": (lambda: bench(torch.add, 3, 4), "none of the arguments is a tensor"),
     "nothing to see": (lambda: bench(lambda x: None, torch.randn(3)), "nothing shows that it ran"),
+    "a view": (lambda: bench(lambda x: x.T, torch.randn(3, 4)), "returns an input or a view of one"),
+    "another device": (lambda: bench(torch.square, torch.randn(3, device="meta")), "a CPU or an NVIDIA GPU"),
     "sparse": (lambda: bench(torch.square, torch.eye(3).to_sparse()), "only plain, dense tensors"),
     "two devices": (
         lambda: bench(torch.add, torch.randn(3), torch.randn(3, device="meta")),
@@ -224,7 +267,7 @@ def test_compare_says_which_is_faster() -> None:
 
 def test_a_wrong_function_gets_no_verdict() -> None:
     found = compare(
-        {"right": softmax, "wrong": lambda x: x}, make=make, reference=softmax, rounds=2, seconds=0.01
+        {"right": softmax, "wrong": lambda x: 1.01 * x}, make=make, reference=softmax, rounds=2, seconds=0.01
     )
     assert found["wrong"].verdict is None and found["wrong"].why.startswith("the output is wrong")
     assert "not valid: the output is wrong" in found.table()

@@ -41,7 +41,7 @@ class Mine:
         folder.mkdir()
         self.git("init", "-q", "-b", "main")
         # The cores are busy with other tests.
-        (folder / "conftest.py").write_text("import kernel_pipeline.benchmark as b\nb.BUSY = 1.0\n")
+        (folder / "conftest.py").write_text("import kernel_pipeline.known_ceilings as c\nc.BUSY = 1.0\n")
         self.write(20)
         self.commit()
 
@@ -122,6 +122,17 @@ def test_two_commits_are_compared_in_turns(mine: Mine) -> None:
     )
     new = mine.pytest("--kernel-compare=HEAD", "--kernel-rounds=2")
     assert new.returncode == 0 and "test_product_of_two: " in new.stdout and ", new" in new.stdout
+
+
+@pytest.mark.slow
+def test_a_comparison_whose_tests_crash_is_no_success(mine: Mine) -> None:
+    (mine.folder / "kernels_of_mine.py").write_text("raise OSError('no library')\n")
+    mine.commit()
+    mine.write(20)
+    done = mine.pytest("--kernel-compare=main", "--kernel-rounds=2")
+    assert done.returncode not in (0, 1), done.stdout
+    assert "--kernel-compare: the tests gave no time at main:" in done.stdout + done.stderr
+    assert "no library" in done.stdout + done.stderr
 
 
 def test_a_wrong_option_is_a_sentence(mine: Mine) -> None:

@@ -72,7 +72,7 @@ def input_bytes(rotation: Rotation) -> int:
     return len(rotation.inputs) * sum(x.nbytes for x in rotation.inputs[0])
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def spoil(outputs: Tensors) -> None:
     """Write over outputs, so that what a call does not write can't be right: NaN, and where there is none the
     complement of what was there."""

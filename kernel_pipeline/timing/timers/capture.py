@@ -60,7 +60,7 @@ def capture(rotation: Rotation, launches: int) -> Ring:
     ring = Ring([], total, [None] * sets)
     rotation.outputs()
     torch.cuda.synchronize()
-    with torch.cuda.stream(_capturing()):
+    with torch.cuda.stream(_capturing(torch.cuda.current_device())):
         for first in range(0, total, MOST_LAUNCHES):
             # Not through torch.cuda.graph: it collects garbage and empties the allocator's cache first,
             # which takes longer than all the rest.
@@ -69,18 +69,17 @@ def capture(rotation: Rotation, launches: int) -> Ring:
             # process that was mapped here, say.
             collects = gc.isenabled()
             gc.disable()
-            graph.capture_begin(_pool()[0], capture_error_mode="thread_local")
+            graph.capture_begin(_pool(torch.cuda.current_device())[0], capture_error_mode="thread_local")
             try:
                 for turn in range(first, min(first + MOST_LAUNCHES, total)):
                     # The previous output of this set is let go, so that memory does not grow with turns.
                     ring.outputs[turn % sets] = rotation.outputs(turn % sets)
                 graph.capture_end()
-            except torch.OutOfMemoryError:
+            except BaseException as error:
                 _abort(graph)
+                if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):
+                    raise NotCapturableError(str(error)) from error
                 raise
-            except RuntimeError as error:
-                _abort(graph)
-                raise NotCapturableError(str(error)) from error
             finally:
                 if collects:
                     gc.enable()
@@ -93,13 +92,15 @@ def _abort(graph: torch.cuda.CUDAGraph) -> None:
     with suppress(RuntimeError):
         graph.capture_end()
     torch.cuda.synchronize()
-    # The allocator goes on taking the pool for one that is captured into.
+    # The allocator goes on taking the pool for one that is captured into, and the default generator goes on
+    # refusing random numbers: a capture that ends well sets both right.
     _pool.cache_clear()
+    _pool(torch.cuda.current_device())
 
 
 @cache
-def _pool() -> tuple[Any, torch.cuda.CUDAGraph]:
-    """Memory that all captures of this process share, one after the other, and what keeps it alive.
+def _pool(device: int) -> tuple[Any, torch.cuda.CUDAGraph]:
+    """Memory that all captures of this process on a GPU share, one after the other, and what keeps it alive.
 
     So what a graph's launches wrote to is not given back to the device when the graph is gone. A device
     clears freed memory in the background: on an H200 that slowed a square that was timed meanwhile by 9 %.
@@ -107,7 +108,7 @@ def _pool() -> tuple[Any, torch.cuda.CUDAGraph]:
     pool = torch.cuda.graph_pool_handle()
     # A pool lives as long as one graph that was captured into it.
     keeper = torch.cuda.CUDAGraph()
-    with torch.cuda.stream(_capturing()):
+    with torch.cuda.stream(_capturing(device)):
         keeper.capture_begin(pool, capture_error_mode="thread_local")
         torch.zeros(1, device="cuda")
         keeper.capture_end()
@@ -124,6 +125,6 @@ def release() -> None:
 
 
 @cache
-def _capturing() -> torch.cuda.Stream:
-    """The stream that is captured; the default one can't be."""
-    return torch.cuda.Stream()  # type: ignore[no-untyped-call]
+def _capturing(device: int) -> torch.cuda.Stream:
+    """The stream of a GPU that is captured; the default one can't be."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
