@@ -1,4 +1,4 @@
-"""Helpers of references and entries: seeded inputs, checks of arguments, a launch's grid."""
+"""Helpers for references and providers: seeded inputs, checks of arguments, a launch's grid."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Parameters and limits of kernels that are written for one thread: threads of a block, and Numba's dtypes.
-Without torch."""
+Imports no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The problem, the parameters and the limits of kernels over the rows of a matrix. Without torch.
+"""The problem, the parameters and the limits of kernels over the rows of a matrix. Imports no torch.
 
 A Triton program keeps a whole row in registers (register-resident), or takes it in steps of ``block_size``
 columns, twice (two-pass). ``kernels/rows_plan.py`` has the strategies of the CUDA kernel.
@@ -109,7 +109,7 @@ def step_fits(problem: Any, parameters: Tile, gpu: Gpu | None) -> str | None:
 
 
 def rows_fit_tile(problem: Any, parameters: Tile, gpu: Gpu | None) -> str | None:
-    """Return the reason why a Triton program of register-resident rows can't have a block_size, or None."""
+    """Return why a Triton program of register-resident rows can't have this block_size, or None."""
     if problem.columns > parameters.block_size:
         return f"one block holds whole rows: {problem.columns} columns > block_size {parameters.block_size}"
     return row_too_wide(problem.columns) or step_fits(problem, parameters, gpu)

@@ -1,7 +1,7 @@
 """Values that don't change: records, named values, and their digest.
 
-A record is checked when it is made, whether in Python or from JSON: its fields' types and limits, names that
-it does not have, and what its ``__post_init__`` says of several fields. ``replace`` alone checks nothing.
+A record is checked when it is made, whether in Python or from JSON: its fields' types and limits, unknown
+fields, and what its ``__post_init__`` says of several fields. Only ``replace`` checks nothing.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Canary(Record):
 
 class Rates(Record):
     """A copy's GB/s (bytes read plus bytes written, of a tensor far larger than any cache), a large matrix
-    product's TFLOP/s by arithmetic, and a GPU's canary, which tells the mode of the launch gap.
+    product's TFLOP/s in each arithmetic, and a GPU's canary, which tells the mode of the launch gap.
 
     ``sustained_tflops`` are those of the product after seconds of the same work, at the clock that a GPU's
     power allows; a CPU has none.

@@ -50,7 +50,7 @@ class Address:
 
 
 def taken_apart(uri: str) -> Address:
-    """The URI without its credentials, and these. A path, which SQLite's are, has none."""
+    """A URI split into its address and its credentials. A path, such as SQLite's, has no credentials."""
     scheme, mark, rest = uri.partition("://")
     if not mark or rest.startswith("/"):
         return Address(uri)

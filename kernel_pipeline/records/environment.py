@@ -94,7 +94,7 @@ class Environment(Record):
 
 
 def _versions(packages: Iterable[str]) -> dict[str, str]:
-    """The versions of those that are installed."""
+    """The versions of the packages that are installed."""
     found = {}
     for package in packages:
         with suppress(metadata.PackageNotFoundError):

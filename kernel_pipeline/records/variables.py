@@ -495,7 +495,7 @@ def is_listed(name: str) -> bool:
 
 @cache
 def _listed(name: str) -> str | None:
-    """The list on which a variable stands: a key of ``COUNTED``, or empty for ``IGNORED``; None for none."""
+    """The list that a variable is on: a key of ``COUNTED``, "" for ``IGNORED``, None if it is on neither."""
     fitting = [(len(pattern), who) for pattern, who in _patterns() if fnmatchcase(name, pattern)]
     exact = [who for pattern, who in _patterns() if pattern == name]
     return exact[0] if exact else max(fitting)[1] if fitting else None

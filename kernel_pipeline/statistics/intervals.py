@@ -54,9 +54,9 @@ class Rule(Record):
     beyond:
         What a difference has to be beyond: the margin, or zero.
     confidence:
-        Of the interval, both sides together.
+        The confidence of the two-sided interval.
     false_discoveries:
-        The share of wrong ones among all that are called different, at most (Benjamini and Hochberg, 1995).
+        The largest share of wrong verdicts among all "different" ones (Benjamini and Hochberg, 1995).
     """
 
     margin: float = 0.01

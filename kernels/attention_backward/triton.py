@@ -286,7 +286,7 @@ def flash(  # noqa: PLR0913, PLR0917  # the inputs' and the parameters' names
     check_attention(q, k, v, causal)
     if out.shape != q.shape or d_out.shape != q.shape or lse.shape != q.shape[:3]:
         raise ValueError(
-            "attention_backward needs out and d_out like q and lse without its last dimension, got shapes "
+            "attention_backward needs out and d_out like q, lse of (batch, heads, seq_q), got shapes "
             f"{tuple(out.shape)}, {tuple(d_out.shape)} and {tuple(lse.shape)}"
         )
     batch, heads, seq_q, head_dim = q.shape

@@ -111,7 +111,7 @@ def gemv(
     check_ieee(a, b, arithmetic)
     (m, k), n = a.shape, b.shape[1]
     if m > MOST_ROWS:
-        raise ValueError(f"takes at most {MOST_ROWS} rows of a, got {m}")
+        raise ValueError(f"gemv needs a matrix of at most {MOST_ROWS} rows, got {m}")
     out = empty_product(a, b)
     if out.numel() == 0:
         return out

@@ -11,10 +11,10 @@ from . import EPS
 
 
 def rmsnorm(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
-    """RMS normalization over x's last dimension, as ``torch.nn.functional.rms_norm``; of x's shape.
+    """RMS normalization over x's last dimension, as ``torch.nn.functional.rms_norm``, in x's shape.
 
     x: any shape; weight: (columns,). Providers take float32, bfloat16 and float16, one dtype for both, and
-    the default eps; the rest is torch's."""
+    the default eps; torch computes everything else."""
     return torch.nn.functional.rms_norm(x, weight.shape, weight, eps)
 
 

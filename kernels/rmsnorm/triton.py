@@ -1,7 +1,7 @@
-"""RMS normalization in Triton: register-resident rows, one or several a program, and rows in two passes.
+"""RMS normalization in Triton: register-resident rows, one or several per program, and rows in two passes.
 
 All run on the current CUDA device, take rows any distance apart and give a contiguous tensor. EVEN_N: no step
-reaches past a row's end, so its columns need no mask. COLUMNS: their number where it is a constexpr,
+reaches past a row's end, so its columns need no mask. COLUMNS: the number of columns where it is a constexpr,
 else None.
 """
 
@@ -113,8 +113,8 @@ def rmsnorm_row(x: torch.Tensor, weight: torch.Tensor, num_warps: int) -> torch.
 
 
 def rmsnorm_tile(x: torch.Tensor, weight: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
-    """RMS normalization of a matrix of at least one column, as many rows a program as fit into
-    ``block_size`` elements, but one at least. Raises ValueError for rows that don't fit there."""
+    """RMS normalization of a matrix of at least one column. A program takes as many rows as fit into
+    ``block_size`` elements, at least one. Raises ValueError for rows too wide for registers."""
     _check(x, weight)
     if reason := row_too_wide(x.shape[1]):
         raise ValueError(reason)

@@ -94,7 +94,7 @@ RULES: Mapping[Kind, Rules] = {
 }
 """From outside a graph's replay is longer than its time by events, by what the host adds, and never shorter:
 so the shortest try counts. Medians of three tries of softmax's 24 audited times of 7 to 819 us were 0.1 to
-0.5 ms beyond (H100, while others compiled), once 0.9 ms. SidecarFiles a test suite on the host's other cores
+0.5 ms beyond (H100, while others compiled), once 0.9 ms. Beside a test suite on the host's other cores
 they were 2 ms beyond, and honest kernels 20 % beyond their times; empty replays took 0.13 to 3 ms. On a CPU
 each call's outputs are copied as well, and a set's Python objects are new to the cache: calls of 3 us took up
 to 0.8 us more."""

@@ -130,7 +130,7 @@ def test_the_least_empty_replay_is_subtracted_and_may_be_off_by_a_share() -> Non
 def test_a_try_that_is_beyond_by_less_than_empty_replays_differ_decides_nothing(
     longest_us: float, noise_us: float
 ) -> None:
-    """SidecarFiles other programs a host is late by milliseconds now and then, of an empty replay as of
+    """Beside other programs a host is late by milliseconds now and then, of an empty replay as of
     any."""
     rules = RULES["cuda"]
     limit_us = 1000 * LIMITS["cuda"] + rules.start_us + 200 * (1 + EMPTY_ERROR)
