@@ -86,7 +86,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: Graph(made))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
-    monkeypatch.setattr(capturing, "_capturing", lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(capturing, "_capturing", lambda device: None)
     monkeypatch.setattr(capturing, "_pool", Pool())
     for module in (graph, launch_gap):
         monkeypatch.setattr(module, "recorded", lambda: Event(made.now_us))
@@ -95,7 +96,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 class Pool:
-    def __call__(self) -> tuple[None, None]:
+    def __call__(self, device: int) -> tuple[None, None]:
         return None, None
 
     def cache_clear(self) -> None:
