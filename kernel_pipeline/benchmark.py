@@ -69,12 +69,12 @@ class BenchResult:
     timer, cache:
         How it was timed: ``graph``, ``event`` or ``perf_counter``; over a ``cold`` cache or a ``hot`` one.
     host_us:
-        What a call costs the host until it returns; None on a CPU, where that is the time.
+        The host's time until a call returns; None on a CPU, where that is the time.
     gbps, tflops, of_ceiling:
         Rates by the bytes and operations that were given, and the share of what this device was measured to
         do at best.
     notes:
-        What else a reader should know of how it was timed.
+        Remarks on how it was timed.
     hot, forward, backward_us:
         With ``cache="both"`` the time over a hot cache. With ``backward=True`` this result is that of both
         passes, ``forward`` that of the first alone, and ``backward_us`` the difference.
@@ -371,7 +371,8 @@ def _timed(
         notes.append(f"timed by events, since {_why_events(first, one, watch)}")
     if watch.settings.cache == "cold" and watch.cache(samples) == "hot":
         notes.append("the sets together do not exceed the cache: it is partly hot")
-    error = _error(first, samples, one.arguments.tensors, reference, one, tolerance)
+    with _restored(first.kept):
+        error = _error(first, samples, one.arguments.tensors, reference, one, tolerance)
     if error:
         state = state.distrusted(error)
     ordered = sorted(samples.samples_us)
@@ -410,8 +411,8 @@ def _sampled(watch: Stopwatch, one: Subject, first: FirstCalls, own: Tensors) ->
 
 @dataclass(frozen=True)
 class FirstCalls:
-    """What the first calls showed: the outputs; whether they are the inputs; whether a second call gives
-    others; outputs that the function keeps; and the bytes of inputs and outputs together."""
+    """Outputs of the first calls, whether they are the inputs (``in_place``), whether a second call gives
+    others (``random``), outputs in memory that the function keeps, and the bytes of inputs and outputs."""
 
     call: Callable[..., Any]
     outputs: Tensors
@@ -491,6 +492,18 @@ def _as_reference(outputs: Tensors) -> Tensors:
     return tuple(x.double() if x.is_floating_point() else x for x in outputs)
 
 
+@contextmanager
+def _restored(tensors: Tensors) -> Iterator[None]:
+    """Give tensors their values back at the end."""
+    copies = copied(tensors)
+    try:
+        yield
+    finally:
+        with torch.inference_mode():
+            for x, old in zip(tensors, copies, strict=True):
+                x.copy_(old)
+
+
 def _error(
     first: FirstCalls,
     samples: Samples,
@@ -499,25 +512,8 @@ def _error(
     one: Subject,
     tolerance: Tolerances,
 ) -> str | None:
-    """What is wrong with what the timed calls wrote, None if nothing is. Raises BenchError where they wrote
-    nothing."""
-    kept = copied(first.kept)
-    try:
-        return _compared(first, samples, tensors, reference, one, tolerance)
-    finally:
-        with torch.inference_mode():
-            for x, old in zip(first.kept, kept, strict=True):
-                x.copy_(old)
-
-
-def _compared(
-    first: FirstCalls,
-    samples: Samples,
-    tensors: Tensors,
-    reference: Callable[..., Any] | None,
-    one: Subject,
-    tolerance: Tolerances,
-) -> str | None:
+    """Describe the fault of the outputs that the timed calls wrote, None if they are right. Raises BenchError
+    where they wrote nothing."""
     if first.in_place:
         with torch.inference_mode():
             for x, old in zip(samples.rotation.inputs[0], tensors, strict=True):

@@ -43,7 +43,7 @@ class DistributionResult:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What ``check`` found.
+    """The result of ``check``.
 
     ok:
         Whether every output was right in every distribution that the reference defines.
@@ -118,7 +118,7 @@ def check(
 
 
 def expect(reference: Callable[..., Any], arguments: Arguments) -> Tensors:
-    """What a reference gives for the arguments' values in float64 (complex128 for complex numbers)."""
+    """Call a reference on the arguments' values in float64 (complex128 for complex numbers)."""
     wide = tuple(_wide(x) for x in copied(arguments.tensors))
     with on_device(wide[0].device):
         given = tensors_of(arguments.call(reference)(*wide))

@@ -7,6 +7,7 @@ rounds run in this process: the noise from process to process is not in the inte
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -48,8 +49,26 @@ class Contender:
         return next((result.why for result in self.results if not result.valid), "")
 
 
-@dataclass(frozen=True)
-class BenchComparison:
+class _Table(ABC):
+    """A result that prints as a table, in a notebook too."""
+
+    @abstractmethod
+    def _rows(self) -> list[list[str]]:
+        """The table's cells; the first row is the heading."""
+
+    def __repr__(self) -> str:
+        return self.table()
+
+    def table(self) -> str:
+        """The results as a table of text; ``?`` marks a time of a grid that is not valid."""
+        return text_table(self._rows())
+
+    def _repr_html_(self) -> str:
+        return html_table(self._rows())
+
+
+@dataclass(frozen=True, repr=False)
+class BenchComparison(_Table):
     """Functions that were timed side by side; the first is what the others are compared with."""
 
     contenders: tuple[Contender, ...]
@@ -60,9 +79,6 @@ class BenchComparison:
             if one.name == name:
                 return one
         raise KeyError(name)
-
-    def __repr__(self) -> str:
-        return self.table()
 
     def _rows(self) -> list[list[str]]:
         first = self.contenders[0].name
@@ -79,13 +95,6 @@ class BenchComparison:
                 ]
             )
         return rows
-
-    def table(self) -> str:
-        """The contenders as a table of text."""
-        return text_table(self._rows())
-
-    def _repr_html_(self) -> str:
-        return html_table(self._rows())
 
     def to_pandas(self) -> Any:
         """A frame with a row for each contender and round. Raises ImportError without pandas."""
@@ -185,8 +194,8 @@ def _judged(found: Mapping[str, Sequence[BenchResult]], rule: Rule) -> tuple[Con
     )
 
 
-@dataclass(frozen=True)
-class BenchGrid:
+@dataclass(frozen=True, repr=False)
+class BenchGrid(_Table):
     """Functions over sizes: a result for each of both."""
 
     x: str
@@ -198,9 +207,6 @@ class BenchGrid:
     def providers(self) -> tuple[str, ...]:
         """The functions' names, in their order."""
         return tuple(dict.fromkeys(name for name, _ in self.results))
-
-    def __repr__(self) -> str:
-        return self.table()
 
     def _value(self, result: BenchResult) -> float:
         rate = {"GB/s": result.gbps, "TFLOP/s": result.tflops}.get(self.unit)
@@ -214,13 +220,6 @@ class BenchGrid:
                 [str(size), *(f"{self._value(one):.4g}{'' if one.valid else ' ?'}" for one in results)]
             )
         return rows
-
-    def table(self) -> str:
-        """A line for each size and a column for each function; ``?`` marks a time that is not valid."""
-        return text_table(self._rows())
-
-    def _repr_html_(self) -> str:
-        return html_table(self._rows())
 
     def to_pandas(self) -> Any:
         """A frame with a row for each function and size. Raises ImportError without pandas."""

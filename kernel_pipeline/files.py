@@ -23,7 +23,7 @@ WORK = (
 """Where builds and notes go: the checkout, or a cache where the library is installed from a wheel."""
 
 LOCAL = WORK / "local"
-"""What belongs to this checkout on this host alone; git ignores it."""
+"""Files of this checkout on this host alone; git ignores them."""
 
 WAIT_S = 60.0
 """Many times what a command holds a ledger for."""

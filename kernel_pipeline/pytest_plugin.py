@@ -49,7 +49,7 @@ class CallRounds:
 
 
 class Plugin:
-    """What a session of pytest measured and compared."""
+    """The times and comparisons of a session of pytest."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
@@ -239,7 +239,7 @@ def _read(file: Path) -> Round:
 
 
 def judged(held: Mapping[str, Sequence[Round]]) -> dict[Name, CallRounds]:
-    """What the rounds say of each call."""
+    """Compare both sides' times of each call, by its test and number."""
     from .statistics.intervals import Rule, estimate, verdicts
 
     names = dict.fromkeys(name for rounds in held.values() for one in rounds for name in one)

@@ -149,7 +149,7 @@ class Values(Mapping[str, Value]):
 
     @classmethod
     def checked(cls, values: Any) -> Values:
-        """The values of a mapping from others. Raises ValueError for what is none."""
+        """Convert a mapping to values. Raises ValueError for anything else."""
         if isinstance(values, cls):
             return values
         if not isinstance(values, Mapping) or len(values) > MOST_VALUES:

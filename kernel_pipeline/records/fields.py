@@ -77,7 +77,7 @@ class Rounded:
 
 
 Text = Annotated[str, Changed(short)]
-"""What is shown to people, on one line."""
+"""Text that is shown to people, on one line."""
 
 NAME = r"[A-Za-z0-9_][A-Za-z0-9_.+-]*"
 Name = Annotated[str, Meta(pattern=rf"^{NAME}\Z", max_length=100)]

@@ -73,7 +73,7 @@ Some = Annotated[tuple[Value, ...], BeforeValidator(as_list), Field(min_length=1
 
 
 Headline = Literal["gbps", "tflops"]
-"""What people compare of a kernel."""
+"""The quantity of a kernel that people compare."""
 
 
 class Options(BaseModel):

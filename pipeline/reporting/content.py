@@ -128,7 +128,7 @@ def compose(
 
 
 def describe(kernel: str, measured: set[str]) -> About:
-    """What the kernel declares; of an unknown kernel the defaults."""
+    """Read the kernel's declaration; an unknown kernel has the defaults."""
     entry = entry_of(kernel)
     others = others_of(kernel, measured)
     if entry is None:

@@ -146,7 +146,7 @@ def _pair(
         a_on_b, b_on_a = every.get((rank, b, mine["label"])), every.get((rank, a, theirs["label"]))
         a_share, b_share = mine["ceiling_fraction"], theirs["ceiling_fraction"]
         is_known = a_share > 0 and b_share > 0  # of NaN it is false
-        # Of an unknown kernel nothing but its bytes is known.
+        # An unknown kernel has a count of bytes alone.
         bound = mine["bound"] if isinstance(mine["bound"], str) else "memory"
         found.append(
             CommonProblem(

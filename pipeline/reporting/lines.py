@@ -96,7 +96,7 @@ def axis(workload: str, points: Sequence[Point]) -> tuple[str | None, frozenset[
     """The dimension on the x axis of a kernel's workload, and the dimensions that are equal to it: the others
     of ``size``, and those that default to it.
 
-    Of an unknown kernel, the number with the most values among the points, and the numbers equal to it in all
+    An unknown kernel has the number with the most values among the points, and the numbers equal to it in all
     of them. None where problems have no number.
     """
     names = [name for name in points[0].problem if all(_is_number(p.problem.get(name)) for p in points)]

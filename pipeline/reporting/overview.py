@@ -214,7 +214,7 @@ LEFT, RIGHT = (280, 560), (620, 820)
 
 
 def overview_plot(some: Sequence[Summary], machines: Mapping[str, str]) -> dict[str, Any]:
-    """What the template draws: positions and texts; empty where there is nothing to show. ``machines`` are
+    """Compute the template's positions and texts; empty where there is nothing to show. ``machines`` are
     names by slug."""
     lines = sorted({(one.kernel, one.words) for one in some})
     if not lines:

@@ -1,4 +1,4 @@
-"""Turns of a contest: what each rival's measurement in each round gave, a JSON line each."""
+"""Turns of rounds: the outcome of each candidate in each round, one JSON line each."""
 
 from __future__ import annotations
 
@@ -72,5 +72,5 @@ def append(path: Path, turn: Turn) -> None:
 def read(path: Path, warn: Callable[[str], None]) -> list[Turn]:
     """The turns of a file, in its order; none if there is no file. A line that is none is skipped with a
     sentence to ``warn``."""
-    sentence = "is no turn of a contest (torn or edited); skipped, it counts as not run."
+    sentence = "is no turn of a round (torn or edited); skipped, it counts as not run."
     return json_lines.read(path, Turn.from_json, json_lines.warning(path, warn, sentence))

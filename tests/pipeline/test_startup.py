@@ -1,4 +1,4 @@
-"""What commands import before their work begins."""
+"""Modules that commands import before their work begins."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ Entries = list[tuple[str, str]]
 
 
 def measuring() -> tuple[str, Path, Entries, tuple[str, ...]]:
-    """What times on a GPU and verifies: package, folder, entries, and modules that are not followed."""
+    """The code that times on a GPU and verifies: package, folder, entries, and modules left out."""
     entries, stop = versions.measuring("graph")
     return "pipeline", ROOT / "pipeline", list(entries), tuple(stop)
 
