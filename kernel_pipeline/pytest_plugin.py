@@ -10,6 +10,7 @@ that use the fixture at that commit and in the working tree, in turns, and fails
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -22,6 +23,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pytest import ExitCode
 
 if TYPE_CHECKING:
     from .benchmark import BenchResult
@@ -76,9 +78,16 @@ class Plugin:
         return measure
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Leave out tests without the fixture where two commits are compared."""
-        if config.getoption("kernel_compare"):
-            chosen = [item for item in items if FIXTURE in getattr(item, "fixturenames", ())]
+        """Leave out tests without the fixture where two commits are compared, and in a round all but its
+        own: pytest runs nothing if it is given a test that the commit does not have."""
+        compare, nodes = config.getoption("kernel_compare"), config.getoption("kernel_nodes")
+        if compare or nodes:
+            named = Path(nodes).read_text().splitlines() if nodes else ()
+            chosen = [
+                item
+                for item in items
+                if FIXTURE in getattr(item, "fixturenames", ()) and (not nodes or item.nodeid in named)
+            ]
             config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
             items[:] = chosen
 
@@ -136,6 +145,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run the tests of kernel_bench at COMMIT and in the working tree, in turns; fail slower ones",
     )
     group.addoption("--kernel-rounds", metavar="N", type=int, default=5, help="rounds of a comparison (5)")
+    group.addoption("--kernel-nodes", help=argparse.SUPPRESS)
     group.addoption("--kernel-report", metavar="FILE", help="write a page of HTML with all times")
 
 
@@ -211,13 +221,16 @@ def _git(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 def _run(root: Path, nodes: Sequence[str], file: Path) -> str:
     """Run those tests that a side has; the end of what pytest printed, empty if it has none of them."""
-    there = [node for node in nodes if (root / node.partition("::")[0]).exists()]
+    files = dict.fromkeys(node.partition("::")[0] for node in nodes)
+    there = [name for name in files if (root / name).exists()]
     if not there:
         return ""
     paths = [str(root), str(root / "src"), os.environ.get("PYTHONPATH", "")]
-    own = ["-p", "no:cacheprovider", f"--kernel-save={file}", "--kernel-compare=", "--kernel-report="]
+    chosen = file.with_suffix(".nodes")
+    chosen.write_text("\n".join(nodes))
+    own = [f"--kernel-save={file}", "--kernel-compare=", "--kernel-report=", f"--kernel-nodes={chosen}"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *own, *there],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *own, *there],
         cwd=root,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
         stdout=subprocess.PIPE,
@@ -225,6 +238,8 @@ def _run(root: Path, nodes: Sequence[str], file: Path) -> str:
         text=True,
         check=False,
     )
+    if done.returncode == ExitCode.NO_TESTS_COLLECTED:
+        return ""
     return done.stdout.strip()[-1000:] or f"pytest ended with {done.returncode}"
 
 

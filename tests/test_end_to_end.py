@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -234,6 +235,7 @@ def test_dvc_finds_its_python_where_nothing_was_activated(project: Project) -> N
         shutil.rmtree(project.root / ".venv")
     failed = project.run(*dvc, "environment", ok=False, env={"PATH": path})
     assert "run make setup, or activate their environment" in failed.stderr
+    assert project.repro() == ["environment"], "DVC has removed the output of the stage that failed"
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
@@ -406,8 +408,10 @@ def test_an_ad_hoc_sweep_measures_once_and_publishes_when_there_is_a_tracker(pro
     again = re.search(r"once the store can be used, run: python -m (.+)", failed.stderr)
     assert again, failed.stderr
     published = project.python(*again[1].split()).stdout
-    link = rf"^Run `make ui` and open http://127\.0\.0\.1:5000/#/experiments/\d+/runs\?\S+={run}$"
-    assert re.search(link, published, re.MULTILINE), published
+    link = re.search(
+        r"^  Run `make ui` and open (http://127\.0\.0\.1:5000/#/experiments/\d+/runs\?\S+)$", published, re.M
+    )
+    assert link and f"tags.run = '{run}'" in unquote(link[1]), published
     runs = shown(project.root / "mlflow.db", "softmax")
     assert sum(name.endswith(run) for name in runs) == 1 + len(rows), "beside those of results"
 

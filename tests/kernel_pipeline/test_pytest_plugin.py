@@ -17,7 +17,7 @@ from time import sleep
 
 def product(x):
     sleep({} / 1e3)
-    return x @ x
+    return x * x
 """
 
 TESTS = """\
@@ -42,7 +42,7 @@ class Mine:
         self.git("init", "-q", "-b", "main")
         # The cores are busy with other tests.
         (folder / "conftest.py").write_text("import kernel_pipeline.known_ceilings as c\nc.BUSY = 1.0\n")
-        self.write(20)
+        self.write(200)
         self.commit()
 
     def git(self, *words: str) -> None:
@@ -107,7 +107,7 @@ def test_two_commits_are_compared_in_turns(mine: Mine) -> None:
     same = mine.pytest("--kernel-compare=main", "--kernel-rounds=3")
     assert same.returncode == 0, same.stdout
     assert "1 passed, 1 deselected" in same.stdout
-    mine.write(300, passes=False)
+    mine.write(800, passes=False)
     slower = mine.pytest("--kernel-compare=main", "--kernel-rounds=3", "--kernel-report=page.html")
     assert slower.returncode == 1, slower.stdout
     assert "SlowerError: test_product: slower: " in slower.stdout and ", 3 rounds" in slower.stdout

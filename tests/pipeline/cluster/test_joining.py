@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,12 @@ def test_another_version_than_the_clusters_is_said() -> None:
     )
 
 
-needs_ray = pytest.mark.skipif(engine.importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+_needs_ray = pytest.mark.skipif(engine.importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+
+
+def needs_ray(test: Callable[[], None]) -> Callable[[], None]:
+    """A test that starts a cluster or looks for one: never beside another such test."""
+    return pytest.mark.xdist_group("ray")(_needs_ray(test))
 
 
 @needs_ray
