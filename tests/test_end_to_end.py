@@ -409,7 +409,7 @@ def test_an_ad_hoc_sweep_measures_once_and_publishes_when_there_is_a_tracker(pro
     assert again, failed.stderr
     published = project.python(*again[1].split()).stdout
     link = re.search(
-        r"^  Run `make ui` and open (http://127\.0\.0\.1:5000/#/experiments/\d+/runs\?\S+)$", published, re.M
+        r"^Run `make ui` and open (http://127\.0\.0\.1:5000/#/experiments/\d+/runs\?\S+)$", published, re.M
     )
     assert link and f"tags.run = '{run}'" in unquote(link[1]), published
     runs = shown(project.root / "mlflow.db", "softmax")
