@@ -32,7 +32,7 @@ from pipeline.points.notation import file_name
 from pipeline.reporting.tables import TextTable
 from pipeline.store import commit, results
 from pipeline.store.evidence import read_lines
-from pipeline.store.sanitizer import SanitizerRow, sanitizer_path
+from pipeline.store.sanitizer_findings import SanitizerRow, sanitizer_path
 
 LANGUAGES = ("cuda", "triton", "gluon")
 """The languages whose kernels may access memory out of bounds."""

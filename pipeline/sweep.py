@@ -34,8 +34,8 @@ from pipeline import ROOT
 from pipeline.command.options import SweepConfig
 from pipeline.command.run import UnsuccessfulError, console, run_each, say, warn
 from pipeline.execution import controls, debugging, identity
+from pipeline.execution.device_group import LocalDevices
 from pipeline.execution.supervisor import Supervisor
-from pipeline.execution.team import Here
 from pipeline.points import notation
 from pipeline.points.plan import Target
 from pipeline.reporting.sweep_output import Found, failures_of_own, in_words
@@ -78,9 +78,9 @@ def here(configs: Sequence[SweepConfig], devices: Sequence[device.Device]) -> tu
             if count := controls.neighbours(chosen, measuring=False):
                 warn(f"{count} other process{'es' * (count > 1)} compute on {chosen}: times may be longer.")
         begin = monotonic()
-        team = stack.enter_context(Here(devices, workers, environment.result()))
+        group = stack.enter_context(LocalDevices(devices, workers, environment.result()))
         # All are prepared before the first is measured, so that the next kernel compiles meanwhile.
-        sweeps = [KernelSweep(config, team, wanted) for config, wanted in zip(configs, plans, strict=True)]
+        sweeps = [KernelSweep(config, group, wanted) for config, wanted in zip(configs, plans, strict=True)]
         for sweep in sweeps:
             sweep.prepare()
         for why in identity.unknown_commits([one.identity for one in sweeps if one.provenance is not None]):

@@ -1,5 +1,5 @@
 """Points on a device: a worker process that verifies and times, its supervisor, compiling ahead, the order.
 
-``supervisor.Supervisor`` answers for one point at a time, ``crew.Crew`` measures many; ``identity.Identity``
-says what a measurement of a point would be known by.
+``supervisor.Supervisor`` measures one point at a time, ``worker_pool.WorkerPool`` many; ``identity.Identity``
+gives the key of a point's measurement.
 """

@@ -25,7 +25,7 @@ from pipeline.store.comparisons import Comparison
 from pipeline.store.finals import Final
 from pipeline.store.merging import Kind, Merged, merge_rows, newest, plain_files
 from pipeline.store.rows import encode
-from pipeline.store.sanitizer import SanitizerRow
+from pipeline.store.sanitizer_findings import SanitizerRow
 from pipeline.store.turns import Turn
 
 MOST_YAML = 1 << 16

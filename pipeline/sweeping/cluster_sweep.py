@@ -10,8 +10,8 @@ from time import monotonic
 
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.machine.fingerprint import drawn, flags
-from pipeline.cluster.station import Assignment
-from pipeline.cluster.team import ClusterTeam, kind_of, teams_of
+from pipeline.cluster.actor import Assignment
+from pipeline.cluster.cluster_devices import ClusterDevices, groups_of, kind_of
 from pipeline.command.options import Engine, SweepConfig
 from pipeline.command.run import console, warn
 from pipeline.execution import identity
@@ -38,17 +38,17 @@ def run(configs: Sequence[SweepConfig], engine: Engine) -> tuple[list[KernelSwee
             drawn=drawn(),
         )
         entries = [config.entry for config in configs]
-        teams = stack.enter_context(teams_of(engine, entries, assignment, warn))
+        groups = stack.enter_context(groups_of(engine, entries, assignment, warn))
         begin = monotonic()
-        plans = [planned(configs, team.target) for team in teams]
+        plans = [planned(configs, group.target) for group in groups]
         bars = stack.enter_context(Bars(console))
         said: set[str] = set()
         saying = Lock()
 
-        def measured(team: ClusterTeam) -> list[KernelSweep]:
+        def measured(group: ClusterDevices) -> list[KernelSweep]:
             found = []
-            for config, wanted in zip(configs, plans[teams.index(team)], strict=True):
-                sweep = KernelSweep(config, team, wanted, bars)
+            for config, wanted in zip(configs, plans[groups.index(group)], strict=True):
+                sweep = KernelSweep(config, group, wanted, bars)
                 found.append(sweep)
                 sweep.prepare()
                 with saying:  # all models measure the same tree: each sentence once
@@ -59,22 +59,22 @@ def run(configs: Sequence[SweepConfig], engine: Engine) -> tuple[list[KernelSwee
                 sweep.finish()
             return found
 
-        sweeps = at_once(teams, measured)
+        sweeps = at_once(groups, measured)
         return [sweep for several in sweeps for sweep in several], monotonic() - begin
 
 
 def at_once(
-    teams: Sequence[ClusterTeam], measured: Callable[[ClusterTeam], list[KernelSweep]]
+    groups: Sequence[ClusterDevices], measured: Callable[[ClusterDevices], list[KernelSweep]]
 ) -> list[list[KernelSweep]]:
-    """Measure by every team, each in a thread. A failed team leaves the others at work, and its error is
+    """Measure by every group, each in a thread. A failed group leaves the others at work, and its error is
     raised when they are done. Ctrl-C ends all of them, with a note on how far each came."""
-    with ThreadPoolExecutor(len(teams)) as threads:
-        futures = [threads.submit(measured, team) for team in teams]
+    with ThreadPoolExecutor(len(groups)) as threads:
+        futures = [threads.submit(measured, group) for group in groups]
         try:
             wait(futures)
         except KeyboardInterrupt as stop:
-            for team in teams:
-                team.stop()
+            for group in groups:
+                group.stop()
             for future in futures:
                 for note in getattr(future.exception(), "__notes__", ()):
                     stop.add_note(note)

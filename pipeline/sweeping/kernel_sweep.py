@@ -18,10 +18,10 @@ from pipeline.command.run import console, say, warn
 from pipeline.execution import identity, memory_limit
 from pipeline.execution.audit import drawn
 from pipeline.execution.controls import Steadiness
+from pipeline.execution.device_group import DeviceGroup
 from pipeline.execution.plausibility import judged
 from pipeline.execution.schedule import Agenda, Schedule
 from pipeline.execution.sidecar_files import SidecarFiles
-from pipeline.execution.team import Team
 from pipeline.points import problems
 from pipeline.points.plan import Plan, Target, plan, with_baseline
 from pipeline.points.searches import Searches
@@ -51,13 +51,15 @@ def planned(configs: Sequence[SweepConfig], target: Target) -> list[Plan]:
 
 
 class KernelSweep:
-    """One run over the points of one kernel by a team of devices, which measures other kernels, too. Rows go
+    """One run over the points of one kernel by a group of devices, which measures other kernels, too. Rows go
     to the kernel's ledger as they are measured."""
 
-    def __init__(self, config: SweepConfig, team: Team, wanted: Plan, bars: Bars | None = None) -> None:
-        devices, environment = team.devices, team.environment
+    def __init__(
+        self, config: SweepConfig, group: DeviceGroup, wanted: Plan, bars: Bars | None = None
+    ) -> None:
+        devices, environment = group.devices, group.environment
         self.config = config
-        self.team = team
+        self.group = group
         self.bars = bars
         self.entry = config.entry
         self.loaded = self.entry.loaded
@@ -66,7 +68,7 @@ class KernelSweep:
         self.plan = wanted
         self.slug = devices[0].slug
         self.output = results.folder_for(config.output, devices[0].kind)
-        self.identity = team.identity(self.loaded, config.timing.settings, config.seed)
+        self.identity = group.identity(self.loaded, config.timing.settings, config.seed)
         self.run = commit.new_run()
         self.command = commit.command_line("sweep")
         self.provenance: RunProvenance | None = None
@@ -75,7 +77,7 @@ class KernelSweep:
         self.sidecars = SidecarFiles(
             self.output, self.entry.name, environment, devices[0].kind, config.model_dump(mode="json")
         )
-        self.ahead = team.ahead(self.loaded)
+        self.ahead = group.ahead(self.loaded)
         self.agenda: Agenda | None = None
         self.searches: Searches | None = None
         self.measured: set[Point] = set()
@@ -90,14 +92,14 @@ class KernelSweep:
         if self.environment.kind == "cuda":
             known = self.known()
             if not known.keys() >= set(self.plan.points):
-                self.team.begin()  # its processes import torch, as does the memory limit here
+                self.group.begin()  # its processes import torch, as does the memory limit here
             memory = self.environment.memory_mib << 20
             self.plan = memory_limit.within(self.plan, self.loaded, memory, known)
         self.agenda = self.missing()
         if self.agenda.is_empty:
             return
-        if self.environment.kind != "cpu":  # a CPU's team starts when nothing compiles any more
-            self.team.begin()
+        if self.environment.kind != "cpu":  # a CPU's group starts when nothing compiles any more
+            self.group.begin()
         self.ahead.begin(self.agenda.examples)
         self.ahead.submit(self.agenda.due)
         self.provenance = identity.run_here(
@@ -160,16 +162,16 @@ class KernelSweep:
             if self.plan.points:
                 say(nothing_to_measure(self.ledger.path, wanted.searches))
                 if not self.sidecars.is_there():
-                    self.sidecars.write(self.team)
+                    self.sidecars.write(self.group)
             return
         total, expected = wanted.total, wanted.expected
         points = wanted.refill(wanted.due)
-        self.team.settle()
-        self.team.begin()
-        ceilings = self.ceilings = self.sidecars.write(self.team)
+        self.group.settle()
+        self.group.begin()
+        ceilings = self.ceilings = self.sidecars.write(self.group)
         if ceilings.is_disturbed:
             warn(DISTURBED)
-        self.team.know(ceilings.canary)
+        self.group.know(ceilings.canary)
         assert self.provenance is not None, "prepare() comes first"
         self.ledger.note(self.provenance)
         if runs.is_ad_hoc(self.output):
@@ -184,14 +186,14 @@ class KernelSweep:
         else:
             runs.note(self.run)
         title = f"{self.entry.name} on {self.slug}"
-        with Progress(console, title, total, self.bars, self.team.devices) as progress:
+        with Progress(console, title, total, self.bars, self.group.devices) as progress:
             report = partial(self.report, wanted, ceilings, progress)
-            crew = self.team.crew(self.loaded, self.control(wanted.examples), report, self.audited(points))
+            pool = self.group.pool(self.loaded, self.control(wanted.examples), report, self.audited(points))
             refill = None if wanted.searches is None else wanted.refill
-            schedule = Schedule(points, self.ahead.futures, self.compiles_itself, crew.size, refill)
+            schedule = Schedule(points, self.ahead.futures, self.compiles_itself, pool.size, refill)
             wanted.start()
-            self.steadiness = crew.measure(schedule, expected)
-        for provider, change in self.team.changes().items():
+            self.steadiness = pool.measure(schedule, expected)
+        for provider, change in self.group.changes().items():
             warn(f"{self.entry.name}/{provider} changed its process, which was replaced: {change}.")
 
     def audited(self, points: Sequence[Point]) -> frozenset[Point]:

@@ -34,9 +34,9 @@ from pipeline.store import evidence, finals, results
 from pipeline.store.comparisons import Comparison
 from pipeline.store.results import Results
 from pipeline.store.runs import Heading, is_ad_hoc
-from pipeline.tracking import metrics, notes, runs
-from pipeline.tracking.content import NOTE, Run, RunFamily, Value
-from pipeline.tracking.runs import AD_HOC, BEST, SWEEP
+from pipeline.tracking import metrics, mlflow_runs, notes
+from pipeline.tracking.mlflow_runs import AD_HOC, BEST, SWEEP
+from pipeline.tracking.run_families import NOTE, Run, RunFamily, Value
 
 MOST_NOTED = 20
 """Most rows of a comparison in its description, which is a tag; the files have all."""
@@ -192,16 +192,16 @@ def _family(
     for one in placed:
         key = (one.point.provider, one.point.parameters, one.line, one.cache)
         groups.setdefault(key, []).append(one)
-    children = [runs.configuration(group, identity, reasons, suffix) for group in groups.values()]
+    children = [mlflow_runs.configuration(group, identity, reasons, suffix) for group in groups.values()]
     if kind == SWEEP:
-        children += [runs.best(group, identity) for group in metrics.bests(placed).values()]
+        children += [mlflow_runs.best(group, identity) for group in metrics.bests(placed).values()]
     # In the order of writing: a kernel's first page shows the best ones.
     children.sort(key=lambda run: (run.tags["kind"] != BEST, -run.ended_ms))
-    parent = runs.run(
+    parent = mlflow_runs.run(
         placed,
         identity=identity,
         name=placed[0].point.kernel,
-        params=runs.machine(environment, ceilings),
+        params=mlflow_runs.machine(environment, ceilings),
         values=metrics.summary(placed),
         tags={**tags, "kind": kind, "environment": environment.digest if environment else ""},
         suffix=suffix,

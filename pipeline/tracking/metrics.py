@@ -18,7 +18,7 @@ from pipeline.reporting.lines import HOT, PlacedMeasurement
 from pipeline.reporting.why import longest, native
 from pipeline.store.evidence import Evidence
 from pipeline.store.finals import Final
-from pipeline.tracking.content import Value
+from pipeline.tracking.run_families import Value
 
 TIMED = ("median_us", "p20_us", "p80_us", "min_us", "rel_ci")
 SHARE = "ceiling_fraction"

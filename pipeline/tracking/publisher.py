@@ -22,8 +22,8 @@ from pipeline.store.comparisons import Comparison
 from pipeline.store.runs import Heading
 from pipeline.tracking import ledgers, views
 from pipeline.tracking.connection import DEFAULT_STORE, TrackerError, is_server, store_uri
-from pipeline.tracking.content import RunFamily
-from pipeline.tracking.runs import AD_HOC
+from pipeline.tracking.mlflow_runs import AD_HOC
+from pipeline.tracking.run_families import RunFamily
 from pipeline.tracking.store import CHANGES, Change, Store, opened
 
 Say = Callable[[str], None]

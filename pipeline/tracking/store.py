@@ -24,7 +24,7 @@ from typing import Any, Literal, get_args
 
 from kernel_pipeline.records.base import digest
 from pipeline.tracking.connection import connected, sqlite_path
-from pipeline.tracking.content import NOTE, Run, RunFamily
+from pipeline.tracking.run_families import NOTE, Run, RunFamily
 
 IDENTITY, DIGEST, FILES = "identity", "digest", "files"
 """Tags: a run's identity, the digest of its content, and the digest of its artifacts."""

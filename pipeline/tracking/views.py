@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from pipeline.reporting import headlines
 from pipeline.tracking import metrics, notes
-from pipeline.tracking.content import NOTE
+from pipeline.tracking.run_families import NOTE
 
 SHARED = "mlflow.sharedViewState."
 """The prefix of a view's tag; the view's key follows."""

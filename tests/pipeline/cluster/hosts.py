@@ -43,9 +43,9 @@ class Hosts:
         self.cluster.shutdown()
 
 
-def stations() -> list[int]:
-    """The processes of all stations that are alive on this host."""
-    return _processes(lambda command: command.startswith(b"ray::Station"))
+def actors() -> list[int]:
+    """The processes of all actors that are alive on this host."""
+    return _processes(lambda command: command.startswith(b"ray::DeviceActor"))
 
 
 def idle() -> list[int]:
@@ -70,8 +70,8 @@ def _processes(is_one: Callable[[bytes], bool]) -> list[int]:
 
 
 def kill_one() -> None:
-    """End a station as the kernel does that runs out of memory."""
-    os.kill(stations()[0], signal.SIGKILL)
+    """End an actor as the kernel does that runs out of memory."""
+    os.kill(actors()[0], signal.SIGKILL)
 
 
 def until(true: Callable[[], bool], seconds: float = 120.0) -> None:

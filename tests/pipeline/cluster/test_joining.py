@@ -51,7 +51,7 @@ def test_without_ray_a_sentence_says_how_it_is_installed(tmp_path: Path) -> None
 
 def test_what_asks_for_a_cluster_imports_no_ray_before_it_does() -> None:
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-c", "import pipeline.cluster.team, pipeline.sweep"],
+        [sys.executable, "-X", "importtime", "-c", "import pipeline.cluster.cluster_devices, pipeline.sweep"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -105,7 +105,7 @@ def test_without_a_cluster_a_sentence_says_how_one_is_started() -> None:
 
 @needs_ray
 @pytest.mark.slow
-def test_a_cluster_that_starts_here_starts_no_process_that_no_station_could_be() -> None:
+def test_a_cluster_that_starts_here_starts_no_process_that_no_actor_could_be() -> None:
     before, variables = set(hosts.idle()), dict(os.environ)
     with engine.joined("ray-local", "cpu"):
         assert len(engine.nodes()) == 1

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kernel_pipeline.records.measurement import Measurement
-from tests.pipeline.cluster.hosts import Hosts, kill_one, of_ray, stations, until
+from tests.pipeline.cluster.hosts import Hosts, actors, kill_one, of_ray, until
 from tests.planted.tree import Tree, cpu_tree
 
 pytest.importorskip("ray", reason="Ray is not installed: python locks/install.py ray")
@@ -74,13 +74,13 @@ def test_three_nodes_share_a_sweep_and_the_same_command_finds_all_of_it(tree: Tr
     assert f"{COUNT} points measured" in out
     assert out.count(f"Rows don't say which commit they are of: {tree.root} is in no git repository") == 1
     assert whole(tree) == {"node1/cpu", "node2/cpu", "node3/cpu"}
-    assert stations() == [] and tree.workers() == []
+    assert actors() == [] and tree.workers() == []
     # Keys are those of a sweep without a cluster.
     again = tree.sweep("kernel=quick", SIZES)
     assert "0 points measured" in again.stdout, again.stdout + again.stderr
 
 
-def test_what_a_lost_station_had_is_measured(tree: Tree, hosts: Hosts) -> None:
+def test_what_a_lost_actor_had_is_measured(tree: Tree, hosts: Hosts) -> None:
     process = started(tree, hosts)
     wait_for_rows(tree, process, 4)
     kill_one()
@@ -107,7 +107,7 @@ def test_ctrl_c_ends_all_that_was_started_here(tree: Tree) -> None:
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130 and "Traceback" not in err, out + err
     assert "Stopped." in out + err
-    until(lambda: stations() == [] and tree.workers() == [] and set(of_ray()) <= before, 30)
+    until(lambda: actors() == [] and tree.workers() == [] and set(of_ray()) <= before, 30)
     sound(tree.rows("quick"))
 
 
@@ -116,7 +116,7 @@ def test_after_the_command_was_killed_the_same_one_goes_on(tree: Tree, hosts: Ho
     wait_for_rows(tree, process, 4)
     process.kill()
     process.communicate()
-    until(lambda: stations() == [])
+    until(lambda: actors() == [])
     before = {line for line in lines(tree) if line.endswith("}")}
     out, _ = ended(started(tree, hosts))
     assert f"{COUNT - len(before)} points measured" in out

@@ -16,9 +16,9 @@ from kernel_pipeline.records.measurement import Outcome, State
 from kernel_pipeline.records.point import Point
 from pipeline.execution import controls
 from pipeline.execution.controls import STOLEN, UNSTEADY, Control, Controls, Steadiness, steadiness
-from pipeline.execution.crew import Crew
 from pipeline.execution.schedule import Schedule
 from pipeline.execution.supervisor import Supervisor
+from pipeline.execution.worker_pool import WorkerPool
 from tests import factory
 
 POINTS = [factory.made_point("softmax", "torch", size) for size in range(1, 17)]
@@ -54,8 +54,8 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def swept(*workers: Planted, points: list[Point] = POINTS) -> Steadiness:
-    crew = Crew("softmax", cast(Any, workers), CONTROL, lambda *outcome: None)
-    return crew.measure(Schedule(points, {}, workers=len(workers)), len(points))
+    pool = WorkerPool("softmax", cast(Any, workers), CONTROL, lambda *outcome: None)
+    return pool.measure(Schedule(points, {}, workers=len(workers)), len(points))
 
 
 def test_control_points_are_spread_over_a_sweep_and_mark_what_lies_beside_a_slow_one() -> None:
@@ -80,18 +80,18 @@ def test_what_does_not_compile_is_no_work_for_a_worker() -> None:
     broken: Future[None] = Future()
     broken.set_exception(UserError("cuda.cu does not compile"))
     worker, told = Planted([10.0] * 3), {}
-    crew = Crew(
+    pool = WorkerPool(
         "softmax", cast(Any, [worker]), CONTROL, lambda point, outcome, _: told.update({point: outcome})
     )
-    crew.measure(Schedule(POINTS[:2], {POINTS[0]: broken}), 2)
+    pool.measure(Schedule(POINTS[:2], {POINTS[0]: broken}), 2)
     assert (told[POINTS[0]].status, told[POINTS[0]].error) == ("compile_error", "cuda.cu does not compile")
     assert told[POINTS[1]].status == "ok" and POINTS[0] not in worker.asked
 
 
 def test_a_worker_is_told_which_times_are_audited_in_any_case() -> None:
     worker, audited = Planted([10.0] * 9), frozenset(POINTS[2:4])
-    crew = Crew("softmax", cast(Any, [worker]), CONTROL, lambda *outcome: None, audited)
-    crew.measure(Schedule(POINTS, {}), len(POINTS))
+    pool = WorkerPool("softmax", cast(Any, [worker]), CONTROL, lambda *outcome: None, audited)
+    pool.measure(Schedule(POINTS, {}), len(POINTS))
     assert set(worker.audited) == audited
 
 

@@ -16,7 +16,7 @@ from pipeline.points import notation
 from pipeline.reporting import headlines, lines
 from pipeline.reporting.lines import PlacedMeasurement
 from pipeline.tracking import metrics
-from pipeline.tracking.content import Run, Value
+from pipeline.tracking.run_families import Run, Value
 
 SWEEP, AD_HOC, CONFIG, BEST = "sweep", "ad_hoc", "config", "best"
 """The kinds of runs: a ledger's parent, an ad-hoc sweep's parent, a configuration, the best of a provider."""

@@ -1,4 +1,4 @@
-"""The devices of one GPU model on a cluster: a station on each, which gets chunks of the points."""
+"""The devices of one GPU model on a cluster: an actor on each, which gets chunks of the points."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from kernel_pipeline.records.ceilings import Canary, Rates
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.records.settings import TimingSettings
 from pipeline.cluster import engine
+from pipeline.cluster.actor import ActorHost, Answer, Assignment, Chunk, DeviceActor, code_of
 from pipeline.cluster.engine import LostError, Node
-from pipeline.cluster.station import Answer, Assignment, Chunk, Station, StationHost, code_of
 from pipeline.execution.compile_pool import Ahead, Compilers
 from pipeline.execution.controls import Control, Controls, Steadiness, steadiness
-from pipeline.execution.crew import Crew, Report
+from pipeline.execution.device_group import LocalDevices
 from pipeline.execution.identity import Identity
 from pipeline.execution.schedule import Schedule
 from pipeline.execution.supervisor import Supervisor
-from pipeline.execution.team import Here
+from pipeline.execution.worker_pool import Report, WorkerPool
 from pipeline.points.catalog import Entry
 from pipeline.points.plan import Target
 
@@ -32,7 +32,7 @@ CHUNK = 32
 """Most points of a chunk."""
 
 SHARE = 2
-"""A chunk is at most this part of a station's share of the points left, so that all end at the same time."""
+"""A chunk is at most this part of an actor's share of the points left, so that all end at the same time."""
 
 GRACE_S = 60.0
 """How long the other devices may take once the first can measure."""
@@ -51,12 +51,12 @@ class ClusterDevice(Device):
 
 @dataclass
 class Member:
-    """A device of the cluster and its station. ``chunk`` are the points that it has to measure, ``next``
+    """A device of the cluster and its actor. ``chunk`` are the points that it has to measure, ``next``
     those that it only compiles."""
 
     node: Node
     actor: Any
-    host: StationHost
+    host: ActorHost
     is_lost: bool = False
     chunk: list[Point] = field(default_factory=list)
     next: list[Point] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Member:
         self.device = ClusterDevice(**self.host.device.to_dict(), node=self.node.number)
 
     def start(self) -> None:
-        """Nothing to start: the station runs."""
+        """Nothing to start: the actor runs."""
 
     def rates(self) -> tuple[Rates, bool]:
         """The device's own limits, as ``Supervisor.rates`` gives them. Raises LostError."""
@@ -75,13 +75,13 @@ class Member:
         return limits
 
     def abandon(self) -> None:
-        """End the station, from any thread."""
+        """End the actor, from any thread."""
         self.is_lost = True
         engine.end(self.actor)
 
 
 class Elsewhere(Ahead):
-    """Compiles nothing here: stations compile their own points."""
+    """Compiles nothing here: actors compile their own points."""
 
     def submit(self, points: Iterable[Point]) -> None:
         """Compile nothing."""
@@ -90,12 +90,12 @@ class Elsewhere(Ahead):
         """Build nothing."""
 
 
-class ClusterTeam(Here):
+class ClusterDevices(LocalDevices):
     """Members on which a point has the same key."""
 
     def __init__(self, members: Sequence[Member], say: Say) -> None:
         first = members[0].host
-        workers = cast(Sequence[Supervisor], members)  # a member has the methods that a team calls
+        workers = cast(Sequence[Supervisor], members)  # a member has the methods that a group calls
         super().__init__([one.device for one in members], workers, first.environment)
         self.members = members
         self.say = say
@@ -103,37 +103,39 @@ class ClusterTeam(Here):
         self.is_stopped = False
 
     def identity(self, loaded: Loaded, settings: TimingSettings, seed: int) -> Identity:
-        """The identity of a kernel's points on the stations' hosts."""
+        """The identity of a kernel's points on the actors' hosts."""
         return Identity(loaded, self.environment, settings, seed, self.members[0].host.relevant[loaded.where])
 
     def ahead(self, loaded: Loaded) -> Ahead:
         """Compiles nothing here."""
         return Elsewhere(loaded, Compilers(self.environment.compute_capability))
 
-    def crew(self, loaded: Loaded, control: Point, report: Report, audited: Container[Point] = ()) -> Crew:
-        """The stations, ready to measure a kernel's points."""
-        return ClusterCrew(self, loaded, control, report, audited)
+    def pool(
+        self, loaded: Loaded, control: Point, report: Report, audited: Container[Point] = ()
+    ) -> WorkerPool:
+        """The actors, ready to measure a kernel's points."""
+        return ClusterPool(self, loaded, control, report, audited)
 
     def stop(self) -> None:
-        """End all stations, from any thread."""
+        """End all actors, from any thread."""
         self.is_stopped = True
         for one in self.members:
             one.abandon()
 
 
-class ClusterCrew(Crew):
-    """Hands out chunks of points to stations. The points of a lost station go to the others."""
+class ClusterPool(WorkerPool):
+    """Hands out chunks of points to actors. The points of a lost actor go to the others."""
 
     def __init__(
-        self, team: ClusterTeam, loaded: Loaded, control: Point, report: Report, audited: Container[Point]
+        self, group: ClusterDevices, loaded: Loaded, control: Point, report: Report, audited: Container[Point]
     ) -> None:
-        super().__init__(loaded.where, cast(Sequence[Supervisor], team.members), control, report, audited)
-        self._team = team
+        super().__init__(loaded.where, cast(Sequence[Supervisor], group.members), control, report, audited)
+        self._group = group
         self._kernel = loaded.kernel
 
     def measure(self, schedule: Schedule, total: int) -> Steadiness:
-        """Measure as ``Crew.measure`` does. Raises UserError when no station is left, and KeyboardInterrupt
-        when the team is stopped."""
+        """Measure as ``WorkerPool.measure`` does. Raises UserError when no actor is left, and
+        KeyboardInterrupt when the group is stopped."""
         import ray
 
         every = [Controls(total // self.size) for _ in self.workers]
@@ -142,7 +144,7 @@ class ClusterCrew(Crew):
             while True:
                 for index in set(range(self.size)) - set(running.values()):
                     if (chunk := self._chunk(index, schedule, every[index])) is not None:
-                        actor = self._team.members[index].actor
+                        actor = self._group.members[index].actor
                         running[actor.measure.options(num_returns="streaming").remote(chunk)] = index
                 if not running:
                     break
@@ -152,9 +154,9 @@ class ClusterCrew(Crew):
                     self._keep(index, every[index], engine.answer(next(stream)))
                 except (StopIteration, LostError) as end:
                     del running[stream]
-                    if self._team.is_stopped:
+                    if self._group.is_stopped:
                         raise KeyboardInterrupt from None
-                    if isinstance(end, LostError) or self._team.members[index].chunk:
+                    if isinstance(end, LostError) or self._group.members[index].chunk:
                         self._lose(index, schedule)
         except BaseException:
             self.abandon()
@@ -167,8 +169,8 @@ class ClusterCrew(Crew):
         return steadiness(every)
 
     def _chunk(self, index: int, schedule: Schedule, controls: Controls) -> Chunk | None:
-        """The next chunk of a station; None for nothing. The control point comes at the end, too."""
-        member = self._team.members[index]
+        """The next chunk of an actor; None for nothing. The control point comes at the end, too."""
+        member = self._group.members[index]
         if member.is_lost:
             return None
         member.chunk = member.next or self._take(index, schedule)
@@ -181,7 +183,7 @@ class ClusterCrew(Crew):
         return Chunk(self.where, tuple(member.chunk), tuple(member.next), audited, control, member.canary)
 
     def _take(self, index: int, schedule: Schedule) -> list[Point]:
-        """Points that no station has. A point that its worker compiles takes long, and ends a chunk."""
+        """Points that no actor has. A point that its worker compiles takes long, and ends a chunk."""
         points: list[Point] = []
         most = min(CHUNK, ceil(schedule.waiting / (SHARE * self.size)))
         while len(points) < most and (point := schedule.next(index)) is not None:
@@ -191,7 +193,7 @@ class ClusterCrew(Crew):
         return points
 
     def _keep(self, index: int, controls: Controls, answer: Answer) -> None:
-        member = self._team.members[index]
+        member = self._group.members[index]
         match answer:
             case Control():
                 controls.add_control(answer)
@@ -203,9 +205,9 @@ class ClusterCrew(Crew):
                 member.changes |= answer
 
     def _lose(self, index: int, schedule: Schedule) -> None:
-        """Give the points of a lost station to the others."""
-        member = self._team.members[index]
-        self._team.say(f"{member.device} on {member.node.name} was lost; the others measure its points.")
+        """Give the points of a lost actor to the others."""
+        member = self._group.members[index]
+        self._group.say(f"{member.device} on {member.node.name} was lost; the others measure its points.")
         schedule.give_back(index, member.chunk + member.next)
         member.chunk, member.next = [], []
         member.abandon()
@@ -224,10 +226,10 @@ def kind_of(wanted: Sequence[str]) -> str:
 
 
 @contextmanager
-def teams_of(
+def groups_of(
     name: str, entries: Sequence[Entry], assignment: Assignment, say: Say
-) -> Iterator[list[ClusterTeam]]:
-    """A team for each device model of the cluster, sorted by name. Stations end with the context.
+) -> Iterator[list[ClusterDevices]]:
+    """A group for each device model of the cluster, sorted by name. Actors end with the context.
 
     Raises UserError without Ray, a cluster, or a device whose sources are those of this working tree.
     """
@@ -243,7 +245,7 @@ def teams_of(
                 _leave_out(one, "its sources are not those of this working tree", say)
         if not models:
             raise UserError(f"no device of {where} measures as this working tree would, as was said above.")
-        yield [ClusterTeam(_alike(models[model], say), say) for model in sorted(models)]
+        yield [ClusterDevices(_alike(models[model], say), say) for model in sorted(models)]
 
 
 def _members(where: str, assignment: Assignment, say: Say) -> list[Member]:
@@ -257,7 +259,7 @@ def _members(where: str, assignment: Assignment, say: Say) -> list[Member]:
     if not places:
         kind = "a GPU; write device=cpu to measure on CPUs" if assignment.kind == "cuda" else "a CPU alone"
         raise UserError(f"{where} has no host with {kind}.")
-    actors = [engine.start(Station, node, assignment.kind, assignment) for node in places]
+    actors = [engine.start(DeviceActor, node, assignment.kind, assignment) for node in places]
     asked = [actor.begin.remote() for actor in actors]
     ray.wait(asked, num_returns=1, timeout=assignment.wait_s)
     _, late = ray.wait(asked, num_returns=len(asked), timeout=GRACE_S)

@@ -17,7 +17,7 @@ Report = Callable[[Point, Outcome, Device], None]
 """Gets each outcome as it comes, from one thread at a time."""
 
 
-class Crew:
+class WorkerPool:
     """Measures points by its workers, a thread each that only waits for its process. The times of those that
     are ``audited`` are audited in any case."""
 

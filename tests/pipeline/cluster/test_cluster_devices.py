@@ -1,4 +1,4 @@
-"""Chunks that stations share, and which stations make a team: with planted actors in place of Ray's."""
+"""Chunks that actors share, and which actors make a group: with planted actors in place of Ray's."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from kernel_pipeline.records.environment import Environment
 from kernel_pipeline.records.measurement import Outcome, State
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.records.settings import TimingSettings
-from pipeline.cluster import engine, team
+from pipeline.cluster import cluster_devices, engine
+from pipeline.cluster.actor import ActorHost, Answer, Assignment, Chunk, code_of
+from pipeline.cluster.cluster_devices import CHUNK, ClusterDevices, Member
 from pipeline.cluster.engine import LostError, Node
-from pipeline.cluster.station import Answer, Assignment, Chunk, StationHost, code_of
-from pipeline.cluster.team import CHUNK, ClusterTeam, Member
 from pipeline.execution.controls import Control
 from pipeline.execution.identity import Identity
 from pipeline.execution.schedule import Schedule
@@ -81,16 +81,16 @@ class Planted:
         yield dict
 
 
-def host(environment: Environment | None = None, code: str | None = None) -> StationHost:
-    """What a station of a GPU finds."""
+def host(environment: Environment | None = None, code: str | None = None) -> ActorHost:
+    """What an actor of a GPU finds."""
     here = environment or factory.environment()
     identity = Identity(SOFTMAX.loaded, here, ASSIGNMENT.settings, ASSIGNMENT.seed)
     where = device.Device(kind="cuda", name=here.name, index=0, uuid="GPU-planted")
     relevant = {one.name: identity.relevant_environment(one.name) for one in SOFTMAX.loaded.kernel.providers}
-    return StationHost(where, None, here, code or code_of([identity]), {"softmax": relevant})
+    return ActorHost(where, None, here, code or code_of([identity]), {"softmax": relevant})
 
 
-def member(number: int, actor: Planted, found: StationHost | None = None) -> Member:
+def member(number: int, actor: Planted, found: ActorHost | None = None) -> Member:
     return Member(Node(str(number), f"host{number}", number, 1), actor, found or host())
 
 
@@ -101,7 +101,7 @@ class Sweep:
         self.said: list[str] = []
         self.found: list[tuple[Point, Outcome]] = []
         members = [member(number, one) for number, one in enumerate(actors, start=1)]
-        self.team = ClusterTeam(members, self.said.append)
+        self.group = ClusterDevices(members, self.said.append)
 
         def ended(actor: Planted) -> None:
             actor.is_ended = True
@@ -115,8 +115,8 @@ class Sweep:
         self.found.append((point, outcome))
 
     def measured(self, points: Sequence[Point] = POINTS) -> Sweep:
-        crew = self.team.crew(loading.load("softmax"), CONTROL, self.report)
-        crew.measure(Schedule(points, {}, workers=crew.size), len(points))
+        pool = self.group.pool(loading.load("softmax"), CONTROL, self.report)
+        pool.measure(Schedule(points, {}, workers=pool.size), len(points))
         return self
 
     def has_each_once(self, points: Sequence[Point] = POINTS) -> bool:
@@ -140,7 +140,7 @@ def test_each_point_is_measured_once_and_the_last_chunks_are_small(monkeypatch: 
         assert one.chunks[0].next == one.chunks[1].points, "it compiles them meanwhile"
 
 
-def test_what_a_lost_station_had_is_measured_once_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_lost_actor_had_is_measured_once_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = Planted(lost_after(3)), Planted()
     sweep = Sweep(monkeypatch, first, second).measured()
     assert sweep.has_each_once() and len(first.measured) == 3
@@ -155,7 +155,7 @@ def test_when_all_are_lost_the_command_says_how_many_points_are_left(monkeypatch
 
 
 def test_a_chunk_ends_with_a_point_that_the_worker_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes as long as many others, while other stations have nothing to do."""
+    """It takes as long as many others, while other actors have nothing to do."""
     compiled = [factory.made_point("softmax", "torch_compile", 64 * size) for size in range(1, 9)]
     actors = [Planted(), Planted()]
     points = [*POINTS[:8], *compiled]
@@ -169,7 +169,7 @@ def test_a_stopped_team_raises_what_ctrl_c_raises(monkeypatch: pytest.MonkeyPatc
     sweep = Sweep(monkeypatch, actor)
 
     def stop(point: Point) -> bool:
-        sweep.team.stop()
+        sweep.group.stop()
         return False
 
     actor.survives = stop
@@ -192,9 +192,9 @@ def test_an_error_of_what_keeps_the_rows_ends_all(monkeypatch: pytest.MonkeyPatc
 
 
 class Cluster:
-    """Hosts with a GPU each, and what the station on each finds, or its error; None is late."""
+    """Hosts with a GPU each, and what the actor on each finds, or its error; None is late."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *hosts: StationHost | Exception | None) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *hosts: ActorHost | Exception | None) -> None:
         self.said: list[str] = []
         ray = pytest.importorskip("ray")
         nodes = [Node(str(number), f"host{number}", number, 1) for number in range(1, len(hosts) + 1)]
@@ -224,9 +224,9 @@ class Cluster:
         monkeypatch.setattr(engine, "nodes", lambda: nodes)
         monkeypatch.setattr(engine, "start", lambda *told: Actor())
 
-    def teams(self, assignment: Assignment = ASSIGNMENT) -> dict[str, list[str]]:
-        with team.teams_of("ray", [SOFTMAX], assignment, self.said.append) as teams:
-            return {one.environment.gpu: list(map(str, one.devices)) for one in teams}
+    def groups(self, assignment: Assignment = ASSIGNMENT) -> dict[str, list[str]]:
+        with cluster_devices.groups_of("ray", [SOFTMAX], assignment, self.said.append) as groups:
+            return {one.environment.gpu: list(map(str, one.devices)) for one in groups}
 
 
 USUAL = factory.environment()
@@ -237,7 +237,7 @@ def test_every_model_of_a_cluster_has_a_team(monkeypatch: pytest.MonkeyPatch) ->
     processor = USUAL.replace(cpu="Intel")
     hosts = (host(USUAL), host(factory.environment(factory.H100)), host(processor))
     cluster = Cluster(monkeypatch, *hosts)
-    assert cluster.teams() == {
+    assert cluster.groups() == {
         factory.H200: ["node1/cuda:0", "node3/cuda:0"],
         factory.H100: ["node2/cuda:0"],
     }
@@ -264,25 +264,25 @@ def test_one_that_would_give_other_numbers_or_none_is_left_out(
     found: Any, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = Cluster(monkeypatch, found, host(), host())
-    assert cluster.teams() == {factory.H200: ["node2/cuda:0", "node3/cuda:0"]}
+    assert cluster.groups() == {factory.H200: ["node2/cuda:0", "node3/cuda:0"]}
     assert cluster.said[-1].startswith(why)
 
 
 def test_a_cluster_of_which_nothing_can_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="no device of the planted cluster can be used, as was said above"):
-        Cluster(monkeypatch, None).teams()
+        Cluster(monkeypatch, None).groups()
     with pytest.raises(UserError, match="measures as this working tree would, as was said above"):
-        Cluster(monkeypatch, host(code="edited")).teams()
+        Cluster(monkeypatch, host(code="edited")).groups()
     with pytest.raises(UserError, match="has no host with a GPU; write device=cpu"):
-        Cluster(monkeypatch).teams()
+        Cluster(monkeypatch).groups()
 
 
 def test_keys_are_those_of_the_hosts_environment() -> None:
     """The command may run where no GPU is: without what comes with torch's build for CUDA."""
     here = host()
     relevant = {"softmax": here.relevant["softmax"] | {"numba": "0" * 16}}
-    found = StationHost(here.device, None, here.environment, here.code, relevant)
-    keys = ClusterTeam([member(1, Planted(), found)], print).identity(SOFTMAX.loaded, TimingSettings(), 0)
+    found = ActorHost(here.device, None, here.environment, here.code, relevant)
+    keys = ClusterDevices([member(1, Planted(), found)], print).identity(SOFTMAX.loaded, TimingSettings(), 0)
     own = Identity(SOFTMAX.loaded, factory.environment(), TimingSettings(), 0)
     at = {name: factory.made_point("softmax", name) for name in ("numba", "torch")}
     assert keys.parts(at["numba"]).environment == "0" * 16
@@ -291,6 +291,6 @@ def test_keys_are_those_of_the_hosts_environment() -> None:
 
 @pytest.mark.parametrize(("words", "kind"), [(["cpu"], "cpu"), (["auto"], "cuda"), (["all"], "cuda")])
 def test_a_kind_of_device_is_taken_on_every_host(words: list[str], kind: str) -> None:
-    assert team.kind_of(words) == kind
+    assert cluster_devices.kind_of(words) == kind
     with pytest.raises(UserError, match="device=cuda:1 is of one host"):
-        team.kind_of(["cuda:1"])
+        cluster_devices.kind_of(["cuda:1"])

@@ -14,12 +14,12 @@ from kernel_pipeline.records.environment import Environment
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.records.settings import TimingSettings
 from pipeline.execution.compile_pool import Ahead, Compilers
-from pipeline.execution.crew import Crew, Report
 from pipeline.execution.identity import Identity
 from pipeline.execution.supervisor import Supervisor
+from pipeline.execution.worker_pool import Report, WorkerPool
 
 
-class Team(Protocol):
+class DeviceGroup(Protocol):
     """The devices of one model that share a sweep, and what measures on each."""
 
     environment: Environment
@@ -46,7 +46,9 @@ class Team(Protocol):
     def ahead(self, loaded: Loaded) -> Ahead:
         """What compiles a kernel's points before they are measured."""
 
-    def crew(self, loaded: Loaded, control: Point, report: Report, audited: Container[Point] = ()) -> Crew:
+    def pool(
+        self, loaded: Loaded, control: Point, report: Report, audited: Container[Point] = ()
+    ) -> WorkerPool:
         """Who measures the points of a schedule for as many workers as there are devices; the times of those
         that are ``audited`` are audited in any case."""
 
@@ -54,7 +56,7 @@ class Team(Protocol):
         """What made workers be replaced though they answered, by provider."""
 
 
-class Here:
+class LocalDevices:
     """A worker on each of some devices of this host, in this host's environment unless another is named. A
     context manager: what compiles ahead ends with it."""
 
@@ -102,9 +104,11 @@ class Here:
         """Compilers on this host, which kernels share."""
         return Ahead(loaded, self._compilers)
 
-    def crew(self, loaded: Loaded, control: Point, report: Report, audited: Container[Point] = ()) -> Crew:
+    def pool(
+        self, loaded: Loaded, control: Point, report: Report, audited: Container[Point] = ()
+    ) -> WorkerPool:
         """The workers, a thread each."""
-        return Crew(loaded.where, self._workers, control, report, audited)
+        return WorkerPool(loaded.where, self._workers, control, report, audited)
 
     def changes(self) -> dict[str, str]:
         """What made workers be replaced though they answered, by provider."""

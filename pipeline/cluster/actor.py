@@ -34,7 +34,7 @@ from pipeline.store.results import LOCAL
 
 @dataclass(frozen=True)
 class Assignment:
-    """A command's settings for its stations. ``flags`` are the variables of the command's process that change
+    """A command's settings for its actors. ``flags`` are the variables of the command's process that change
     results, in place of the hosts'. ``drawn`` identifies the command's checkout, of which a CPU's rows
     are."""
 
@@ -49,8 +49,8 @@ class Assignment:
 
 
 @dataclass(frozen=True)
-class StationHost:
-    """A station's device and environment, the digest of its kernels' ``code``, and each provider's
+class ActorHost:
+    """An actor's device and environment, the digest of its kernels' ``code``, and each provider's
     ``relevant`` environment by kernel."""
 
     device: Device
@@ -78,7 +78,7 @@ Answer = Control | tuple[Point, Outcome] | dict[str, str] | None
 replaced workers, by provider."""
 
 
-class Station:
+class DeviceActor:
     """One device of this host, which takes the device and starts measuring processes when it is asked
     first."""
 
@@ -87,7 +87,7 @@ class Station:
         self._stack = ExitStack()
         self._ahead: dict[str, Ahead] = {}
 
-    def begin(self) -> StationHost:
+    def begin(self) -> ActorHost:
         """Lock the device and start its worker. Raises UserError where that fails."""
         wanted = self._wanted
         take_flags(wanted.flags)
@@ -110,7 +110,7 @@ class Station:
             for where, kernel in kernels.items()
         }
         code = code_of(kernels.values())
-        return StationHost(chosen, device.capabilities(chosen), here, code, relevant)
+        return ActorHost(chosen, device.capabilities(chosen), here, code, relevant)
 
     def rates(self) -> tuple[Rates, bool]:
         """The device's own limits, as ``Supervisor.rates`` gives them."""
@@ -162,7 +162,7 @@ def keep_builds(root: Path) -> None:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     kept = lock.own_folder(cache / "kernel-pipeline", "libraries in it are loaded; remove it") / "build"
     kept.mkdir(exist_ok=True)
-    with suppress(FileExistsError):  # another device's station was first
+    with suppress(FileExistsError):  # another device's actor was first
         (root / "build").symlink_to(kept, target_is_directory=True)
 
 
