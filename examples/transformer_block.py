@@ -103,16 +103,16 @@ class Block(nn.Module):
 
 def parsed(words: list[str], on_gpu: bool) -> argparse.Namespace:
     """The options."""
-    told = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    told.add_argument("--batch", type=int, default=4 if on_gpu else 1)
-    told.add_argument("--tokens", type=int, default=2048 if on_gpu else 64)
-    told.add_argument("--hidden", type=int, default=4096 if on_gpu else 256)
-    told.add_argument("--heads", type=int, default=32 if on_gpu else 4)
-    told.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16")
-    told.add_argument("--seconds", type=float, default=0.2, help="of sampling, for each time")
-    options = told.parse_args(words)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--batch", type=int, default=4 if on_gpu else 1)
+    parser.add_argument("--tokens", type=int, default=2048 if on_gpu else 64)
+    parser.add_argument("--hidden", type=int, default=4096 if on_gpu else 256)
+    parser.add_argument("--heads", type=int, default=32 if on_gpu else 4)
+    parser.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16")
+    parser.add_argument("--seconds", type=float, default=0.2, help="of sampling, for each time")
+    options = parser.parse_args(words)
     if options.hidden % options.heads:
-        told.error(f"--heads {options.heads} do not divide --hidden {options.hidden}: name a divisor.")
+        parser.error(f"--heads {options.heads} do not divide --hidden {options.hidden}: name a divisor.")
     return options
 
 
@@ -189,8 +189,12 @@ def show(clock: Clock, ours: Block, torchs: Block, x: Tensor) -> None:
         words = {"causal": True} if name == "attention" else {}
         with torch.no_grad():
             choice = ops.warm(getattr(ops, name), *inputs, **words)
-        told = " ".join([choice.provider, *(f"{key}={value}" for key, value in choice.parameters.items())])
-        chosen = told if choice.how == "exact" else f"{told} ({choice.how}: {choice.reason})"
+        configuration = " ".join(
+            [choice.provider, *(f"{key}={value}" for key, value in choice.parameters.items())]
+        )
+        chosen = (
+            configuration if choice.how == "exact" else f"{configuration} ({choice.how}: {choice.reason})"
+        )
         calls = [partial(getattr(functions, name), **words) for functions in (OURS, TORCHS)]
         print(row(name, [clock.microseconds(call, *inputs) for call in calls], chosen))
 

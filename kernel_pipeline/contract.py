@@ -260,8 +260,8 @@ class Provider:
         if self.language not in LANGUAGES:
             raise ContractError(f"{self.name}: say which language {file} is, one of {', '.join(LANGUAGES)}.")
         if not self.devices:
-            told = {"torch": ("cpu", "cuda"), "cpp": ("cpu",)}
-            object.__setattr__(self, "devices", told.get(self.language, ("cuda",)))
+            by_language = {"torch": ("cpu", "cuda"), "cpp": ("cpu",)}
+            object.__setattr__(self, "devices", by_language.get(self.language, ("cuda",)))
 
     def _told_language(self, file: str, suffix: str) -> str:
         source = PurePosixPath(self.extension or file)

@@ -167,7 +167,7 @@ def capabilities(device: Device) -> Gpu | None:
         raise UserError(
             f"the CUDA driver does not tell what {device.name} can do: {done.stderr.strip()[-200:]}."
         )
-    told = json.loads(done.stdout)
+    facts = json.loads(done.stdout)
     return Gpu(
-        (told["major"], told["minor"]), told["multiprocessors"], told["shared_memory"], told["l2_cache"]
+        (facts["major"], facts["minor"]), facts["multiprocessors"], facts["shared_memory"], facts["l2_cache"]
     )

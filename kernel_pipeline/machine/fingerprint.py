@@ -55,8 +55,8 @@ def fingerprint(device: Device) -> Environment:
         capability, driver = None, None
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         if device.kind == "cuda":
-            told = driver_facts_of(device)
-            capability, driver, memory = "{}.{}".format(*told.capability), told.driver, told.memory
+            facts = driver_facts_of(device)
+            capability, driver, memory = "{}.{}".format(*facts.capability), facts.driver, facts.memory
         torch = installed_torch()
         return Environment(
             gpu=device.slug,
@@ -122,18 +122,18 @@ def _host() -> str:
     """What tells this checkout on this host from every other, and nothing of either: its number, with the
     machine's own id, so that a copied folder is another one."""
     machine = Path("/etc/machine-id")
-    told = machine.read_bytes() if machine.is_file() else b""
-    return hashlib.sha256(drawn().encode() + told).hexdigest()[:16]
+    machine_id = machine.read_bytes() if machine.is_file() else b""
+    return hashlib.sha256(drawn().encode() + machine_id).hexdigest()[:16]
 
 
 def _l2_bytes(device: Device) -> int | None:
     """The size of a GPU's L2 cache; None for a CPU, and where the driver does not tell: then the device can't
     be used either."""
     try:
-        told = capabilities(device)
+        known = capabilities(device)
     except UserError:
         return None
-    return None if told is None else told.l2_cache
+    return None if known is None else known.l2_cache
 
 
 def _version(find: Callable[[], Nvcc | Cxx]) -> str | None:

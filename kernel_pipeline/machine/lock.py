@@ -86,7 +86,7 @@ class DeviceLock:
         """Wait for the device. Raises UserError when it is still held after ``wait_s``, and where a lock
         can't be kept safely."""
         self._file = self._open()
-        begin, told = monotonic(), False
+        begin, warned = monotonic(), False
         while True:
             try:
                 fcntl.flock(self._file, self._kind | fcntl.LOCK_NB)
@@ -100,9 +100,9 @@ class DeviceLock:
                         f"{self.device.name} is being measured on by {holder}; "
                         f"gave up after {self.wait_s:g} s (wait_s=null waits)."
                     ) from None
-                if not told:
+                if not warned:
                     self.say(f"Waiting for {self.device.name}: {holder} is measuring on it.")
-                    told = True
+                    warned = True
                 sleep(POLL_S)
         self._file.seek(0)
         self._file.truncate()

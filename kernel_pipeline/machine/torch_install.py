@@ -23,8 +23,8 @@ def installed_torch() -> Torch:
     spec = util.find_spec("torch")
     assert spec is not None and spec.origin is not None, "torch is a dependency of this package"
     folder = Path(spec.origin).parent
-    told = runpy.run_path(str(folder / "version.py"))
-    return Torch(folder, told["__version__"], told["cuda"])
+    version = runpy.run_path(str(folder / "version.py"))
+    return Torch(folder, version["__version__"], version["cuda"])
 
 
 VECTOR_FUNCTIONS = (

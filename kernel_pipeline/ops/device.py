@@ -16,12 +16,12 @@ def gpu(device: torch.device) -> Gpu | None:
     """Return the properties of a GPU; None for a CPU."""
     if device.type != "cuda":
         return None
-    told: Any = torch.cuda.get_device_properties(device)  # its stub lacks a field
+    properties: Any = torch.cuda.get_device_properties(device)  # its stub lacks a field
     return Gpu(
-        capability=(told.major, told.minor),
-        multiprocessors=told.multi_processor_count,
-        shared_memory=told.shared_memory_per_block_optin,
-        l2_cache=told.L2_cache_size,
+        capability=(properties.major, properties.minor),
+        multiprocessors=properties.multi_processor_count,
+        shared_memory=properties.shared_memory_per_block_optin,
+        l2_cache=properties.L2_cache_size,
     )
 
 

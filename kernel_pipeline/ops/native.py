@@ -93,15 +93,15 @@ def _capabilities() -> tuple[str, ...]:
 def _is_current(made: Path, capabilities: tuple[str, ...]) -> bool:
     """Whether a library of the pipeline is of today's sources, torch and GPUs, by the manifest beside it."""
     try:
-        told = json.loads(made.with_suffix(".json").read_text())
-        recipe, inputs = told["recipe"], told["inputs"]
+        record = json.loads(made.with_suffix(".json").read_text())
+        recipe, inputs = record["recipe"], record["inputs"]
         have = [str(name) for name in recipe["architectures"]]
         root = loading.LIBRARY.parent
         return (
             (recipe["torch"], recipe["torch_cuda"]) == (torch.__version__, torch.version.cuda)
             and all(_runs(have, capability) for capability in capabilities)
             and all(_sha256(root / path) == digest for path, digest in inputs.items())
-            and _sha256(made) == told["library"]
+            and _sha256(made) == record["library"]
         )
     except (OSError, ValueError, KeyError, TypeError):
         return False
@@ -128,8 +128,8 @@ def _compiled(loaded: Loaded, source: str, capabilities: tuple[str, ...]) -> Pat
         named = [_architecture(loaded, source, capability) for capability in capabilities]
         flags = (*compilers.NVCC_FLAGS, *compilers.targets(named))
     versions = [one.version for one in (cxx, nvcc) if one is not None]
-    told = [*_contents(loaded, source), *flags, *versions, torch.__version__, str(torch.version.cuda)]
-    digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+    parts = [*_contents(loaded, source), *flags, *versions, torch.__version__, str(torch.version.cuda)]
+    digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
     path = _own(cache()) / loaded.name / digest / Path(source).with_suffix(".so").name
     if path.is_file():
         return path

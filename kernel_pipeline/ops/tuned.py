@@ -194,9 +194,9 @@ def completed(kernel: Kernel, problem: Mapping[str, Value]) -> dict[str, Value]:
     found = dict(problem)
     for name, variable in kernel.dimensions().items():
         if name not in found:
-            told = found.get(variable.same_as) if variable.same_as else variable.default
-            if told is not None:
-                found[name] = told
+            value = found.get(variable.same_as) if variable.same_as else variable.default
+            if value is not None:
+                found[name] = value
     return found
 
 
@@ -221,20 +221,20 @@ def rule_digest() -> str:
 
 def table_of(slug: str) -> Table | None:
     """Return the table of a GPU, or None; warn of a table that can't be used."""
-    told = os.environ.get(VARIABLE)
-    return _read(Path(told) if told else None, slug)
+    named = os.environ.get(VARIABLE)
+    return _read(Path(named) if named else None, slug)
 
 
 @functools.cache
-def _read(told: Path | None, slug: str) -> Table | None:
-    places = PLACES if told is None else (told,)
+def _read(named: Path | None, slug: str) -> Table | None:
+    places = PLACES if named is None else (named,)
     # A named file is the table, whatever its name.
-    files = [place if told and not place.is_dir() else place / f"{slug}.json" for place in places]
+    files = [place if named and not place.is_dir() else place / f"{slug}.json" for place in places]
     file = next((one for one in files if one.is_file()), None)
     if file is None:
-        if told is not None:
-            lacks = f"holds no {files[0].name}" if told.is_dir() else "is not there"
-            _warn(f"{VARIABLE}={told} {lacks}; torch is called.")
+        if named is not None:
+            lacks = f"holds no {files[0].name}" if named.is_dir() else "is not there"
+            _warn(f"{VARIABLE}={named} {lacks}; torch is called.")
         return None
     try:
         return table.read(file, slug)

@@ -233,16 +233,16 @@ def _change(hint: Any, marker: type[Changed | Rounded]) -> Change | None:
         return None
     if origin is dict:
         name, value = (change or _same for change in changes)
-        return lambda told: {name(k): value(v) for k, v in told.items()}
+        return lambda field: {name(k): value(v) for k, v in field.items()}
     if origin is tuple and inner[-1] is ...:
         every = changes[0] or _same
-        return lambda told: tuple(map(every, told)) if isinstance(told, (list, tuple)) else told
+        return lambda field: tuple(map(every, field)) if isinstance(field, (list, tuple)) else field
     if origin is tuple:
         each = [change or _same for change in changes]
-        return lambda told: tuple(change(one) for change, one in zip(each, told, strict=True))
+        return lambda field: tuple(change(one) for change, one in zip(each, field, strict=True))
     if origin in (typing.Union, UnionType) and len(inner) == 2 and type(None) in inner:
         some = changes[0] or changes[1] or _same
-        return lambda told: None if told is None else some(told)
+        return lambda field: None if field is None else some(field)
     raise TypeError(f"a record can't change values of {hint}")
 
 

@@ -35,8 +35,8 @@ def checked(
             f"matmul_int4 needs weights {wanted[0]} and scales {wanted[1]} for x of {tuple(x.shape)}, got "
             f"{tuple(packed.shape)} and {tuple(scales_and_zeros.shape)}"
         )
-    told = ENDLESS if granularity == "channel" else group
-    return x.contiguous(), packed.contiguous(), scales_and_zeros.contiguous(), told
+    group_size = ENDLESS if granularity == "channel" else group
+    return x.contiguous(), packed.contiguous(), scales_and_zeros.contiguous(), group_size
 
 
 def as_pairs(scales_and_zeros: torch.Tensor) -> torch.Tensor:

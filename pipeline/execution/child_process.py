@@ -247,8 +247,8 @@ class ChildProcess:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
         self.close()
         # A C++ exception that nobody caught says what it is above its stack.
-        told = next((line.strip() for line in words if "what():" in line), words[-1] if words else "")
-        return f"the {self.name} {how}" + (f": {told[:400]}" if told else "")
+        reason = next((line.strip() for line in words if "what():" in line), words[-1] if words else "")
+        return f"the {self.name} {how}" + (f": {reason[:400]}" if reason else "")
 
 
 def _has_spoken(connection: Connection) -> bool:

@@ -27,7 +27,7 @@ def failed(error: Exception) -> Failed:
     if isinstance(error, torch.OutOfMemoryError):
         return Failed(status="out_of_memory", error=str(error).split(". ", maxsplit=1)[0])
     folders = [loaded.folder for loaded in loading.known()]
-    return Failed(status=classify(error), error=without_colors(tracebacks.told(error, folders)))
+    return Failed(status=classify(error), error=without_colors(tracebacks.described(error, folders)))
 
 
 def without_colors(text: str) -> str:

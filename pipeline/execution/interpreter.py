@@ -38,7 +38,7 @@ def reason(error: BaseException) -> str | None:
     """Why an exception of an interpreted call says nothing about the provider; None where it does."""
     if any(_is_of_interpreter(one) for one in _causes(error)):
         folders = [loaded.folder for loaded in loading.known()]
-        return f"only a GPU can tell: {tracebacks.told(error, folders)}"
+        return f"only a GPU can tell: {tracebacks.described(error, folders)}"
     return None
 
 

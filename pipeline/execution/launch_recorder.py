@@ -23,13 +23,13 @@ def recorded(instance: Instance) -> Iterator[Callable[[], tuple[Launch, ...] | N
     None for a provider that does not tell."""
     found: list[Launch] = []
     if instance.library is not None and instance.provider.language == "cuda":
-        record, told = _reporting(instance.library)
+        record, recorded = _reporting(instance.library)
         record(1)
         try:
             yield lambda: tuple(found) or None
         finally:
             record(0)
-            found += [Launch.from_dict(one) for one in json.loads(told())]
+            found += [Launch.from_dict(one) for one in json.loads(recorded())]
     elif instance.provider.language in ("triton", "gluon"):
         with _triton(found):
             yield lambda: tuple(found) or None
@@ -44,11 +44,11 @@ def _reporting(library: Path) -> tuple[Callable[[int], None], Callable[[], bytes
     """The library's two functions for it; ones that report nothing, where it has none."""
     loaded = ctypes.CDLL(str(library))
     try:
-        record, told = loaded.kernels_record_launches, loaded.kernels_recorded_launches
+        record, recorded = loaded.kernels_record_launches, loaded.kernels_recorded_launches
     except AttributeError:
         return lambda on: None, lambda: b"[]"
-    told.restype = ctypes.c_char_p
-    return record, told
+    recorded.restype = ctypes.c_char_p
+    return record, recorded
 
 
 @contextmanager

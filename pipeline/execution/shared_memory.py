@@ -148,9 +148,9 @@ def _handle(block: torch.Tensor) -> str:
 def _opened(handle: str, size: int) -> torch.Tensor:
     from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
-    told = json.loads(handle)
+    fields = json.loads(handle)
     for name in ("storage_handle", "ref_counter_handle", "event_handle"):
-        told[name] = base64.b64decode(told[name])
+        fields[name] = base64.b64decode(fields[name])
     found: torch.Tensor = rebuild_cuda_tensor(  # type: ignore[no-untyped-call]
         tensor_cls=torch.Tensor,
         tensor_size=torch.Size((size,)),
@@ -159,7 +159,7 @@ def _opened(handle: str, size: int) -> torch.Tensor:
         storage_cls=torch.UntypedStorage,
         dtype=torch.uint8,
         requires_grad=False,
-        **told,
+        **fields,
     )
     return found
 

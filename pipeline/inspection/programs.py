@@ -193,7 +193,7 @@ def _only(functions: Sequence[Analysis], symbol: str) -> Analysis:
 
 def _reason(error: Exception, folder: Path) -> str:
     """Why a point has no code, as a sentence that names the line of the kernel's files."""
-    reason = " ".join(tracebacks.told(error, [folder]).split())
+    reason = " ".join(tracebacks.described(error, [folder]).split())
     if isinstance(error, AttributeError | TypeError):
         # A tensor without data, or a driver without a GPU, lacks an attribute that the call needs.
         reason = f"its call needs a GPU or data before it launches anything: {reason}"

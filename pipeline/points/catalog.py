@@ -109,9 +109,9 @@ class Workload(Options):
 Lists = dict[str, Some]
 
 
-def _kind_of(told: Any) -> str:
-    """Which of its kinds a mistake is told of."""
-    return {dict: "lists", list: "several", tuple: "several", type(None): "none"}.get(type(told), "all")
+def _kind_of(configured: Any) -> str:
+    """The kind of a provider's entry in a preset, for the message about a mistake in it."""
+    return {dict: "lists", list: "several", tuple: "several", type(None): "none"}.get(type(configured), "all")
 
 
 Configurations = Annotated[
@@ -125,9 +125,11 @@ Configurations = Annotated[
 product, or nothing but the defaults."""
 
 
-def several(told: Configurations) -> tuple[Lists, ...]:
+def several(configured: Configurations) -> tuple[Lists, ...]:
     """The lists of values by parameter, where a group has some."""
-    return (told,) if isinstance(told, dict) else told if isinstance(told, tuple) else ()
+    return (
+        (configured,) if isinstance(configured, dict) else configured if isinstance(configured, tuple) else ()
+    )
 
 
 class Group(Options):
@@ -177,13 +179,13 @@ class Entry:
 
     def x_dimension(self, workload: str) -> str:
         """The dimension on a workload's x axis."""
-        told = self.config.workloads.get(workload)
-        return self.loaded.kernel.size[0] if told is None or told.x == "size" else told.x
+        declared = self.config.workloads.get(workload)
+        return self.loaded.kernel.size[0] if declared is None or declared.x == "size" else declared.x
 
     def headline(self, workload: str) -> Headline:
         """What people compare of a workload: ``gbps`` or ``tflops``."""
-        told = self.config.workloads.get(workload)
-        return (told and told.headline) or cast(Headline, self.loaded.kernel.headline)
+        declared = self.config.workloads.get(workload)
+        return (declared and declared.headline) or cast(Headline, self.loaded.kernel.headline)
 
 
 def find(where: str) -> Entry:
@@ -203,7 +205,9 @@ def find(where: str) -> Entry:
         raise UserError(str(error)) from error
     except Exception as error:  # whatever an author's module raises when it is imported
         folder = Path(where).expanduser().resolve() if "/" in where else loading.ROOT / where
-        raise UserError(f"kernel={where} can't be imported: {tracebacks.told(error, [folder])}") from error
+        raise UserError(
+            f"kernel={where} can't be imported: {tracebacks.described(error, [folder])}"
+        ) from error
     if loaded.is_outside and loaded.name in loading.names():
         raise UserError(
             f"kernel={where}: {loaded.name} is a kernel of this repository, and both would share a ledger; "
@@ -294,10 +298,10 @@ def _check_group(group: Group, kernel: Kernel, place: str) -> None:
     for name in (*group.configurations, *group.without):
         if name != "*" and name not in providers:
             raise UserError(f"{place}: {unknown('provider', name, providers)}")
-    for name, told in group.configurations.items():
+    for name, configured in group.configurations.items():
         binding = [one.variables() for one in ([providers[name]] if name != "*" else providers.values())]
         known = {word for declared in binding for word in declared}
-        for word, values in (one for lists in several(told) for one in lists.items()):
+        for word, values in (one for lists in several(configured) for one in lists.items()):
             if word not in known:
                 raise UserError(f"{place}: {unknown('parameter', word, sorted(known))}")
             takers = [declared[word] for declared in binding if word in declared]

@@ -93,7 +93,7 @@ def plan(
     listed = cache(lambda: _listed(entry))
     sharing: dict[Any, dict[Point, str]] = {}
     for group in groups:
-        told: dict[str, Configurations] = {"*": "all"} if every else group.configurations
+        configured: dict[str, Configurations] = {"*": "all"} if every else group.configurations
         here = [one for one in chosen if providers is not None or one.name not in group.without]
         for workload_name in group.workloads:
             for problem in problems.of_workload(entry, workloads[workload_name], pins):
@@ -109,7 +109,7 @@ def plan(
                 if pins and written is None and _is_off(entry, workload_name, problem):
                     home = next((name for name, some in listed().items() if identity in some), home)
                 for provider in here:
-                    for point in _of_provider(entry, told, provider, problem, pins, target, refused):
+                    for point in _of_provider(entry, configured, provider, problem, pins, target, refused):
                         found.setdefault(point, home)
     planned = {point: name for points in sharing.values() for point, name in points.items()}
     return Plan(tuple(planned), planned, refused)
@@ -247,7 +247,7 @@ def unknown_name(entry: Entry, name: str, options: Iterable[str] = ()) -> UserEr
 
 def _of_provider(
     entry: Entry,
-    told: Mapping[str, Configurations],
+    configured: Mapping[str, Configurations],
     provider: Provider,
     problem: Any,
     pins: Pins,
@@ -256,7 +256,7 @@ def _of_provider(
 ) -> Iterator[Point]:
     """The provider's points at a problem; what is none is counted."""
     reason = unavailable(provider, target)
-    for parameters in configurations(provider, told, pins):
+    for parameters in configurations(provider, configured, pins):
         try:
             against = reason or provider.fits(problem, parameters, target.gpu)
             against = against or _too_long(entry.loaded.kernel, provider, problem, target)
@@ -274,7 +274,7 @@ def _of_provider(
 
 
 def _raised(entry: Entry, what: str, error: Exception) -> UserError:
-    return UserError(f"{what} of {entry.name} raised {tracebacks.told(error, [entry.loaded.folder])}")
+    return UserError(f"{what} of {entry.name} raised {tracebacks.described(error, [entry.loaded.folder])}")
 
 
 def _too_long(kernel: Kernel, provider: Provider, problem: Any, target: Target) -> str | None:
@@ -296,13 +296,13 @@ def unavailable(provider: Provider, target: Target) -> str | None:
     return provider.runs_on(target.gpu) if target.gpu is not None else None
 
 
-def configurations(provider: Provider, told: Mapping[str, Configurations], pins: Pins) -> Iterator[Any]:
-    """The parameters in which a provider is measured, as a group of a preset has ``told``, with pinned values
-    in place of the group's; None for a provider without any."""
+def configurations(provider: Provider, configured: Mapping[str, Configurations], pins: Pins) -> Iterator[Any]:
+    """Yield the parameters with which a provider is measured: the group's of a preset, as ``configured``, with
+    pinned values in place of the group's. Yields None for a provider without parameters."""
     if provider.parameters is None:
         yield None
         return
-    wanted: Configurations = told.get(provider.name, told.get("*"))
+    wanted: Configurations = configured.get(provider.name, configured.get("*"))
     variables = provider.variables()
     found: dict[tuple[Value, ...], None] = {}
     for named in several(wanted) or ({},):

@@ -140,11 +140,11 @@ class _Estimate:
         self._study = optuna.create_study(sampler=sampler)
         self._trials: dict[Point, Trial] = {}
 
-    def know(self, told: Mapping[Point, float | None], pending: Iterable[Point]) -> None:
-        """Add what was told before as trials that have ended, and begin those of what is pending."""
+    def know(self, times: Mapping[Point, float | None], pending: Iterable[Point]) -> None:
+        """Add the known times as trials that have ended, and begin trials for the pending points."""
         from optuna.trial import TrialState, create_trial
 
-        for point, us in told.items():
+        for point, us in times.items():
             state = TrialState.PRUNED if us is None else TrialState.COMPLETE
             params = self._parameters(point)
             self._study.add_trial(

@@ -11,7 +11,7 @@ from typing import Any
 from pipeline import ROOT
 
 
-def told(error: BaseException, folders: Sequence[Path]) -> str:
+def described(error: BaseException, folders: Sequence[Path]) -> str:
     """Describe an exception. The text begins with file, line and source line where one of its frames is in
     one of the folders: ``kernels/gelu/triton.py:41: `x / 0`: ZeroDivisionError: division by zero``."""
     place = _origin(error, folders)

@@ -105,8 +105,8 @@ class Recorder:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = self.path.open("xb")
                 if self._heading.provenance is None:
-                    told = run_of(row.origin, row.parts, row.point.kernel)
-                    self._heading = self._heading.replace(provenance=told)
+                    described = run_of(row.origin, row.parts, row.point.kernel)
+                    self._heading = self._heading.replace(provenance=described)
                 fcntl.flock(self._file, fcntl.LOCK_EX)
                 self._file.write(encoded(self._heading))
             self._file.write(encode(row))

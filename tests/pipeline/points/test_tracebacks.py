@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.points.tracebacks import told
+from pipeline.points.tracebacks import described
 
 SOURCE = """\
 import json
@@ -47,12 +47,12 @@ def test_the_innermost_line_of_the_authors_is_named(
 ) -> None:
     with pytest.raises(json.JSONDecodeError) as raised:
         author["call"]("{")
-    said = told(raised.value, [tmp_path])
+    said = described(raised.value, [tmp_path])
     assert said.startswith(f"{tmp_path}/triton.py:10: `return json.loads(x)`: JSONDecodeError: Expecting")
     with pytest.raises(RuntimeError) as wrapped:
         author["wrapped"]("{")
-    assert told(wrapped.value, [tmp_path]).startswith(f"{tmp_path}/triton.py:17: `raise RuntimeError(")
-    assert told(raised.value, [tmp_path / "other"]).startswith("JSONDecodeError: Expecting")
+    assert described(wrapped.value, [tmp_path]).startswith(f"{tmp_path}/triton.py:17: `raise RuntimeError(")
+    assert described(raised.value, [tmp_path / "other"]).startswith("JSONDecodeError: Expecting")
 
 
 def test_what_an_interpreter_raises_again_is_told_where_the_kernel_raised_it(
@@ -72,14 +72,14 @@ def test_what_an_interpreter_raises_again_is_told_where_the_kernel_raised_it(
     with pytest.raises(RuntimeError) as raised:
         names["launch"]("")
     # kernel's `return z` is not reached: x + 1 of a text is what fails.
-    assert told(raised.value, [tmp_path]).startswith(f"{path}:5: `y = x + 1`: RuntimeError: TypeError(")
+    assert described(raised.value, [tmp_path]).startswith(f"{path}:5: `y = x + 1`: RuntimeError: TypeError(")
 
 
 def test_a_file_that_is_no_python_is_named(tmp_path: Path) -> None:
     (tmp_path / "cuda.py").write_text("x = 1\ndef f(:\n")
     with pytest.raises(SyntaxError) as raised:
         compile((tmp_path / "cuda.py").read_text(), str(tmp_path / "cuda.py"), "exec")
-    assert told(raised.value, [tmp_path]).startswith(f"{tmp_path}/cuda.py:2: `def f(:`: SyntaxError: ")
+    assert described(raised.value, [tmp_path]).startswith(f"{tmp_path}/cuda.py:2: `def f(:`: SyntaxError: ")
 
 
 class CompilationError(Exception):
@@ -98,6 +98,6 @@ def test_what_triton_can_not_compile_is_named_by_its_line_in_the_file(
     (function,) = ast.parse(source).body
     assert isinstance(function, ast.FunctionDef)
     error = CompilationError(source, function.body[-1])
-    assert told(error, [tmp_path]) == (
+    assert described(error, [tmp_path]) == (
         f"{tmp_path}/triton.py:6: `return z`: CompilationError: z is not defined"
     )
