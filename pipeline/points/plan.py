@@ -297,8 +297,8 @@ def unavailable(provider: Provider, target: Target) -> str | None:
 
 
 def configurations(provider: Provider, configured: Mapping[str, Configurations], pins: Pins) -> Iterator[Any]:
-    """Yield the parameters with which a provider is measured: the group's of a preset, as ``configured``, with
-    pinned values in place of the group's. Yields None for a provider without parameters."""
+    """Yield the parameters with which a provider is measured: the group's of a preset, as
+    ``configured``, with pinned values in place. Yields None for a provider without parameters."""
     if provider.parameters is None:
         yield None
         return
