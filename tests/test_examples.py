@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import re
 import runpy
@@ -88,3 +90,27 @@ def test_heads_that_do_not_divide_are_one_sentence(
         runpy.run_path(str(BLOCK), run_name="__main__")
     assert ended.value.code == 2
     assert capsys.readouterr().err.rstrip().endswith("--heads 3 do not divide --hidden 256: name a divisor.")
+
+
+def test_the_notebook_of_the_library_runs_from_its_first_cell_to_its_last(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each cell as IPython runs it: its last expression is shown."""
+    notebook = json.loads((ROOT / "examples/library.ipynb").read_text())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    variables: dict[str, Any] = {}
+    shown: list[str] = []
+    for cell in notebook["cells"]:
+        assert cell["cell_type"] == "markdown" or cell["outputs"] == [], "committed without outputs"
+        if cell["cell_type"] == "code":
+            tree = ast.parse("".join(cell["source"]))
+            last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+            exec(compile(tree, cell["id"], "exec"), variables)
+            if isinstance(last, ast.Expr):
+                value = eval(compile(ast.Expression(last.value), cell["id"], "eval"), variables)
+                html = getattr(value, "_repr_html_", None)
+                shown.append(html() if html else repr(value))
+    assert len(notebook["cells"]) == 20
+    text = "\n".join(shown)
+    assert "wrong: large values" in text and "<table" in text
