@@ -1,8 +1,10 @@
-"""The best configuration of a kernel at a problem on one machine: the fastest measured one, and at a problem
-that was not measured the choice of ``kernel_pipeline.ops``, by its own code.
+"""The best configuration of a kernel at a problem on one machine.
 
-A provider's finalists count by their rounds; a provider without finals counts by its rows of the sweeps. A
-time that is not to be trusted counts only where there is no other. A throttled time is an upper bound and may
+At a measured problem this is the fastest configuration. At any other problem it is the choice of
+``kernel_pipeline.ops``, made by its own code.
+
+A provider with finals counts by the median of its finalists' rounds, any other provider by its rows of the
+sweeps. A distrusted time counts only if there is no trusted one. A throttled time is an upper bound and may
 be the best.
 """
 
@@ -40,30 +42,30 @@ from pipeline.store import finals, provenance, results
 from pipeline.store.finals import Final
 
 NEAR = 0.02
-"""Configurations within this share of the best time are named beside it."""
+"""Configurations within this share of the best time are listed beside the best."""
 
 
 @dataclass(frozen=True)
 class TimedConfiguration:
-    """A configuration at a problem: its row of the ledger, and its newest final, of the same key."""
+    """A configuration at a problem: its row of the ledger, and its newest final with the same key, if any."""
 
     row: Measurement
     final: Final | None
 
     @property
     def label(self) -> str:
-        """``cuda 4096x8w``."""
+        """The provider and its parameters: ``cuda 4096x8w``."""
         return notation.label(self.row.point)
 
     @property
     def swept_us(self) -> float:
-        """Its time in the ledger."""
+        """The time in the ledger, in microseconds."""
         assert self.row.outcome.timing is not None, "it was timed"
         return self.row.outcome.timing.median_us
 
     @property
     def us(self) -> float:
-        """Its time by its finals, else in the ledger."""
+        """The time of the final if there is one, else of the ledger, in microseconds."""
         return self.swept_us if self.final is None else self.final.median_us
 
     @property
@@ -73,11 +75,11 @@ class TimedConfiguration:
 
     @property
     def doubt(self) -> str:
-        """Why the time is not to be trusted; empty where it is."""
+        """Why the time is distrusted; empty for a trusted time."""
         return doubt_of(self.row) if self.final is None else ""
 
     def over(self, other: TimedConfiguration) -> float:
-        """Its time over another's: by finals where both had them, else by the sweeps."""
+        """Return this time over another's: from finals if both have finals, else from the sweeps."""
         if self.final is not None and other.final is not None:
             return self.final.median_us / other.final.median_us
         return self.swept_us / other.swept_us
@@ -88,19 +90,19 @@ class BestChoice:
     """The best configuration at a problem.
 
     point:
-        The configuration there.
+        The problem with its best configuration.
     measured:
-        Its measurement; for a problem that was not measured, the same configuration's at the nearest problem
-        where it was timed, None where there is none.
+        The measurement of that configuration. If the problem was not measured, this is the configuration's
+        measurement at the nearest problem where it was timed, or None.
     fastest:
         The fastest configuration at the problem of ``measured``.
     near:
-        The labels of configurations within ``NEAR`` of it, with their times over its time.
+        The labels of the configurations within ``NEAR`` of ``fastest``, with their times over its time.
     chosen:
         The provider and configuration that ``kernel_pipeline.ops`` calls at the problem.
     doublings, across:
-        The distance of the problem from that of ``measured``, and whether the two are on different sides of
-        the L2 cache.
+        The distance between the problem and that of ``measured``, and whether the two lie on different sides
+        of the L2 cache.
     """
 
     problem: Any
@@ -119,14 +121,17 @@ class BestChoice:
 
     @property
     def is_chosen(self) -> bool:
-        """Whether ``kernel_pipeline.ops`` calls this very configuration."""
+        """Whether ``kernel_pipeline.ops`` calls the configuration of ``point``."""
         chosen = self.chosen.provider, Values(self.chosen.parameters)
         return chosen == (self.point.provider, self.point.parameters)
 
 
 class KernelOnMachine:
-    """A folder's results of one kernel on one machine. ``limits`` are those of its GPU, for providers that
-    ask for them; ``heard`` are warnings on files that can't be read and providers that can't be called."""
+    """A folder's results of one kernel on one machine.
+
+    ``limits`` are the GPU's limits, for providers whose fit depends on them. ``heard`` collects warnings
+    about files that can't be read and providers that can't be called.
+    """
 
     def __init__(self, entry: Entry, folder: Path, environment: Environment, limits: Gpu | None) -> None:
         self.entry = entry
@@ -142,7 +147,7 @@ class KernelOnMachine:
         self.measured = self._measured()
 
     def _measured(self) -> dict[Any, list[TimedConfiguration]]:
-        """Every configuration that was timed, by its problem, in the problems' order."""
+        """Return every timed configuration by problem, in the order of the problems."""
         held = {row.key: row for row in finals.read(self.finals, self.heard.append) if row.power == "burst"}
         found: dict[Values, list[TimedConfiguration]] = {}
         rows = comparable(results.own_rows(self.ledger, self.heard.append))
@@ -152,8 +157,11 @@ class KernelOnMachine:
         return {problems.make(self.kernel.problem, values): some for values, some in found.items()}
 
     def answers(self, pins: Pins) -> list[BestChoice]:
-        """The best configuration at each measured problem of these values; where none was measured, at the
-        problem that they name. Raises UserError where they name too little."""
+        """Return the best configuration at each measured problem that has the values in ``pins``.
+
+        If no measured problem has them, return it at the problem that they define. Raises UserError if they
+        don't define a problem.
+        """
         named = {name: values for name, values in pins.items() if name != problems.SIZE}
         return [
             self._answer(problem)
@@ -166,8 +174,10 @@ class KernelOnMachine:
         ]
 
     def _problems(self, given: Mapping[str, Value]) -> list[Any]:
-        """The measured problems of these values; else the problems that they name, in each of the measured
-        words, as dtypes, unless those are given."""
+        """Return the measured problems with these values, else the problems that the values define.
+
+        Dimensions that are words, such as the dtype, take each measured combination unless they are given.
+        """
         if there := [one for one in self.measured if _has(one, given)]:
             return there
         dimensions = self.kernel.dimensions()
@@ -197,14 +207,14 @@ class KernelOnMachine:
         return [one for one in made if refused[one] is None]
 
     def _refused(self, problem: Any) -> str | None:
-        """Why there is no such problem, as for an arithmetic that its dtype lacks; else None."""
+        """Return why the chosen provider can't do a problem, for example in this dtype; else None."""
         chosen = self.chosen(problem)
         provider = self.kernel.provider(chosen.provider)
         made = problems.make(provider.parameters, chosen.parameters) if provider.parameters else None
         return provider.fits(problem, made, self.limits)
 
     def _values(self, name: str) -> str:
-        """The values of a dimension that were measured."""
+        """Return the measured values of a dimension as text."""
         values = dict.fromkeys(getattr(one, name) for one in self.measured)
         ordered = sorted(values, key=lambda value: (isinstance(value, str), value))
         return f"{name}={','.join(map(shown, ordered))}"
@@ -231,8 +241,11 @@ class KernelOnMachine:
     def _elsewhere(
         self, problem: Any, point: Point
     ) -> Iterator[tuple[bool, float, TimedConfiguration, list[TimedConfiguration]]]:
-        """The configuration at each problem of the same words where it was timed: whether that is on the
-        other side of the cache, the rule's distance, the configuration and all others there."""
+        """Find the point's configuration at other problems with the same words.
+
+        Yields whether that problem is on the other side of the L2 cache, its distance by the rule, the
+        configuration as timed there, and all configurations timed there.
+        """
         wanted, within = dataclasses.asdict(problem), self._is_within(problem)
         for one, some in self.measured.items():
             for each in some:
@@ -243,7 +256,7 @@ class KernelOnMachine:
                         yield self._is_within(one) != within, pick.distance, each, some
 
     def chosen(self, problem: Any) -> Choice:
-        """The provider and configuration that ``kernel_pipeline.ops`` calls at a problem."""
+        """Return the provider and configuration that ``kernel_pipeline.ops`` calls at a problem."""
         on_gpu = self.environment.kind == "cuda"
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
@@ -253,7 +266,7 @@ class KernelOnMachine:
 
     @cached_property
     def table(self) -> Table | None:
-        """The table by which ``kernel_pipeline.ops`` chooses; a broken one warns by itself."""
+        """The table from which ``kernel_pipeline.ops`` chooses; reading a broken table warns by itself."""
         return tuned.table_of(self.gpu)
 
     def _is_within(self, problem: Any) -> bool:
@@ -261,13 +274,16 @@ class KernelOnMachine:
         return tuned.is_within(self.kernel, problem, l2_bytes)
 
     def rate(self, one: TimedConfiguration) -> Rate:
-        """A time as a share of the machine's ceilings."""
+        """Return a configuration's rate and its share of the machine's ceiling."""
         problem = problems.make(self.kernel.problem, one.row.point.problem)
         return ceilings.rate(one.us, self.kernel.work(problem), self.ceilings)
 
     def old(self, row: Measurement) -> list[str]:
-        """Why a row is old; empty for a fresh row. The version of a peer's package on the machine is unknown
-        here, and makes no row old."""
+        """Return why a row is old; empty for a fresh row.
+
+        For a provider that needs a package, the environment is not compared: the package's version on the
+        machine is unknown here.
+        """
         provider = self.kernel.provider(row.point.provider)
         identity = self._identity
         if provider.requires is not None:
@@ -277,7 +293,7 @@ class KernelOnMachine:
 
     @cached_property
     def _identity(self) -> Identity:
-        # The settings are those of any sweep: ``old`` does not compare them.
+        # ``old`` does not compare settings, so any will do.
         return Identity(self.entry.loaded, self.environment, TimingSettings(), 0)
 
     @cached_property
@@ -285,7 +301,7 @@ class KernelOnMachine:
         return provenance.read(provenance.beside(self.ledger))
 
     def why(self, best: BestChoice) -> str:
-        """How ``kernel_pipeline.ops`` chooses at a problem."""
+        """Return how ``kernel_pipeline.ops`` chooses at the problem, in words."""
         how = best.chosen.how
         words = {
             "exact": "the table of tuned problems",
@@ -303,7 +319,7 @@ class KernelOnMachine:
         return "; ".join(filter(None, [f"{words[how]} ({how}){cost}", best.chosen.reason]))
 
     def _region(self, problem: Any) -> TunedRegion | None:
-        """The table's regret of the rule, on a problem's side of the L2 cache."""
+        """Return the table's record of the rule's regret on the problem's side of the L2 cache, if any."""
         known = None if self.table is None else self.table.kernels.get(self.entry.name)
         regions = known.regions if known is not None else ()
         return next((one for one in regions if one.within_l2 == self._is_within(problem)), None)
@@ -314,7 +330,7 @@ def _has(problem: Any, given: Mapping[str, Value]) -> bool:
 
 
 def text(values: Mapping[str, Value]) -> str:
-    """Values by their names: ``rows=37 columns=4096``."""
+    """Return named values as text: ``rows=37 columns=4096``."""
     return " ".join(f"{name}={shown(value)}" for name, value in values.items())
 
 
@@ -325,6 +341,6 @@ def _best(some: Sequence[TimedConfiguration]) -> TimedConfiguration:
 
 
 def _near(best: TimedConfiguration, some: Sequence[TimedConfiguration]) -> list[tuple[str, float]]:
-    """The configurations within ``NEAR`` of the best, the fastest first."""
+    """Return the configurations within ``NEAR`` of the best and their relative times, fastest first."""
     ratios = [(one.label, one.over(best)) for one in some if one is not best and not one.doubt]
     return sorted((one for one in ratios if abs(one[1] - 1) <= NEAR), key=lambda one: one[1])

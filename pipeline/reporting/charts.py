@@ -1,7 +1,8 @@
-"""Charts: lines and marks over an x axis as SVG, each mark with its numbers as text.
+"""Charts as SVG: lines and marks over an x axis, each mark with its numbers as text.
 
-A page has them in its own colours and needs no script: that only shows a mark's text beside the pointer and
-hides the charts that a reader has not chosen. A provider's colour is that of its language everywhere."""
+A page draws charts in its own colours and without a script. The page's script only shows a mark's text beside
+the pointer and hides charts that the reader deselects. A provider's colour always follows from its language.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +14,13 @@ from typing import Any
 
 WIDTH, HEIGHT = 480, 290
 LEFT, RIGHT, TOP, BOTTOM = 48, 14, 26, 40
-"""A chart's size and margins in its own units; the margins hold the axes' texts."""
+"""A chart's size and margins in SVG units; the margins hold the axes' texts."""
 
 RATIOS = tuple(2.0**power for power in range(-7, 8))
-"""Where a logarithmic axis of ratios has ticks, as far as it goes."""
+"""The ticks of a logarithmic axis of ratios, as far as the axis goes."""
 
 HEADROOM = 1.13
-"""How far the axis goes above the highest line, for the text of a limit."""
+"""The y axis ends at this factor above the highest value, to leave room for a limit's text."""
 
 SHAPES = {
     "o": ("circle", "M-3.6 0a3.6 3.6 0 1 0 7.2 0a3.6 3.6 0 1 0-7.2 0"),
@@ -28,7 +29,7 @@ SHAPES = {
     "D": ("diamond", "M0-4.4L4.4 0L0 4.4L-4.4 0Z"),
     "v": ("down", "M0 4L4-3.4H-4Z"),
 }
-"""Names and paths of the markers, around their middle. A page has each path once."""
+"""Names and paths of the markers, centred at the origin. A page defines each path once."""
 
 FAMILIES: dict[str, tuple[tuple[str, str], ...]] = {
     "torch": (
@@ -44,15 +45,15 @@ FAMILIES: dict[str, tuple[tuple[str, str], ...]] = {
     "numba": (("#8a8f00", "#d3d94a"),),
     "": (("#57606a", "#a5aeb8"), ("#9aa2ab", "#d0d6dc"), ("#24292f", "#818b96")),
 }
-"""Colours on light and on dark by the first word of a provider's name, after Okabe and Ito, whose hues
-most colour-blind people tell apart; within a family lightness, marker and dashes differ too."""
+"""Colours on light and on dark by the first word of a provider's name. The palette is after Okabe and Ito,
+whose hues most colour-blind people tell apart. Within a family, lightness, marker and dashes differ too."""
 
 DASHES = ("", "10 3", "3 3", "12 3 3 3")
 
 
 @dataclass(frozen=True)
 class Style:
-    """How a provider is drawn; ``name`` is that of its colour in a page's style sheet."""
+    """How a provider is drawn; ``name`` is the name of its colour in a page's style sheet."""
 
     name: str
     light: str
@@ -62,7 +63,7 @@ class Style:
 
 
 def styles(providers: Iterable[str]) -> dict[str, Style]:
-    """A style for each provider, the families in their fixed order."""
+    """Return a style for each provider, with the families in their fixed order."""
     by_family: dict[str, list[str]] = {family: [] for family in FAMILIES}
     for provider in sorted(set(providers)):
         first = provider.split("_")[0]
@@ -101,7 +102,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Limit:
-    """A ceiling as a dashed line through points, with a text at its first."""
+    """A ceiling: a dashed line through points, with a text at its first point."""
 
     points: Sequence[tuple[float, float]]
     text: str
@@ -109,8 +110,10 @@ class Limit:
 
 @dataclass(frozen=True)
 class Chart:
-    """Series of a machine's problems with the same ``words`` over one x axis, below dashed limits. The x axis
-    is logarithmic if all values are above 0, the y axis with ``is_log``."""
+    """The series of a machine's problems with the same ``words`` over one x axis, and dashed limits.
+
+    The x axis is logarithmic if all values are above 0, the y axis if ``is_log``.
+    """
 
     title: str
     x_label: str
@@ -170,7 +173,7 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
 
 
 class _Across:
-    """Where an x lies: on a log2 axis if all are above 0."""
+    """Maps x to a position: on a log2 axis if all values are above 0, else on a linear axis."""
 
     def __init__(self, ordered: Sequence[float]) -> None:
         self.log = ordered[0] > 0
@@ -187,7 +190,7 @@ class _Across:
 
 
 class _Down:
-    """Where a y lies: above 0, or on a logarithmic axis."""
+    """Maps y to a position: on a linear axis from 0, or on a logarithmic axis."""
 
     def __init__(self, values: Sequence[float], is_log: bool) -> None:
         self.log = is_log and any(value > 0 for value in values)
@@ -204,7 +207,7 @@ class _Down:
 
     @property
     def texts(self) -> list[str]:
-        """The ticks' texts: all to the same digit, except powers of ten."""
+        """The ticks' texts: with the same number of decimals, except on a logarithmic axis."""
         shortest = [f"{tick:g}" for tick in self.ticks]
         digits = max((len(text.partition(".")[2]) for text in shortest), default=0)
         return shortest if self.log else [f"{tick:.{digits}f}" for tick in self.ticks]
@@ -216,7 +219,7 @@ class _Down:
 
 
 def _ticks(ordered: Sequence[float]) -> list[float]:
-    """The ticks of a log2 axis among its values, smallest first: as many as can be read."""
+    """Return the ticks of a log2 axis: as many of its values, given in ascending order, as stay legible."""
     apart = math.log2(ordered[-1] / ordered[0]) / 6
     ticks = [ordered[-1]]
     for value in reversed(ordered):

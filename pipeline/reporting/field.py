@@ -1,11 +1,10 @@
-"""Against the field: this repository's fastest provider at every problem, beside the others that were timed
-there.
+"""Against the field: this repository's fastest provider at every problem, beside the other providers there.
 
-The others are all providers that were not written here to be fast: torch's, the kernel's baseline first, with
-what torch.compile makes; the textbook kernels of this repository; and the peers that were installed. A ratio
-is the other's time over ours: above 1 ours is the faster. Where ours had finals, these decide: the others
-were measured side by side. A provider that was not among them counts by its newest time in an equal
-environment. Where there are no finals, it is the best of each provider's times in the ledger.
+The other providers are those not written here to be fast: the kernel's baseline, torch.compile and torch's
+other providers, this repository's textbook kernels, and the installed peers. A ratio is the other's time over
+ours: above 1, ours is faster. If ours had finals at a problem, their times count, and the others' times from
+the same finals. A provider that was not in these finals counts by its newest time in an equal environment.
+Without finals, our best time in the ledger counts.
 """
 
 from __future__ import annotations
@@ -36,14 +35,16 @@ from pipeline.reporting.others import (
 from pipeline.store.finals import Against, Final, fastest_of_ours, newest_with_ours, written_by
 
 NEAR = 0.99
-"""Below this ratio the other is faster by more than 1 %."""
+"""With a ratio below this, the other is faster by more than 1 %."""
 
 
 @dataclass(frozen=True)
 class OtherRatio:
-    """Another provider's time and its ratio to ours. ``against`` is there if both were measured side by side
-    in finals, ``is_elsewhere`` if the time is of another run than ours. ``doubt`` is why one of the two times
-    is not to be trusted."""
+    """Another provider's time and its ratio to ours.
+
+    ``against`` is the comparison in finals, None if the two were not measured side by side. ``is_elsewhere``
+    says whether the two times are of different runs. ``doubt`` is why one of them is distrusted, or empty.
+    """
 
     time: ProviderTime
     ratio: float
@@ -53,19 +54,21 @@ class OtherRatio:
 
     @property
     def is_faster(self) -> bool:
-        """Whether the other is faster by more than 1 %, as far as that is known."""
+        """Whether the other is faster by more than 1 %, and finals did not decide ``same``."""
         return self.ratio < NEAR and (self.against is None or self.against.verdict != "same")
 
 
 @dataclass(frozen=True, eq=False)
 class HeadToHead:
-    """Our fastest provider at one problem, ``ours``, beside each other that was timed there. ``rate`` is the
-    one that is compared, ``headline`` its name.
+    """Our fastest provider at one problem, ``ours``, beside the other providers that were timed there.
 
-    ``unasked`` are those of ours, timed elsewhere on the GPU, that could do the problem and of which the
-    ledger says nothing here: the sweep has not come so far, and our fastest is not known. ``by_finals`` says
-    that ours had finals; ``oracle`` is then the best of all our configurations by the sweep, and
-    ``dispatched`` what a caller gets.
+    ``headline`` names the rate that is compared, and ``rate`` is its value.
+
+    ``unasked`` are our providers that can do the problem and were timed elsewhere on the GPU, but have no row
+    here. The sweep has not reached them, so our fastest is not known yet.
+
+    ``by_finals`` says whether the times come from finals. If so, ``oracle`` is the best of all our
+    configurations by the sweep, and ``dispatched`` is the final of the configuration that a caller gets.
     """
 
     kernel: str
@@ -92,19 +95,21 @@ class HeadToHead:
 
     @property
     def place(self) -> Place:
-        """The problem on its machine."""
+        """The kernel, machine, words and numbers of the problem."""
         return self.kernel, self.gpu, self.words, self.extent
 
     @property
     def lost(self) -> list[str]:
-        """The others that are faster, the fastest first."""
+        """The names of the others that are faster, the fastest first."""
         faster = [other for other, one in self.others.items() if one.is_faster]
         return sorted(faster, key=lambda other: self.others[other].ratio)
 
 
 def others_of(kernel: str, providers: set[str]) -> tuple[str, ...]:
-    """The providers of a kernel that ours are compared with, in the order of their columns; of an unknown
-    kernel those named after torch."""
+    """Return the providers that ours are compared with, in the order of their columns.
+
+    For an unknown kernel these are the providers named after torch.
+    """
     entry = entry_of(kernel)
     if entry is None:
         return tuple(sorted(name for name in providers if name.partition("_")[0] == "torch"))
@@ -118,9 +123,10 @@ def others_of(kernel: str, providers: set[str]) -> tuple[str, ...]:
 def head_to_heads(
     rows: pd.DataFrame, own: Mapping[str, frozenset[str]], times: OtherTimes
 ) -> list[HeadToHead]:
-    """Every problem at which one of ours and another were timed, ours by a sweep, by kernel, GPU and problem.
+    """Return every problem at which a sweep timed one of ours and another provider was timed too.
 
-    ``own`` is by kernel. Timings that are not to be trusted are left out, but for upper bounds.
+    They are ordered by kernel, GPU and problem. ``own`` names our providers by kernel. Distrusted timings are
+    left out, except upper bounds.
     """
     usable = rows[rows["status"].eq("ok") & ~distrusted(rows)]
     ours = usable[among(usable, {kernel: own[kernel] - {*some} for kernel, some in times.others.items()})]
@@ -147,7 +153,7 @@ def head_to_heads(
 
 
 def _unasked(rows: pd.DataFrame, ours: pd.DataFrame) -> Callable[[Place, Values], tuple[str, ...]]:
-    """A function of a place and its problem: those of ours that a sweep has still to measure there."""
+    """Return a function from a problem to those of our providers that a sweep has yet to measure there."""
     tuned = defaultdict[Any, dict[str, set[Any]]](lambda: defaultdict(set))
     every = ours[["kernel", "gpu", "provider", "parameters"]].drop_duplicates()
     for kernel, gpu, provider, parameters in every.itertuples(index=False):
@@ -167,8 +173,10 @@ def _unasked(rows: pd.DataFrame, ours: pd.DataFrame) -> Callable[[Place, Values]
 
 
 def _could(kernel: str, name: str, problem: Mapping[str, Any], parameters: Mapping[str, Any]) -> bool:
-    """Whether a provider can do a problem in a configuration, as far as that does not depend on the GPU: a
-    configuration that does not fit leaves no row."""
+    """Return whether a provider can do a problem in a configuration, leaving the GPU's limits aside.
+
+    A configuration that does not fit leaves no row in the ledger.
+    """
     entry, provider = entry_of(kernel), declared(kernel, name)
     if entry is None or provider is None:
         return False
@@ -192,8 +200,10 @@ def _ratio(ours: ProviderTime, other: ProviderTime, against: Against | None = No
 def head_to_heads_of_finals(
     rows: Sequence[Final], swept: Sequence[HeadToHead], times: OtherTimes
 ) -> list[HeadToHead]:
-    """Every problem that had finals of ours, by its newest; ``rows`` are those of every run, and ``swept``
-    the same problems by the ledgers."""
+    """Return every problem with finals of ours, by its newest finals.
+
+    ``rows`` are the finals of every run. ``swept`` are the problems by the ledgers, for the oracles.
+    """
     oracles = {one.place: one.ours for one in swept}
     rows = [row for row in newest_with_ours(rows) if row.power == "burst"]
     named = dict(zip(rows, frame_of_finals(rows).to_dict("records"), strict=True))
@@ -211,7 +221,7 @@ def head_to_heads_of_finals(
         side_by_side: dict[str, Final] = {}
         for row in sorted(some, key=lambda row: row.median_us, reverse=True):
             if row.against is not None and row.point.provider in times.others.get(place[0], ()):
-                side_by_side[row.point.provider] = row  # of two, one of them dispatched, the faster
+                side_by_side[row.point.provider] = row  # the faster of two, if one is the dispatched
         for other, row in sorted(side_by_side.items()):
             others[other] = _ratio(ours, time_of_final(row), row.against)
         found.append(
@@ -234,7 +244,7 @@ def head_to_heads_of_finals(
 
 
 def preferred(swept: Sequence[HeadToHead], finals: Sequence[HeadToHead]) -> list[HeadToHead]:
-    """Those of finals for each kernel and GPU that had any, else those of the ledgers."""
+    """Return the problems by finals for each kernel and GPU with finals, else those by the ledgers."""
     had = {(one.kernel, one.gpu) for one in finals}
     both = [*finals, *(one for one in swept if (one.kernel, one.gpu) not in had)]
     return sorted(both, key=lambda versus: (versus.kernel, versus.gpu, versus.rank))

@@ -1,4 +1,4 @@
-"""The report's sections on other providers: where we lose, against the field, and finals over commits."""
+"""The report's sections on other providers: "Where we lose", "Against the field", "Finals over commits"."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pipeline.store.finals import ONE_ROUND, Final, decided
 from pipeline.store.turns import Accuracy
 
 MOST_RUNS = 8
-"""The history shows so many of the newest runs of a kernel on a machine."""
+"""The history shows at most this many of the newest runs of a kernel on a machine."""
 
 LOSSES_NOTE = (
     "The problems at which another provider is faster than our fastest by more than 1 %, worst first. "
@@ -74,7 +74,7 @@ HISTORY_NOTE = (
 
 
 def losses_section(content: Content) -> Section:
-    """Where others are faster."""
+    """Return the section on the problems at which others are faster."""
     if not content.losses:
         return Section(answers.FIELD, [Text("At no problem at which ours met others.")])
     doubts = [Text(one, "alarm") for one in losses.doubts(content.losses, content.machines)]
@@ -83,7 +83,7 @@ def losses_section(content: Content) -> Section:
 
 
 def field_section(content: Content) -> Section:
-    """Ours beside the others: a part a kernel and machine."""
+    """Return the section on ours beside the others, with a part for each kernel and machine."""
     parts = []
     for kernel in content.about:
         for slug in content.machines:
@@ -94,7 +94,7 @@ def field_section(content: Content) -> Section:
 
 
 def _part(content: Content, kernel: str, slug: str, some: Sequence[HeadToHead]) -> Section:
-    """One kernel on one machine."""
+    """Return the part of one kernel on one machine."""
     where, others = f"{kernel} on {content.machines[slug]}", content.about[kernel].others
     unfinished = [f"{one.where} ({', '.join(one.unasked)})" for one in some if one.unasked]
     some = [one for one in some if not one.unasked]
@@ -126,7 +126,7 @@ def _part(content: Content, kernel: str, slug: str, some: Sequence[HeadToHead]) 
 
 
 def _met(some: Sequence[HeadToHead], others: Sequence[str]) -> dict[str, list[OtherRatio]]:
-    """By other provider its ratios at all problems where it was timed."""
+    """Return each other provider's ratios at all problems where it was timed."""
     met = {other: [one.others[other] for one in some if other in one.others] for other in others}
     return {other: ratios for other, ratios in met.items() if ratios}
 
@@ -175,8 +175,10 @@ def _problems_table(where: str, some: Sequence[HeadToHead], others: Sequence[str
 
 
 def _callers_table(where: str, some: Sequence[HeadToHead]) -> TextTable:
-    """The configurations that callers get, by how they are chosen: at how many problems, the time over that
-    of our fastest, and where it is worst."""
+    """Return the table of the configurations that callers get, with a row for each way of choosing.
+
+    A row has the number of problems, the mean and worst time over our fastest, and the worst problem.
+    """
     groups: dict[str, list[tuple[float, str]]] = {}
     for versus in some:
         if (got := versus.dispatched) is not None:
@@ -192,7 +194,7 @@ def _callers_table(where: str, some: Sequence[HeadToHead]) -> TextTable:
 
 
 def _ratio(versus: HeadToHead, other: str) -> str:
-    """A ratio; that of finals with half of its interval, and a question mark where it is undecided."""
+    """Return a ratio as text; a ratio of finals has half of its interval and a mark for its verdict."""
     one = versus.others.get(other)
     if one is None:
         return ""
@@ -204,8 +206,11 @@ def _ratio(versus: HeadToHead, other: str) -> str:
 
 
 def _accuracy(where: str, held: Sequence[Final]) -> TextTable:
-    """The accuracy of each provider's finalists by the problems' words: the median and the largest distance
-    over the problems, and at how many of these a second call gives the same bits."""
+    """Return the table of each provider's accuracy in finals, by the problems' words.
+
+    A row has the median and the largest distance from float64 in units in the last place, and the number of
+    problems at which a second call gives the same bits.
+    """
     groups: dict[tuple[str, str], list[Accuracy]] = {}
     for row in held:
         if row.accuracy is not None:
@@ -225,7 +230,7 @@ def _accuracy(where: str, held: Sequence[Final]) -> TextTable:
 
 
 def _sustained_table(where: str, held: Sequence[Final]) -> TextTable:
-    """Times after seconds of the same work, beside those after a rest."""
+    """Return the table of sustained times beside the burst times of the same finals."""
     burst = {(row.key, row.point): row for row in held if row.power == "burst"}
     rows = []
     for row in held:
@@ -256,9 +261,11 @@ def _sustained_table(where: str, held: Sequence[Final]) -> TextTable:
 
 
 def history_section(content: Content) -> Section:
-    """By kernel and machine the fastest of ours in each run of finals. A cell is its time in microseconds,
-    how many times as fast it is as in the run before, ``one round`` where either run had only one, and its
-    configuration where that is another."""
+    """Return the section with our fastest in each run of finals, a table for each kernel and machine.
+
+    A cell has the time in microseconds, the speedup over the previous run, ``one round`` if either run had
+    only one round, and the configuration if it differs from the previous one.
+    """
     best: dict[tuple[str, str], dict[str, dict[str, Final]]] = {}
     runs: dict[tuple[str, str], dict[str, Final]] = {}
     for row in sorted(content.loaded.every_final, key=lambda row: (row.origin.measured_at, order(row.point))):

@@ -1,11 +1,10 @@
-"""GPU against GPU: each kernel's fastest configuration on either of two, at the problems that both have
-measured.
+"""Comparison of two GPUs: each kernel's fastest configuration on either, at the problems measured on both.
 
-A pair's ratio is b's time over a's. It rests on the finals of both where both had finals of the kernel, else
-on their sweeps, and counts only providers that ran the same source on both. Beside it stands the ratio that
-follows if both reach the same share of their ceilings. Problems are grouped by what bounds them: a GPU with
-the faster memory is no faster at launching. Nothing was measured together, so there is no verdict and no
-interval.
+The ratio is b's time over a's. It comes from finals if both GPUs have finals of the kernel, else from sweeps.
+Only providers that ran the same source on both GPUs count. A second ratio assumes that both GPUs reach the
+same share of their ceilings. Problems are grouped by their bound (memory, compute or launch), since faster
+memory does not make launches faster. The GPUs were not measured side by side, so there is neither a verdict
+nor an interval.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from pipeline.reporting.tables import TextTable
 from pipeline.store import finals, results
 
 LAUNCH_US = 10.0
-"""A call that is shorter than this on either GPU is bound by its launch."""
+"""A call shorter than this on either GPU counts as bound by its launch."""
 
 BOUNDS = ("memory", "compute", "launch")
 
@@ -42,11 +41,11 @@ NOTHING_IN_COMMON = "No two GPUs have measured the same problem with the same so
 
 @dataclass(frozen=True)
 class CommonProblem:
-    """Two GPUs at one problem: the fastest configuration on either and its time.
+    """One problem on two GPUs: the fastest configuration on each GPU and its time.
 
-    ``by_ceilings`` is the ratio if both reach the same share of their ceilings, None where a ceiling is
-    unknown. ``a_on_b`` is the time of a's fastest configuration on b over that of b's own, None where it was
-    not measured there or does not fit; ``b_on_a`` likewise.
+    ``by_ceilings`` is the ratio if both GPUs reach the same share of their ceilings; None if a ceiling is
+    unknown. ``a_on_b`` is the time on b of a's fastest configuration over the time of b's fastest; None if
+    a's configuration was not timed on b. ``b_on_a`` is the same with the GPUs exchanged.
     """
 
     kernel: str
@@ -67,18 +66,18 @@ class CommonProblem:
 
     @property
     def ratio(self) -> float:
-        """b's time over a's."""
+        """The time on b over the time on a."""
         return self.b_us / self.a_us
 
     @property
     def differs(self) -> bool:
-        """Whether the GPUs have different best configurations."""
+        """Whether the fastest configurations of the GPUs differ."""
         return self.a_best != self.b_best
 
 
 @dataclass(frozen=True)
 class OtherSources:
-    """How many problems of a kernel two GPUs have in common without a provider of the same source."""
+    """The number of a kernel's problems that both GPUs measured, but with no provider of the same source."""
 
     kernel: str
     a: str
@@ -88,8 +87,11 @@ class OtherSources:
 
 @dataclass(frozen=True)
 class GpuGroup:
-    """Two GPUs at all common problems with the same bound. Ratios are geometric means; ``by_ceilings`` is
-    None unless it is known at all of them."""
+    """Two GPUs at all common problems with the same bound.
+
+    The ratios are geometric means over the problems. ``by_ceilings`` is None unless it is known at every
+    problem.
+    """
 
     a: str
     b: str
@@ -103,10 +105,10 @@ class GpuGroup:
 def compared(
     swept: pd.DataFrame, held: pd.DataFrame, machines: Sequence[str] | None = None
 ) -> tuple[list[CommonProblem], list[OtherSources]]:
-    """Every pair of machines at every common problem, by kernel, pair and problem.
+    """Compare every pair of machines at every common problem, ordered by kernel, pair and problem.
 
-    ``swept`` are measurements and ``held`` finals as frames; timings that are not to be trusted are left out.
-    Without ``machines`` all GPUs are compared: a CPU's name is no model of a machine.
+    ``swept`` is a frame of measurements and ``held`` a frame of finals. Distrusted timings are left out.
+    Without ``machines`` all GPUs are compared, but no CPUs: a CPU's name does not identify a machine.
     """
     every = set(pd.concat([swept["gpu"], held["gpu"]]))
     chosen = machines or sorted(slug for slug in every if not slug.startswith("cpu-"))
@@ -131,10 +133,10 @@ def compared(
 def _pair(
     kernel: str, pair: tuple[str, str], rows: pd.DataFrame, by_finals: bool
 ) -> tuple[list[CommonProblem], int]:
-    """Two machines at the problems of a kernel, and at how many no provider's source is the same."""
+    """Compare two machines at a kernel's problems, and count the problems without a common source."""
     a, b = pair
     met = rows.groupby("rank")["gpu"].transform("nunique") == len(pair)
-    # A provider counts at a problem where both ran the same source of it.
+    # A provider counts at a problem only if both GPUs ran the same source.
     some = rows[rows.groupby(["rank", "provider", "source"])["gpu"].transform("nunique") == len(pair)]
     fastest = best_providers(best_configurations(some))
     best = {(row["gpu"], row["rank"]): row for row in fastest.to_dict("records")}
@@ -145,8 +147,8 @@ def _pair(
         a_us, b_us = mine["median_us"], theirs["median_us"]
         a_on_b, b_on_a = every.get((rank, b, mine["label"])), every.get((rank, a, theirs["label"]))
         a_share, b_share = mine["ceiling_fraction"], theirs["ceiling_fraction"]
-        is_known = a_share > 0 and b_share > 0  # of NaN it is false
-        # An unknown kernel has a count of bytes alone.
+        is_known = a_share > 0 and b_share > 0  # False for NaN
+        # The bound is unknown without ceilings and for some unknown kernels; take memory.
         bound = mine["bound"] if isinstance(mine["bound"], str) else "memory"
         found.append(
             CommonProblem(
@@ -171,7 +173,7 @@ def _pair(
 
 
 def groups(some: Iterable[CommonProblem]) -> list[GpuGroup]:
-    """Common problems by pair and bound."""
+    """Group common problems by pair of GPUs and bound."""
     gathered: dict[tuple[str, str, str], list[CommonProblem]] = {}
     for one in sorted(some, key=lambda one: (one.a, one.b, BOUNDS.index(one.bound))):
         gathered.setdefault((one.a, one.b, one.bound), []).append(one)
@@ -197,7 +199,11 @@ COLUMNS = (
 
 
 def table(some: Sequence[CommonProblem], title: str, names: Mapping[str, str] | None = None) -> TextTable:
-    """Common problems of two machines; with ``names`` by slug, those of all pairs of machines."""
+    """Return the table of common problems.
+
+    Without ``names`` the rows are of one pair of machines. With ``names``, machine names by slug, the rows
+    may be of several pairs, and two columns name the machines.
+    """
     pairs = [[] if names is None else [names[one.a], names[one.b]] for one in some]
     return TextTable(
         title=title,
@@ -226,7 +232,7 @@ def _cells(one: CommonProblem) -> list[str]:
 
 
 def group_table(some: Sequence[GpuGroup], names: Mapping[str, str]) -> TextTable:
-    """A line a pair and bound."""
+    """Return a table with one row for each pair of GPUs and bound."""
     columns = ("a", "b", "bound by", "problems", "b's time / a's", "by ceilings", "kernels")
     rows = [
         [
@@ -240,14 +246,14 @@ def group_table(some: Sequence[GpuGroup], names: Mapping[str, str]) -> TextTable
 
 
 def sentence(group: GpuGroup) -> str:
-    """The means of two GPUs over the problems with the same bound."""
+    """Return a sentence with a group's bound, number of problems and mean ratios."""
     by_ceilings = "" if group.by_ceilings is None else f"; by their ceilings {speedup(group.by_ceilings)}"
     problems = plural(group.problems, "problem")
     return f"bound by {group.bound}: {problems}, b / a {speedup(group.ratio)}{by_ceilings}."
 
 
 def left_out(some: Sequence[OtherSources], names: Mapping[str, str]) -> list[str]:
-    """A sentence a pair: at how many problems of which kernels nothing can be compared."""
+    """Return a sentence for each pair of GPUs with the problems of each kernel that lack a common source."""
     found: dict[tuple[str, str], list[str]] = {}
     for one in some:
         found.setdefault((one.a, one.b), []).append(f"{one.kernel} ({plural(one.problems, 'problem')})")
@@ -258,7 +264,7 @@ def left_out(some: Sequence[OtherSources], names: Mapping[str, str]) -> list[str
 
 
 def alone(common: Sequence[CommonProblem], rows: pd.DataFrame, names: Mapping[str, str]) -> str:
-    """The sentence where several GPUs have rows and no two can be compared; else empty."""
+    """Return a sentence if several GPUs have rows but no two can be compared, else an empty string."""
     gpus = [slug for slug in names if slug in set(rows["gpu"]) and not slug.startswith("cpu-")]
     if common or len(gpus) < 2:
         return ""
@@ -274,7 +280,7 @@ NO_VERDICT = "They were not measured together: no verdict."
 
 @dataclass(frozen=True)
 class Machines:
-    """Two machines with results in any of the folders; the first folder with a machine's file counts."""
+    """Two machines with results in the folders; of a machine's files, the first folder's counts."""
 
     a: str
     b: str
@@ -283,11 +289,14 @@ class Machines:
 
     @property
     def kernels(self) -> list[str]:
-        """The kernels of which both have timings or finals."""
+        """The kernels with timings or finals on both machines."""
         return sorted(kernels_of(self.a, self.folders) & kernels_of(self.b, self.folders))
 
     def show(self, console: Console, kernel: str, as_markdown: bool, wanted: Callable[[Point], bool]) -> bool:
-        """Print a kernel on both, at the ``wanted`` points; False where they have no problem in common."""
+        """Print both machines' times of a kernel at the ``wanted`` points.
+
+        Returns False if the machines have no problem in common.
+        """
         some, others = self._compared(kernel, wanted)
 
         def say(text: str) -> None:
@@ -330,7 +339,10 @@ class Machines:
 def found(
     a: str | None, b: str | None, folders: Sequence[Path], warn: Callable[[str], None]
 ) -> Machines | None:
-    """The machines that two texts name; None if neither is one. Raises UserError if only one is."""
+    """Return the two machines that ``a`` and ``b`` name; None if neither names a machine with results.
+
+    Raises UserError if only one of them names a machine, or if both name the same one.
+    """
     known = [bool(text and kernels_of(text, folders)) for text in (a, b)]
     if not any(known):
         return None
@@ -345,13 +357,13 @@ def found(
 
 
 def _slugs(folders: Sequence[Path]) -> set[str]:
-    """The machines with timings or finals in any of the folders."""
+    """Return the machines with timings or finals in any of the folders."""
     places = [place for folder in folders for place in results.folders_of(folder)]
     return {path.stem for place in places for path in _files(place, "*")}
 
 
 def kernels_of(slug: str, folders: Sequence[Path]) -> set[str]:
-    """The kernels of which a machine has timings or finals; none for a text that names no machine."""
+    """Return the kernels with timings or finals on a machine; empty if ``slug`` names no machine."""
     if not re.fullmatch(NAME, slug):
         return set()
     return {path.parent.name for place in _places(slug, folders) for path in _files(place, slug)}
@@ -362,6 +374,6 @@ def _files(place: Path, slug: str) -> list[Path]:
 
 
 def _places(slug: str, folders: Sequence[Path]) -> list[Path]:
-    """Where a machine's results lie: a CPU's are not in the repository's own folder."""
+    """Return the folders of a machine's results: CPU results lie outside the repository's own folder."""
     kind = "cpu" if slug.startswith("cpu-") else "cuda"
     return [results.folder_for(folder, kind) for folder in folders]

@@ -1,11 +1,10 @@
-"""The overview: our fastest at each kernel and machine in one number each, the problems behind it, and its
-plot.
+"""The overview: one number for our fastest at each kernel on each machine, its problems, and the plot.
 
-One definition serves the overview, its plot and the metrics: the fastest provider written in this repository
-at a problem beside the kernel's baseline, by finals where the machine had any of the kernel, else by the
-sweeps. It takes the problems of the kernel's first workload. The page has those that all GPUs have in common,
-since means over different problems can't be compared; a machine's metrics don't depend on other machines.
-Several problems are shown by their geometric means.
+The overview, its plot and the metrics share one definition: at each problem the speedup of this repository's
+fastest provider over the kernel's baseline. Times come from finals if the machine has finals of the kernel,
+else from the sweeps. The problems are those of the kernel's first workload. The page takes the problems that
+all GPUs have in common, since means over different problems can't be compared. A machine's metrics do not
+depend on other machines. Several problems are shown by their geometric mean.
 """
 
 from __future__ import annotations
@@ -26,23 +25,23 @@ from pipeline.reporting.numbers import GAP, percent, speedup
 from pipeline.reporting.plots import leading
 
 WORDLESS = "all"
-"""The name in metrics of the problems of a kernel that has no words among its dimensions."""
+"""Stands in the metrics for the words of a kernel whose dimensions are all numbers."""
 
 MOST_NAMED = 3
-"""Problems that are named one by one; of more the first and the last are."""
+"""Up to this many problems are named one by one; of more, only the first and the last."""
 
 NONE = "-"
-"""``dvc metrics`` itself prints this for a missing number."""
+"""Stands for a missing number, as in the output of ``dvc metrics``."""
 
 
 @dataclass(frozen=True)
 class Summary:
     """Our fastest at a kernel's problems with the same words on one machine.
 
-    ``speedup`` is the baseline's time over ours, ``rate`` the one that ``headline`` names, and
-    ``ceiling_fraction`` its share of the machine's ceiling: geometric means over ``problems``, which are
-    extents in order. ``by_finals`` says whether these were measured side by side, ``doubts`` why the speedup
-    is not to be trusted, and ``is_once`` whether any of it rests on one round.
+    ``speedup`` is the baseline's time over ours. ``rate`` is the rate that ``headline`` names, and
+    ``ceiling_fraction`` our share of the machine's ceiling. All three are geometric means over ``problems``,
+    the problems' numbers in order. ``by_finals`` says whether the times come from finals. ``doubts`` are the
+    reasons to distrust the speedup. ``is_once`` says whether any time rests on one round.
     """
 
     kernel: str
@@ -59,7 +58,7 @@ class Summary:
 
     @property
     def where(self) -> str:
-        """The problems: ``16384``, or ``7 problems, 256 to 16384``."""
+        """The problems in words: ``16384``, or ``7 problems, 256 to 16384``."""
         if len(self.problems) <= MOST_NAMED:
             return ", ".join(self.problems)
         return f"{len(self.problems)} problems, {self.problems[0]} to {self.problems[-1]}"
@@ -77,9 +76,12 @@ def summaries(
     *,
     in_common: bool,
 ) -> list[Summary]:
-    """By kernel, machine and words. ``rows`` are the measurements and ``held`` the finals as frames. With
-    ``in_common``, GPUs can be set side by side: at the problems that all of them have. A GPU that has none in
-    common with the GPU of most problems is left out."""
+    """Return a summary for each kernel, machine and combination of words.
+
+    ``rows`` is a frame of measurements and ``held`` a frame of finals. With ``in_common``, a GPU's summary is
+    over the problems that all GPUs have, so that GPUs can be compared. A GPU that shares no problem with the
+    GPU that has most is left out.
+    """
     measured = set(rows[["kernel", "gpu"]].drop_duplicates().itertuples(index=False, name=None))
     known: dict[tuple[str, str, str], list[HeadToHead]] = {}
     for one in field:
@@ -92,7 +94,7 @@ def summaries(
 
 
 def _leading(groups: Groups, rows: pd.DataFrame, held: pd.DataFrame) -> Groups:
-    """The problems of each kernel's first workload."""
+    """Return the problems of each kernel's first workload."""
     places = ["kernel", "gpu", "words", "extent", "workload", "rank"]
     timed, in_finals = (some[some["status"] == "ok"].drop_duplicates(places) for some in (rows, held))
     found = {}
@@ -107,7 +109,7 @@ def _leading(groups: Groups, rows: pd.DataFrame, held: pd.DataFrame) -> Groups:
 
 
 def _in_common(groups: Groups) -> Groups:
-    """The problems that all GPUs have; a GPU that has none of them is left out. A CPU keeps its own."""
+    """Return the problems that all GPUs have. A GPU with none of them is left out. A CPU keeps its own."""
     extents = {place: {one.extent for one in some} for place, some in groups.items()}
     shared: dict[tuple[str, str], set[str]] = {}
     for (kernel, gpu, words), here in sorted(extents.items(), key=lambda one: (-len(one[1]), one[0])):
@@ -145,7 +147,7 @@ def _summary(some: Sequence[HeadToHead], baseline: str) -> Summary:
 
 
 def metrics(some: Iterable[Summary], rows: pd.DataFrame) -> dict[str, Any]:
-    """Kernel -> machine -> words -> the numbers, and the kernel's points by status."""
+    """Return the metrics: kernel -> machine -> words -> numbers, with the count of points by status."""
     found: dict[str, Any] = {}
     for (kernel, gpu), points in rows.groupby(["kernel", "gpu"]):
         count = points["status"].value_counts()
@@ -164,9 +166,12 @@ def metrics(some: Iterable[Summary], rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def headlines(some: Iterable[Summary]) -> dict[str, str]:
-    """By machine the JSON that ``dvc metrics`` shows: for each kernel how many times as fast as its baseline
-    our fastest is, over all problems of the overview. A kernel that only other machines have measured has a
-    dash: ``dvc exp show`` would print a name that is in one file alone without the machine's."""
+    """Return the JSON that ``dvc metrics`` shows, by machine.
+
+    It has each kernel's mean speedup over its baseline at all problems of the overview. A kernel that only
+    other machines measured has a dash, so that all files have the same names: ``dvc exp show`` prints a name
+    that occurs in only one file without its machine.
+    """
     groups: dict[str, dict[str, list[Summary]]] = {}
     for one in some:
         groups.setdefault(one.gpu, {}).setdefault(one.kernel, []).append(one)
@@ -179,7 +184,7 @@ def headlines(some: Iterable[Summary]) -> dict[str, str]:
 
 
 def is_headline(text: str) -> bool:
-    """Whether a file's text is one of ``headlines``."""
+    """Return whether a file's text has the form that ``headlines`` writes."""
     try:
         numbers = json.loads(text)
     except ValueError:
@@ -190,7 +195,7 @@ def is_headline(text: str) -> bool:
 
 
 def _mean(some: Sequence[Summary]) -> float:
-    """The geometric mean of speedups, each as often as it has problems."""
+    """Return the geometric mean of speedups, each weighted by its number of problems."""
     count = sum(len(one.problems) for one in some)
     return float(f"{math.exp(sum(len(one.problems) * math.log(one.speedup) for one in some) / count):.4g}")
 
@@ -204,18 +209,20 @@ STYLES = tuple(
         )
     )
 )
-"""How machines are drawn, one after the other; colours after Okabe and Ito."""
+"""The styles of machines, in the order of the machines; colours after Okabe and Ito."""
 
 WIDTH, TOP, LINE, MARK = 890, 30, 22, 14
-"""The width of the plot, the height of its titles, and the least heights of a line and of a mark on it."""
+"""The plot's width, the height of its titles, and the minimum heights of a line and of a mark."""
 
 LEFT, RIGHT = (280, 560), (620, 820)
-"""Where the axes of ratios and of shares begin and end; the texts of marks stand on both sides."""
+"""The ends of the axes of ratios and of shares; the margins beside them hold the marks' texts."""
 
 
 def overview_plot(some: Sequence[Summary], machines: Mapping[str, str]) -> dict[str, Any]:
-    """Compute the template's positions and texts; empty where there is nothing to show. ``machines`` are
-    names by slug."""
+    """Return the positions and texts for the template; empty if there is nothing to show.
+
+    ``machines`` are names by slug.
+    """
     lines = sorted({(one.kernel, one.words) for one in some})
     if not lines:
         return {}
@@ -267,6 +274,6 @@ def overview_plot(some: Sequence[Summary], machines: Mapping[str, str]) -> dict[
 
 
 def _axis(ends: tuple[int, int], first: float, last: float) -> Callable[[float], float]:
-    """Where a value lies on an axis."""
+    """Return a function from a value to its position on a linear axis."""
     begin, end = ends
     return lambda value: round(begin + (value - first) / (last - first) * (end - begin), 1)

@@ -1,5 +1,8 @@
-"""A kernel's plots in the report: one for each workload, its rate against its x, with a chart for each
-machine and words; and rooflines, TFLOP/s against flops a byte of device memory, below the measured ceilings.
+"""A kernel's plots in the report.
+
+A workload's plot shows the rate against the dimension on its x axis, with a chart for each machine and each
+combination of words. A roofline shows TFLOP/s against flops per byte of device memory, below the measured
+ceilings.
 
 Roofline after Williams, Waterman and Patterson, "Roofline: an insightful visual performance model", 2009.
 """
@@ -24,12 +27,12 @@ from pipeline.reporting.numbers import RATES, microseconds, number, percent, spe
 from pipeline.store.evidence import CounterRow
 
 WIDE = 40
-"""Past this quotient of the highest and the lowest rate, the axis is logarithmic."""
+"""If the highest rate is more than this many times the lowest, the axis is logarithmic."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The title and the ceilings of a machine's charts."""
+    """A machine with its name in chart titles and its ceilings."""
 
     gpu: str
     name: str
@@ -38,11 +41,13 @@ class Machine:
 
 @dataclass(frozen=True, eq=False)
 class WorkloadPlot:
-    """One workload, its rate against its x.
+    """The plot of one workload: its rate against the dimension on its x axis.
 
-    ``name`` is the kernel's for its first plot, with the workload's behind it for the others. ``rows`` are
-    the best configurations with the columns ``x`` and ``panel``; ``panels`` are the words of charts, with the
-    numbers in which two of them differ. ``is_log`` asks for a logarithmic axis of rates."""
+    ``name`` is the kernel's name for its first plot, followed by the workload's name for other plots.
+    ``rows`` are the best configurations with the added columns ``x`` and ``panel``. ``panels`` name the
+    charts: the problems' words and the numbers in which the charts differ. ``is_log`` asks for a logarithmic
+    axis of rates.
+    """
 
     name: str
     kernel: str
@@ -59,7 +64,7 @@ class WorkloadPlot:
         return f"{self.kernel}, {self.workload}: {RATES[self.headline]} against {self.x_label}"
 
     def charts(self, machines: Sequence[Machine], styles: Mapping[str, Style], baseline: str) -> list[Chart]:
-        """A chart for each panel and machine with measurements; machines stand side by side."""
+        """Return a chart for each panel and machine with measurements; a panel's machines are neighbours."""
         found = []
         for panel in self.panels:
             for machine in machines:
@@ -80,7 +85,7 @@ class WorkloadPlot:
         return found
 
     def _limits(self, ceilings: Ceilings | None, rows: pd.DataFrame) -> list[Limit]:
-        """The rate of a plain copy, or of a matrix product in the arithmetic of a chart's rows."""
+        """Return a chart's ceiling: the rate of a plain copy, or of a matmul in the chart's arithmetic."""
         if ceilings is None:
             return []
         if self.headline == "gbps":
@@ -91,7 +96,7 @@ class WorkloadPlot:
 
 
 def _series(rows: pd.DataFrame, rate: str, styles: Mapping[str, Style], baseline: str) -> list[Series]:
-    """A line a provider; the fastest is drawn last and lies on top."""
+    """Return a line for each provider; the fastest comes last, so that it lies on top."""
     found = []
     for provider in map(str, rows.groupby("provider")[rate].median().sort_values().index):
         line = rows[rows["provider"] == provider].sort_values("x")
@@ -104,7 +109,7 @@ def _series(rows: pd.DataFrame, rate: str, styles: Mapping[str, Style], baseline
 
 
 def _in_words(row: Mapping[Any, Any], rate: str, baseline: str) -> str:
-    """A measurement in words."""
+    """Return the text of a mark: configuration, problem, time, rate, share, speedup and doubt."""
     share, ratio = percent(row["ceiling_fraction"]), speedup(row["speedup"])
     parts = [
         f"{row['label']} at {row['extent']}",
@@ -118,11 +123,11 @@ def _in_words(row: Mapping[Any, Any], rate: str, baseline: str) -> str:
 
 
 def workload_ranks(rows: pd.DataFrame) -> dict[str, frozenset[int]]:
-    """The workloads in which a kernel's rows were timed, and the ranks of their problems. Rows of a problem
-    that workloads share belong to each of them.
+    """Return the workloads in which a kernel's rows were timed, each with the ranks of its problems.
 
-    The workload with the most values on its x axis comes first, of two the first in the YAML. A workload
-    whose problems are all part of another is left out."""
+    The workload with the most values on its x axis comes first. Ties go to the one with more problems, then
+    to the first in the YAML. A workload whose problems all belong to an earlier one is left out.
+    """
     timed = rows[rows["status"] == "ok"]
     entry = None if timed.empty else entry_of(str(timed["kernel"].iloc[0]))
     listed = [] if entry is None else list(entry.config.workloads)
@@ -140,8 +145,11 @@ def workload_ranks(rows: pd.DataFrame) -> dict[str, frozenset[int]]:
 
 
 def workload_plots(kernel: str, rows: pd.DataFrame, best: pd.DataFrame) -> list[WorkloadPlot]:
-    """The plots of a kernel, from its rows and the best of them: one for each workload that was timed at two
-    or more values of its x axis, all else being equal."""
+    """Return a kernel's plots, from its rows and its best configurations.
+
+    There is a plot for each workload that was timed at two or more values of its x axis with all other
+    dimensions equal.
+    """
     found: list[WorkloadPlot] = []
     for workload, ranks in workload_ranks(rows).items():
         here = best[best["rank"].isin(ranks)].sort_values(["rank", "gpu", "provider"])
@@ -176,15 +184,18 @@ def workload_plots(kernel: str, rows: pd.DataFrame, best: pd.DataFrame) -> list[
 
 
 def _is_wide(shown: pd.DataFrame, rate: str) -> bool:
-    """Whether the fastest providers' rates along a line are too far apart for a linear axis."""
+    """Return whether the fastest providers' rates on a line are too far apart for a linear axis."""
     fastest = shown[shown[rate] > 0].groupby(["gpu", "words", "family", "x"])[rate].max()
     of_lines = fastest.groupby(["gpu", "words", "family"])
     return bool((of_lines.max() > WIDE * of_lines.min()).any())
 
 
 def leading(kernel: str, rows: pd.DataFrame, some: pd.DataFrame) -> pd.DataFrame:
-    """The rows that stand for some of a machine's rows with the same words: those of the kernel's first
-    workload that has any of them, on the longest of its lines, without problems that were pinned aside."""
+    """Return the rows in ``some``, a machine's rows with the same words, that represent all of them.
+
+    They belong to the kernel's first workload that has any of these rows, and lie on the workload's longest
+    line. This leaves out single problems with pinned dimensions.
+    """
     for workload, ranks in workload_ranks(rows).items():
         here = some[some["rank"].isin(ranks)]
         if not here.empty:
@@ -197,8 +208,12 @@ def leading(kernel: str, rows: pd.DataFrame, some: pd.DataFrame) -> pd.DataFrame
 def _on_lines(
     kernel: str, workload: str, rows: pd.DataFrame, some: pd.DataFrame
 ) -> tuple[pd.DataFrame, str | None, frozenset[str]]:
-    """Some of a kernel's rows with their ``x`` on the workload's axis, the numbers ``fixed`` on their line
-    and the line's ``family``; the dimension on the axis, and the dimensions equal to it."""
+    """Place some of a kernel's rows on the lines of a workload's plot.
+
+    Returns the rows with the columns ``x`` (the value on the axis), ``fixed`` (the numbers that are constant
+    on the row's line) and ``family`` (the line's name); then the dimension on the axis, and the dimensions
+    that are equal to it.
+    """
     problems = rows[rows["workload"] == workload].drop_duplicates("rank")["problem"]
     points = [Point(kernel=kernel, provider="any", problem=problem) for problem in problems]
     x, along = lines.axis(workload, points)
@@ -213,12 +228,14 @@ def _on_lines(
 
 
 APART = 2
-"""A chart has a problem with at least this many times as many flops a byte as another."""
+"""A roofline is drawn if the largest flops per byte are more than this many times the smallest."""
 
 
 def dram_bytes(rows: Iterable[CounterRow]) -> dict[str, float]:
-    """By key the bytes of device memory that all kernels of a call moved; a call is left out if they were not
-    counted of one of its kernels."""
+    """Return the bytes of device memory that all kernels of a call moved, by the measurement's key.
+
+    A call is left out if the bytes of any of its kernels were not counted.
+    """
     found: dict[str, list[float | None]] = {}
     for row in rows:
         if row.key is not None and row.status == "ok":
@@ -233,12 +250,14 @@ def rooflines(
     counted: Mapping[str, Mapping[str, float]],
     styles: Mapping[str, Style],
 ) -> list[Chart]:
-    """A chart for each of the problems' words and machine, with a mark for the fastest provider at each
-    problem. Filled marks stand at the least bytes that the operation moves, hollow ones at those that the
-    device ``counted``, by machine and key.
+    """Return a roofline for each machine and combination of words, with the fastest provider at each problem.
 
-    Problems of equal flops a byte have no chart: marks above one x say no more than their shares of the
-    ceiling."""
+    ``counted`` has the bytes that the device counted, by machine and key. A hollow mark's flops per byte use
+    these bytes, a filled mark's the fewest bytes that the operation needs.
+
+    Problems with about the same flops per byte get no chart: marks above one another say no more than their
+    shares of the ceiling.
+    """
     fastest = best_providers(best).sort_values("rank")
     found = []
     for words in fastest["words"].unique():
@@ -272,7 +291,7 @@ def rooflines(
 
 
 def roofline_marks(rows: pd.DataFrame, counted: Mapping[str, float]) -> list[tuple[str, Mark]]:
-    """The providers and marks of one machine's rows; a row without flops has none."""
+    """Return the provider and mark of each of one machine's rows that has flops and bytes."""
     found = []
     for row in rows.to_dict("records"):
         moved = counted.get(row["key"])
@@ -287,7 +306,7 @@ def roofline_marks(rows: pd.DataFrame, counted: Mapping[str, float]) -> list[tup
 
 
 def _roof(kernel: str, problem: Values, machine: Machine, places: Sequence[float]) -> list[Limit]:
-    """The roof, flat at the peak of the problem's arithmetic where that is known."""
+    """Return the roof: the copy rate's slope, and the flat peak of the problem's arithmetic if known."""
     if machine.ceilings is None:
         return []
     slope = machine.ceilings.copy_gbps / 1e3

@@ -1,4 +1,4 @@
-"""The report's page: its sections in order, and those on all kernels at once."""
+"""The report's page: the order of its sections, and the sections that cover all kernels."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ FIELDS = {
     "threads": "cpu_threads",
     "platform": "platform",
 }
-"""The fields of an environment that are shown, by the name of the line."""
+"""The fields of an environment that the page shows, by the name of their line."""
 
 
 def page(content: Content) -> Page:
-    """The whole page."""
+    """Return the whole page."""
     kernels, machines = list(content.about), content.machines
     unreadable = [Text(sentence, "alarm") for sentence in content.unreadable]
     if not kernels:
@@ -86,12 +86,12 @@ def page(content: Content) -> Page:
 
 
 def page_styles(content: Content) -> dict[str, tuple[str, str]]:
-    """The colours of a page on light and dark, by name."""
+    """Return a page's colours on light and on dark, by name."""
     return {one.name: (one.light, one.dark) for one in (*content.styles.values(), *STYLES)}
 
 
 def overview_section(content: Content) -> Section:
-    """Our fastest beside the baseline, and its share of the ceiling: the plot and a table."""
+    """Return the plot and the table of our fastest over the baseline and its share of the ceiling."""
     title = (
         "Our fastest beside its baseline, and its share of the ceiling, a line a kernel and a mark a machine"
     )
@@ -106,7 +106,7 @@ def overview_section(content: Content) -> Section:
 
 
 def _overview_table(content: Content) -> TextTable:
-    """A line for each kernel, its problems' words and each machine of the overview."""
+    """Return the overview as a table: a line for each kernel, combination of words and machine."""
     known = {(one.kernel, one.words, one.gpu): one for one in content.side_by_side}
     timed = content.rows[content.rows["status"] == "ok"].sort_values(["kernel", "rank"])
     here = [slug for slug in content.machines if any(one.gpu == slug for one in content.side_by_side)]
@@ -134,7 +134,7 @@ def _overview_cells(one: Summary | None, baseline: str) -> list[str]:
 
 
 def gpus_sections(content: Content) -> list[Section]:
-    """GPU against GPU, where several have rows."""
+    """Return the section on GPU against GPU; none unless several GPUs have rows."""
     groups = gpus.groups(content.common_problems)
     alone = gpus.alone(content.common_problems, content.rows, content.machines)
     if not groups and not alone:
@@ -147,7 +147,7 @@ def gpus_sections(content: Content) -> list[Section]:
 
 
 def machines_section(content: Content) -> Section:
-    """The machines side by side, and the results of another environment than a machine has now."""
+    """Return the section with the machines side by side, and notes on results of earlier environments."""
     found = content.loaded.results
     environments = [found.environments.get(slug) for slug in content.machines]
     ceilings = [found.ceilings.get(slug) for slug in content.machines]
@@ -165,7 +165,7 @@ def machines_section(content: Content) -> Section:
 
 
 def _elsewhere(content: Content) -> list[str]:
-    """Sentences on results of another environment than the one that their machine has now."""
+    """Return sentences on rows and ceilings that are missing or of an earlier environment."""
     sentences = []
     for slug, name in content.machines.items():
         environment = content.loaded.results.environments.get(slug)
@@ -184,7 +184,7 @@ def _elsewhere(content: Content) -> list[str]:
 
 
 def origin_section(content: Content) -> Section:
-    """The commits of each machine's rows, how many rows are stale and by which part, and their dates."""
+    """Return the section with each machine's rows by commit: how many are stale, why, and their dates."""
     rows = []
     for slug, name in content.machines.items():
         of_machine = content.rows[content.rows["gpu"] == slug]

@@ -1,8 +1,7 @@
-"""The end of a sweep's output: the table of the best configurations, what failed or was left out, what is
-old.
+"""The end of a sweep's output: the table of the best configurations, then failures, omissions and old rows.
 
-The table is legible without colour and in a file: no number or name is cut off, and every row names itself in
-full.
+The table is legible without colour and in a file: no number or name is cut off, and every row repeats its
+kernel and problem.
 """
 
 from __future__ import annotations
@@ -40,19 +39,21 @@ from pipeline.reporting.tables import TextTable
 from pipeline.store import provenance, retry
 
 MAX_ROWS = 60
-"""Past this, a table shows only the best provider at each problem."""
+"""A table that would have more rows shows only the best provider at each problem."""
 
 MAX_REMARKS = 12
-"""Past this, the kinds of points without a time are counted and not listed."""
+"""The number of reasons for missing times that are listed; further reasons are only counted."""
 
 WAS = "was us"
-"""The column of times before an edit."""
+"""The heading of the times before the source was edited."""
 
 
 @dataclass(frozen=True)
 class SweepOutput:
-    """A sweep over one kernel's points that has ended in any way. ``rows`` are the ledger's rows of these
-    points; those of ``run`` are its own."""
+    """A sweep over one kernel's points that ended, completely or not.
+
+    ``rows`` are the ledger's rows of these points; the sweep itself measured those of ``run``.
+    """
 
     entry: Entry
     plan: Plan
@@ -66,7 +67,7 @@ class SweepOutput:
     searches: Searches | None = None
 
     def show(self, console: Console) -> None:
-        """Print all of it."""
+        """Print the table and the lines below it."""
         show_table(console, self.rows, self.entry.loaded.kernel.baseline, str(self.ledger))
         doubts = disturbances(row for row in self.rows if row.origin.run == self.run)
         searched = [] if not self.searches else [_searched(self.searches)]
@@ -74,7 +75,7 @@ class SweepOutput:
             console.print(line, highlight=False, soft_wrap=True)
 
     def summary_line(self) -> str:
-        """How many points were measured, and how many of the requested ones the ledger holds."""
+        """Return the line with the number of measured points and of requested points in the ledger."""
         noise = "" if self.noise_floor is None else f"; noise floor {self.noise_floor:.1%}"
         return (
             f"{notation.points(self.measured)} measured in {self.seconds:.1f} s{noise}. "
@@ -82,11 +83,11 @@ class SweepOutput:
         )
 
     def current(self) -> list[Measurement]:
-        """The rows whose key is today's."""
+        """Return the fresh rows."""
         return [row for row in self.rows if row.key == self.identity.key(row.point)]
 
     def failures(self) -> list[str]:
-        """How many failures the next run tries again, and how many only with ``retry=failed``."""
+        """Return how many failures the next run retries, and how many only with ``retry=failed``."""
         failed = [row for row in self.current() if retry.has_failed(row)]
         due = [row for row in failed if retry.is_due(row, "passing")]
         lines = []
@@ -104,7 +105,7 @@ class SweepOutput:
         return lines
 
     def _staleness(self) -> str:
-        """How many rows are old, and why, after a sweep that was stopped before it came to them."""
+        """Return how many rows are old and why: those that a stopped sweep did not reach."""
         current = {row.point for row in self.current()}
         stale = [row for row in self.rows if row.point not in current]
         if not stale:
@@ -117,7 +118,7 @@ class SweepOutput:
 
 
 def nothing_to_measure(ledger: Path, searches: Searches | None) -> str:
-    """That there is nothing to measure, and the option that measures again."""
+    """Return the sentence that nothing is left to measure, and the option that measures again."""
     if searches and searches.budget.trials is not None:
         return (
             f"Nothing to measure: {ledger} holds {searches.budget.trials} trials of each search. "
@@ -127,13 +128,13 @@ def nothing_to_measure(ledger: Path, searches: Searches | None) -> str:
 
 
 def best_so_far(point: Point, us: float) -> str:
-    """The fastest point of a search, as progress shows it."""
+    """Return the fastest point of a search as a line for the progress bar."""
     problem = " ".join(filter(None, [notation.extent(point), notation.words(point)]))
     return f"best so far of {problem}: {number(us)} us, {notation.label(point)}"
 
 
 def _searched(searches: Searches) -> str:
-    """How many trials there were, and among how many configurations."""
+    """Return the number of searches, configurations and trials."""
     count = len(searches)
     return (
         f"search={searches.budget.sampler}: {count} search{'es' * (count != 1)} among {searches.size} "
@@ -146,7 +147,7 @@ Found = tuple[Entry, Point, Outcome]
 
 
 def failures_of_own(found: Iterable[Found], allowed: Sequence[str]) -> str | None:
-    """A sentence on points of own providers that failed in a way that is not allowed, or None."""
+    """Return a sentence on own providers' points with a failure that is not allowed, or None."""
     failed = [
         outcome.status
         for entry, point, outcome in found
@@ -169,14 +170,16 @@ def _counts(statuses: Iterable[str]) -> str:
 
 
 def in_words(outcome: Outcome) -> str:
-    """An outcome without a time, in words."""
+    """Return an outcome without a time in words."""
     return "right" if outcome.error is None else f"{FATE[outcome.status]}: {outcome.error}"
 
 
 def show_table(console: Console, measurements: Iterable[Measurement], baseline: str, where: str) -> None:
-    """Print the table of one kernel's measurements on one GPU, and the notes on its marks and on points
-    without a time. ``where`` says where all rows are, for a reader who is shown only the best."""
-    # pandas takes half a second to import, which a sweep does not spend at its start.
+    """Print the table of one kernel's measurements on one GPU, with notes on marks and on points without a time.
+
+    ``where`` is the file that has all rows; it is named if the table leaves some out.
+    """
+    # Importing pandas takes half a second, which would delay the start of a sweep.
     from pipeline.reporting import frames
 
     rows = frames.frame(measurements)
@@ -210,7 +213,7 @@ def show_table(console: Console, measurements: Iterable[Measurement], baseline: 
 
 
 def table_of(rows: Sequence[Row], baseline: str) -> TextTable:
-    """The best rows: the first of each problem is bold, and a line stands above each dtype."""
+    """Return the table of the best rows: each problem's first is bold, a line separates the dtypes."""
     rates = list(dict.fromkeys(row["headline"] for row in rows))
     was_edited = any(row["earlier_us"] == row["earlier_us"] for row in rows)  # not NaN
     numbers = ["us", *[WAS] * was_edited, *(RATES[name] for name in rates), "of ceiling", f"x {baseline}"]
@@ -239,7 +242,7 @@ def table_of(rows: Sequence[Row], baseline: str) -> TextTable:
 
 
 def disturbances(rows: Iterable[Measurement]) -> list[str]:
-    """The share of times that are not to be trusted, and why; and how many other processes disturbed."""
+    """Return the share of distrusted times and why, and the number taken beside other GPU processes."""
     states = [row.outcome.state for row in rows if row.outcome.state is not None]
     times = plural(len(states), "time")
     found = counted(state.invalid_reason for state in states if not state.valid)
@@ -255,7 +258,7 @@ def disturbances(rows: Iterable[Measurement]) -> list[str]:
 
 
 def _remark_notes(rows: Iterable[Mapping[Any, Any]], where: str) -> list[str]:
-    """The reasons for which points have no time; of many the first."""
+    """Return the reasons why points have no time; past ``MAX_REMARKS`` only their number."""
     found = remarks(rows)
     lines = [str(one) for one in found[:MAX_REMARKS]]
     if more := found[MAX_REMARKS:]:
