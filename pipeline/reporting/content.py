@@ -1,4 +1,4 @@
-"""Everything that a report says, worked out of the loaded results."""
+"""The content of a report, computed from the loaded results."""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ from pipeline.store.results import Results, machines_first_gpus
 
 @dataclass(frozen=True)
 class About:
-    """What a kernel declares: ``own`` are the providers written in this repository to be fast, ``others``
-    those that they are compared with in the section "Against the field"."""
+    """A kernel's declaration.
+
+    ``own`` are the providers written in this repository to be fast. ``others`` are the providers that they
+    are compared with in the section "Against the field".
+    """
 
     kernel: str
     summary: str
@@ -39,18 +42,18 @@ class About:
 
 @dataclass(frozen=True, eq=False)
 class Content:
-    """All that a report is made of.
+    """The content of a report.
 
     machines:
-        Names by slug.
+        The machines' names by slug.
     best:
-        Each provider's best configuration with its speedup.
+        Each provider's best configuration at each problem, with its speedup.
     field, losses:
-        The problems at which ours met others, and those at which any other is faster, worst first.
+        The problems at which ours and others were timed, and those at which another is faster, worst first.
     summaries, side_by_side:
-        The overview of each machine, and of GPUs at common problems.
+        The overview of each machine over its own problems, and of GPUs over common problems.
     common_problems, other_sources:
-        GPUs at common problems, and the problems at which no provider is the same.
+        GPUs at common problems, and the number of problems without a provider of the same source.
     plots, rooflines:
         Each kernel's charts.
     """
@@ -86,7 +89,7 @@ class Content:
 def compose(
     loaded: LoadedResults, evidence: Evidence, comparisons: Sequence[Comparison], unreadable: Sequence[str]
 ) -> Content:
-    """Work out everything that the report says."""
+    """Compute the content of the report."""
     rows, found = loaded.rows, loaded.results
     names = machine_names(found)
     about = {kernel: describe(kernel, some) for kernel, some in loaded.providers(found.kernels).items()}
@@ -128,7 +131,7 @@ def compose(
 
 
 def describe(kernel: str, measured: set[str]) -> About:
-    """Read the kernel's declaration; an unknown kernel has the defaults."""
+    """Return the kernel's declaration; for an unknown kernel, guess it from the measured providers."""
     entry = entry_of(kernel)
     others = others_of(kernel, measured)
     if entry is None:
@@ -140,13 +143,13 @@ def describe(kernel: str, measured: set[str]) -> About:
 
 
 def machine_names(results: Results) -> dict[str, str]:
-    """The name of every machine with results, by slug: GPUs first, then CPUs."""
+    """Return the name of every machine with results, by slug: GPUs first, then CPUs."""
     known = results.environments
     slugs = machines_first_gpus([*results.gpus, *known, *results.ceilings])
     return {slug: _name(known[slug]) if slug in known else slug for slug in slugs}
 
 
 def _name(environment: Environment) -> str:
-    """A device's name without the words that all processors carry."""
+    """Return a device's name without words that say nothing, such as (R), CPU or 16-Core."""
     noise = r"\((R|TM|C)\)|@.*|\b(CPU|Processor|\d+-Core)\b"
     return " ".join(re.sub(noise, " ", environment.name, flags=re.IGNORECASE).split())

@@ -18,8 +18,10 @@ TEMPLATES = Path(__file__).with_name("templates")
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph: plain, a ``note`` in small letters, or an ``alarm``. ``link`` is the title of a section
-    that says more; with ``has_code`` words in backticks are code."""
+    """A paragraph, whose ``kind`` is plain (empty), ``note`` (in small letters) or ``alarm``.
+
+    ``link`` is the title of a section that says more. With ``has_code``, words in backticks are code.
+    """
 
     text: str
     kind: str = ""
@@ -36,7 +38,7 @@ class Items:
 
 @dataclass(frozen=True)
 class Figure:
-    """The overview's plot: in Markdown a ``file`` beside the page, in HTML the drawing of its ``view``."""
+    """The overview's plot: Markdown links its ``file`` beside the page, HTML draws its ``view``."""
 
     title: str
     file: str
@@ -45,7 +47,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Charts:
-    """Charts side by side, so many in a row; in Markdown a ``file`` beside the page, or nothing."""
+    """Charts with ``columns`` in a row. Markdown links their ``file`` beside the page, or omits them."""
 
     title: str
     charts: Sequence[Chart]
@@ -58,11 +60,11 @@ class Section:
     """Blocks under a heading.
 
     about:
-        The values by which a reader chooses it in HTML: ``kernel``, ``gpu``.
-    is_folded:
-        Whether HTML shows it only when it is opened; ``is_open``, whether it is open at first.
+        The values by which an HTML page filters sections: ``kernel``, ``gpu``.
+    is_folded, is_open:
+        Whether the section can be folded in HTML, and whether a folding section is open at first.
     look:
-        The name of its style in HTML.
+        The name of the section's style in HTML.
     """
 
     title: str
@@ -74,13 +76,13 @@ class Section:
 
     @property
     def anchor(self) -> str:
-        """The fragment of a link to it, as GitHub makes it of the title."""
+        """The fragment of a link to the section, as GitHub derives it from the title."""
         return anchor(self.title)
 
 
 @dataclass(frozen=True)
 class Page:
-    """A whole page. ``choices`` are the values by which a reader can choose, with their names."""
+    """A whole page. ``choices`` are the values by which a reader can filter, with their names."""
 
     title: str
     blocks: Sequence[Text | Items]
@@ -88,20 +90,20 @@ class Page:
     choices: Mapping[str, Mapping[str, str]]
 
     def markdown(self, glossary: str = "") -> str:
-        """The page as Markdown, with a link to the glossary if its address is given."""
+        """Return the page as Markdown, with a link to the glossary if its address is given."""
         top = Section(self.title, [*self.blocks, *self.sections])
         head, *lines = _markdown(top, 1)
         words = ["", f"[The glossary]({glossary}) explains the words."] if glossary else []
         return "\n".join([head, *words, *lines]).strip("\n") + "\n"
 
     def html(self, styles: Mapping[str, tuple[str, str]]) -> str:
-        """The page as HTML that needs no other file. ``styles`` are colours on light and dark, by name."""
+        """Return the page as one HTML file. ``styles`` are the colours on light and on dark, by name."""
         shown: dict[str, Any] = {"page": self, "styles": styles, "shapes": SHAPES.values()}
         return _jinja().get_template("page.html.j2").render(shown)
 
 
 def plot(name: str, charts: Sequence[Chart], styles: Mapping[str, tuple[str, str]]) -> str:
-    """Charts as an SVG file: a row for each text behind their machines, and below them the legend."""
+    """Return charts as SVG: a row for each panel, one chart for each machine in it, and the legend below."""
     views = [one.view for one in charts]
     rows: dict[str, list[Mapping[str, Any]]] = {}
     for view in views:
@@ -119,7 +121,7 @@ def plot(name: str, charts: Sequence[Chart], styles: Mapping[str, tuple[str, str
 
 
 def overview_svg(view: Mapping[str, Any], styles: Mapping[str, tuple[str, str]]) -> str:
-    """The overview's plot as an SVG file."""
+    """Return the overview's plot as SVG."""
     return _svg("overview", styles, width=view["width"], height=view["height"], overview=view)
 
 
@@ -143,17 +145,17 @@ def _jinja() -> Environment:
 
 
 def anchor(title: str) -> str:
-    """The fragment of a link to the heading, as GitHub makes it."""
+    """Return the fragment of a link to a heading, as GitHub derives it from the title."""
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
 def _markdown(section: Section, level: int) -> Iterator[str]:
-    """The lines of a section, with an empty one after each block."""
+    """Yield the lines of a section, with an empty line after each block."""
     yield from (f"{'#' * level} {as_markdown(section.title)}", "")
     for block in section.blocks:
         match block:
             case Section() if any(isinstance(one, TextTable) and one.is_packed for one in block.blocks):
-                continue  # a page of it all would be too long
+                continue  # its table would make the page too long
             case Section():
                 yield from _markdown(block, level + 1)
                 continue

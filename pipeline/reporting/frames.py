@@ -1,4 +1,4 @@
-"""Measurements and finals as tables of data, and the best among their rows."""
+"""Measurements and finals as data frames, and the selection of the best rows."""
 
 from __future__ import annotations
 
@@ -30,18 +30,20 @@ COLUMNS = [
     *TEXTS,
     *NUMBERS,
 ]
-"""The columns of a frame: a measurement's fields, and its point in words. ``extent`` and ``words`` are the
-problem's numbers and words, ``x`` its value on its workload's x axis, ``headline`` the rate that is compared,
-``rank`` its problem's place among all of the frame, ``earlier_us`` the time before its source was edited,
-``measurement`` the version of the measuring code, ``environment`` the digest of the environment in the
-key."""
+"""The columns of a frame: a measurement's fields, and its point in words.
+
+``extent`` and ``words`` are the problem's numbers and words. ``x`` is the problem's value on its workload's x
+axis, ``headline`` the rate that is compared, ``rank`` the problem's place among those of the frame.
+``earlier_us`` is the time before the source was edited, ``measurement`` the version of the measuring code,
+and ``environment`` the digest of the environment in the key.
+"""
 
 PLACE = ["kernel", "gpu", "words", "extent"]
 """The columns that name a problem on a machine."""
 
 
 def frame(measurements: Iterable[Measurement]) -> pd.DataFrame:
-    """Measurements as a table of data: one row each, even for none, with ``COLUMNS``."""
+    """Return measurements as a frame with ``COLUMNS``, one row each; an empty frame has the columns too."""
     measurements = list(measurements)
     ranks = _ranks(measurements)
     rows = []
@@ -54,7 +56,7 @@ def frame(measurements: Iterable[Measurement]) -> pd.DataFrame:
 
 
 def frame_of_finals(rows: Iterable[Final]) -> pd.DataFrame:
-    """Finals as such a table; the columns that only a measurement has are empty."""
+    """Return finals as a frame with ``COLUMNS``; columns that only measurements have are empty."""
     rows = list(rows)
     ranks = _ranks(rows)
     rates = ("gbps", "tflops", "bound", "ceiling_fraction", "bytes", "flops")
@@ -82,13 +84,13 @@ def _ranks(rows: Iterable[Measurement | Final]) -> dict[tuple[object, ...], int]
 
 
 def _problem(point: Point) -> tuple[object, ...]:
-    """A problem's place among others: by kernel, values and the values' names."""
+    """Return the sort key of a problem: its kernel, its words, its numbers and their names."""
     kernel, _, words, numbers, _ = order(point)
     return kernel, words, numbers, tuple(point.problem)
 
 
 def _named(one: Measurement | Final, ranks: Mapping[tuple[object, ...], int]) -> dict[str, Any]:
-    """The columns on a row's point and origin."""
+    """Return the columns that describe a row's point and origin."""
     point, origin = one.point, one.origin
     return {
         "key": one.key,
@@ -115,12 +117,11 @@ def _named(one: Measurement | Final, ranks: Mapping[tuple[object, ...], int]) ->
 
 
 def best_configurations(rows: pd.DataFrame) -> pd.DataFrame:
-    """The fastest configuration of each provider at each kernel, GPU and problem, in that order; timed rows
-    only.
+    """Return each provider's fastest configuration at each kernel, GPU and problem, in that order.
 
-    A throttled time is an upper bound and may win. Another time that is not to be trusted is taken only where
-    the provider has no other. Times of two versions of the measuring code are not compared: at each problem
-    those of the newest version count.
+    Only timed rows count. A throttled time is an upper bound and may win. Any other distrusted time is taken
+    only if the provider has no trusted one. Times of two versions of the measuring code are not compared: at
+    each problem the newest version counts.
     """
     timed = rows[rows["status"].eq("ok")]
     versions = timed["measurement"].map(_version).astype(float)
@@ -129,13 +130,15 @@ def best_configurations(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def best_providers(best: pd.DataFrame) -> pd.DataFrame:
-    """The fastest of the best configurations at each kernel, GPU and problem, if possible a trusted one."""
+    """Return the fastest provider at each kernel, GPU and problem, with a trusted time if there is one."""
     return fastest_of_each(best, [])
 
 
 def fastest_of_each(timed: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-    """The fastest of the timed rows at each kernel, GPU and problem with the same values in these columns; a
-    trusted one if there is any."""
+    """Return the fastest timed row for each kernel, GPU, problem and combination of values in ``names``.
+
+    A trusted row wins over a distrusted one.
+    """
     ranked = timed.reset_index(drop=True).assign(distrusted=distrusted(timed).to_numpy())
     columns = ["kernel", "gpu", "rank", *names, "distrusted", "median_us", "provider"]
     ranked = ranked.sort_values(list(dict.fromkeys(columns)), kind="stable")
@@ -143,20 +146,22 @@ def fastest_of_each(timed: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
 
 
 def _version(measurement: str) -> float:
-    """A number that grows with the version of the measuring code; a tree whose code is edited is newest."""
+    """Return the version of the measuring code as a number; edited code counts as the newest."""
     return float(measurement) if measurement.isdecimal() else math.inf
 
 
 def distrusted(rows: pd.DataFrame) -> pd.Series[bool]:
-    """The rows whose time is not to be trusted, and no upper bound either."""
+    """Return a mask of the rows whose time is distrusted and not an upper bound."""
     return rows["valid"].eq(False) & rows["throttle"].isna()
 
 
 def against_baseline(best: pd.DataFrame, baselines: Mapping[str, str]) -> pd.DataFrame:
-    """Add three columns to the best configurations. ``speedup``: how many times as fast as the kernel's
-    baseline at the same problem, NaN where that was not timed or either is not comparable. ``tied``: whether
-    the difference lies within the noise floor or confidence interval of either. ``doubt``: why the ratio is
-    not to be trusted, empty where it is."""
+    """Add the columns ``speedup``, ``tied`` and ``doubt`` to the best configurations.
+
+    ``speedup`` is the time of the kernel's baseline at the same problem over the row's time; NaN if the
+    baseline was not timed or either time is not comparable. ``tied`` says whether the difference lies within
+    the noise floor or confidence interval of either. ``doubt`` is why the ratio is distrusted, or empty.
+    """
     rows: list[Any] = best.to_dict("records")
     base = {_place(row): row for row in rows if row["provider"] == baselines.get(row["kernel"])}
     found: list[tuple[float, bool, str]] = []
@@ -167,7 +172,7 @@ def against_baseline(best: pd.DataFrame, baselines: Mapping[str, str]) -> pd.Dat
             continue
         ratio = other["median_us"] / row["median_us"]
         noise = [one[name] for one in (row, other) for name in ("noise_floor", "rel_ci")]
-        is_tied = other is not row and any(abs(ratio - 1) <= one for one in noise)  # of NaN it is false
+        is_tied = other is not row and any(abs(ratio - 1) <= one for one in noise)  # False for NaN
         found.append((ratio, is_tied, doubt(row) or doubt(other)))
     ratios, ties, doubts = zip(*found, strict=True) if found else ((), (), ())
     return best.assign(speedup=list(ratios), tied=list(ties), doubt=list(doubts))

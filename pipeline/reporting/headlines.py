@@ -1,10 +1,12 @@
-"""How a kernel's rows are read: the rate that is compared, the dimension on the x axis, the row of a point
-that counts, and shares of a ceiling.
+"""Rules for reading a kernel's rows.
 
-A row keeps its share of the ceiling that was known when it was measured. Ceilings are measured again, and two
-rows side by side may have shares of two ceilings. So pages compute every share anew, from the time and from
-the newest ceilings of the machine. Sustained times have the ceiling of a burst, too: the share shows what a
-GPU's power limit costs.
+They choose the rate that is compared, the dimension on the x axis and the row that counts for a point, and
+compute shares of a ceiling.
+
+A row records its share of the ceiling that was known when it was measured. Ceilings are measured again, so
+two rows may have shares of different ceilings. Pages therefore compute every share anew, from the time and the
+machine's newest ceilings. Sustained times are compared with the ceiling of a burst too: the share shows the
+cost of the GPU's power limit.
 """
 
 from __future__ import annotations
@@ -27,15 +29,15 @@ from pipeline.store.finals import Final
 NO_REASON = "no reason was recorded"
 
 USUAL_TIMERS = ("graph", "event", "perf_counter")
-"""The timers that are used unless others are asked for: on a GPU a graph, or events where a graph can't be
-captured; on a CPU the host's clock."""
+"""The default timers: a CUDA graph on a GPU, events where a graph can't be captured, the host's clock on a
+CPU."""
 
 Row = TypeVar("Row", Measurement, Final)
 
 
 @cache
 def entry_of(kernel: str) -> Entry | None:
-    """The kernel with its YAML; None for a kernel that this repository does not have."""
+    """Return the kernel with its YAML; None for a kernel that this repository does not have."""
     try:
         return catalog.find(kernel)
     except UserError:
@@ -43,7 +45,7 @@ def entry_of(kernel: str) -> Entry | None:
 
 
 def x_name(kernel: str, workload: str, point: Point | None = None) -> str:
-    """The dimension on a workload's x axis; for an unknown kernel the first number of the point's problem."""
+    """Return the dimension on a workload's x axis; for an unknown kernel the problem's first number."""
     entry = entry_of(kernel)
     if entry is not None:
         return entry.x_dimension(workload)
@@ -52,10 +54,10 @@ def x_name(kernel: str, workload: str, point: Point | None = None) -> str:
 
 
 def headline(kernel: str, workload: str, problem: Values | None = None) -> str:
-    """The rate that is compared: ``gbps`` or ``tflops``.
+    """Return the rate that is compared: ``gbps`` or ``tflops``.
 
-    Two machines' rows of one problem may belong to two workloads. So a problem has the rate of the workload
-    that lists it, and that of its row's workload only where none does.
+    Two machines' rows of one problem may belong to different workloads. A problem therefore has the rate of
+    the workload that lists it in the YAML, and that of its row's workload only if none lists it.
     """
     entry = entry_of(kernel)
     if entry is None:
@@ -64,13 +66,13 @@ def headline(kernel: str, workload: str, problem: Values | None = None) -> str:
 
 
 def headline_of(row: Measurement | Final) -> str:
-    """The rate that is compared at a row's problem."""
+    """Return the rate that is compared at a row's problem."""
     return headline(row.point.kernel, row.workload, row.point.problem)
 
 
 @cache
 def _listed_headlines(kernel: str) -> Mapping[Values | None, str]:
-    """The rate of each problem in a kernel's YAML; of several workloads the first with a rate decides."""
+    """Return the rate of each problem in a kernel's YAML; the first workload with its own rate decides."""
     entry = entry_of(kernel)
     assert entry is not None, "an unknown kernel has no YAML"
     found: dict[Values | None, str] = {}
@@ -81,7 +83,7 @@ def _listed_headlines(kernel: str) -> Mapping[Values | None, str]:
 
 
 def newest(measurements: Iterable[Measurement], slot: Callable[[Measurement], Hashable]) -> list[Measurement]:
-    """The newest measurement of each slot: the one that counts."""
+    """Return the newest measurement of each slot."""
     found: dict[Hashable, Measurement] = {}
     for row in measurements:
         known = found.setdefault(slot(row), row)
@@ -91,8 +93,10 @@ def newest(measurements: Iterable[Measurement], slot: Callable[[Measurement], Ha
 
 
 def comparable(measurements: Iterable[Measurement]) -> list[Measurement]:
-    """The newest row of each point of a machine, of the rows that can be compared: timed by a usual timer
-    over cold inputs."""
+    """Return each point's newest row on each machine among the rows that can be compared.
+
+    These are timed by a usual timer over cold inputs, or have no time.
+    """
     usual = (
         row
         for row in measurements
@@ -102,35 +106,35 @@ def comparable(measurements: Iterable[Measurement]) -> list[Measurement]:
 
 
 def is_bound(row: Mapping[Any, Any]) -> bool:
-    """Whether the time in a row of a frame is an upper bound: the device was throttled."""
+    """Return whether the time in a frame's row is an upper bound: the device was throttled."""
     return row["valid"] is False and isinstance(row["throttle"], str)
 
 
 def is_distrusted(row: Mapping[Any, Any]) -> bool:
-    """Whether the time in a row of a frame is not to be trusted, and is no upper bound either."""
+    """Return whether the time in a frame's row is distrusted and not an upper bound."""
     return row["valid"] is False and not is_bound(row)
 
 
 def doubt(row: Mapping[Any, Any]) -> str:
-    """Why the time in a row of a frame is not to be trusted; empty for a trusted one."""
+    """Return why the time in a frame's row is distrusted; empty for a trusted time."""
     return (row["invalid_reason"] or NO_REASON) if row["valid"] is False else ""
 
 
 def doubt_of(row: Measurement) -> str:
-    """Why a measurement's time is not to be trusted; empty for a trusted one."""
+    """Return why a measurement's time is distrusted; empty for a trusted time."""
     state = row.outcome.state
     return "" if state is None or state.valid else state.invalid_reason or NO_REASON
 
 
 def is_upper_bound(row: Measurement) -> bool:
-    """Whether a measurement's time is an upper bound: the device was throttled."""
+    """Return whether a measurement's time is an upper bound: the device was throttled."""
     state = row.outcome.state
     return state is not None and not state.valid and state.throttle is not None
 
 
 @cache
 def work_of(kernel: str, problem: Values) -> Work | None:
-    """The work of a problem; None for an unknown kernel, and for a problem that it no longer declares."""
+    """Return the work of a problem; None for an unknown kernel or a problem that it no longer declares."""
     entry = entry_of(kernel)
     if entry is None:
         return None
@@ -142,8 +146,10 @@ def work_of(kernel: str, problem: Values) -> Work | None:
 
 
 def compute_ceiling(kernel: str, problem: Values, known: Ceilings | None) -> float | None:
-    """The TFLOP/s of a matrix product by the arithmetic of a problem's work, or by its mix of several. None
-    for work without operations, for an unknown kernel and where a rate was not measured."""
+    """Return the TFLOP/s ceiling of a problem's work: that of its arithmetic, or of its mix of several.
+
+    Returns None for work without operations, for an unknown kernel, and if a rate was not measured.
+    """
     work = work_of(kernel, problem)
     if work is None or known is None or not work.flops:
         return None
@@ -153,7 +159,7 @@ def compute_ceiling(kernel: str, problem: Values, known: Ceilings | None) -> flo
 
 
 def with_shares(rows: Iterable[Row], known: Mapping[str, Ceilings]) -> list[Row]:
-    """Measurements or finals with the shares that their times have of these ceilings, by machine."""
+    """Return measurements or finals with shares of the ceilings in ``known``, which are by machine."""
     found = []
     for row in rows:
         timing = row if isinstance(row, Final) else row.outcome.timing
@@ -161,7 +167,7 @@ def with_shares(rows: Iterable[Row], known: Mapping[str, Ceilings]) -> list[Row]
             found.append(row)
             continue
         work = work_of(row.point.kernel, row.point.problem)
-        if work is None and row.rate.bound == "memory":  # its operations are unknown, and did not bound it
+        if work is None and row.rate.bound == "memory":  # operations unknown, but not the bound
             work = Work(bytes=row.rate.bytes, operations={})
         now = None if work is None else ceilings.rate(timing.median_us, work, known.get(row.origin.gpu))
         share = {"bound": now and now.bound, "ceiling_fraction": now and now.ceiling_fraction}

@@ -19,7 +19,7 @@ from pipeline.reporting.numbers import GAP, RATES, number, percent
 from pipeline.reporting.tables import TextTable
 
 SIDE_BY_SIDE = {2: 2, 4: 2}
-"""How many charts stand side by side, by the number of machines; else three."""
+"""The number of charts in a row, by the number of machines; three for any other number."""
 
 CHARTS_NOTE = (
     "Each provider at its best configuration for the problem. Every machine has its own scale. The dashed "
@@ -47,7 +47,7 @@ OLD_NOTE = (
 
 
 def section(content: Content, name: str) -> Section:
-    """One kernel's section."""
+    """Return a kernel's section."""
     rows = content.rows[content.rows["kernel"] == name]
     best = content.best[content.best["kernel"] == name]
     about = content.about[name]
@@ -74,7 +74,7 @@ def section(content: Content, name: str) -> Section:
 
 
 def _tables(content: Content, name: str, rows: pd.DataFrame, best: pd.DataFrame) -> list[Any]:
-    """The best configurations with their notes, and every provider's."""
+    """Return the table of the best configurations with its notes, and the table of every provider's."""
     about = content.about[name]
     rates = [rate for rate in RATES if rate in set(best["headline"])]
     lines = _lines(content, best_providers(best), rates)
@@ -116,11 +116,11 @@ def _tables(content: Content, name: str, rows: pd.DataFrame, best: pd.DataFrame)
 
 
 Line = tuple[dict[str, str], list[str]]
-"""A row's attributes in an HTML page, and its cells."""
+"""A table row: its attributes in an HTML page, and its cells."""
 
 
 def _lines(content: Content, best: pd.DataFrame, rates: Sequence[str], *, errors: bool = False) -> list[Line]:
-    """Rows as text, by problem and by machine in the order of the report."""
+    """Return rows as text, ordered by problem, then by machine as in the report."""
     place = {slug: i for i, slug in enumerate(content.machines)}
     found = []
     records: list[Any] = best.to_dict("records")
@@ -149,8 +149,10 @@ def _lines(content: Content, best: pd.DataFrame, rates: Sequence[str], *, errors
 
 
 def _with_gaps(lines: Sequence[Line], rows: pd.DataFrame, names: Mapping[str, str]) -> list[Line]:
-    """The lines, and at each problem one for every GPU with ``rows`` of the kernel and no line there: it has
-    no time, or was not measured."""
+    """Add a line at each problem for every GPU that has ``rows`` of the kernel but no line there.
+
+    The added line says whether the GPU has no time there, or was not measured.
+    """
     gpus_here = [slug for slug in names if slug in set(rows["gpu"]) and not slug.startswith("cpu-")]
     tried = set(rows[["rank", "gpu"]].drop_duplicates().itertuples(index=False, name=None))
     place = {slug: i for i, slug in enumerate(names)}
@@ -168,7 +170,7 @@ def _with_gaps(lines: Sequence[Line], rows: pd.DataFrame, names: Mapping[str, st
 
 
 def _without_a_time(content: Content, rows: pd.DataFrame) -> list[str]:
-    """Why points of requested providers have no time, by machine."""
+    """Return why points of requested providers have no time, by machine."""
     failed: list[Any] = rows[rows["status"] != "ok"].to_dict("records")
     wanted = [row for row in failed if _is_wanted(row["kernel"], row["provider"], row["command"])]
     return [
@@ -179,8 +181,11 @@ def _without_a_time(content: Content, rows: pd.DataFrame) -> list[str]:
 
 
 def _is_wanted(kernel: str, provider: str, command: str) -> bool:
-    """Whether a provider's failures are of interest. A provider that needs a package beyond the pipeline's
-    own is measured wherever that is installed; its failures matter only if the command named it."""
+    """Return whether the report shows a provider's failures.
+
+    A provider that needs an extra package is measured wherever the package is installed. Its failures are
+    shown only if the command named it.
+    """
     entry = entry_of(kernel)
     declared = {} if entry is None else {one.name: one for one in entry.loaded.kernel.providers}
     if provider not in declared or declared[provider].requires is None:

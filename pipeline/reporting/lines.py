@@ -1,7 +1,7 @@
-"""Measurements on the lines of a plot against a workload's x axis, and the names of lines.
+"""The lines on which measurements lie in a plot against a workload's x axis, and the names of lines.
 
-A line runs along one dimension. All other dimensions are fixed on it, or equal to x, as m, n and k of square
-matrices are. Workloads whose problems lie on the same line share it.
+A line runs along one dimension, x. On a line every other dimension is either fixed or equal to x, such as m, n
+and k of square matrices. Workloads whose problems lie on the same line share it.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from pipeline.reporting import headlines
 from pipeline.reporting.headlines import doubt_of, is_upper_bound
 
 HOT = "hot"
-"""The cache of a timing whose inputs were in it."""
+"""The cache state of a timing whose inputs were in the cache."""
 
 
 @dataclass(frozen=True)
 class ProblemLine:
-    """Problems along one dimension, ``x``, with the ``fixed`` values of others; the rest is equal to x."""
+    """Problems along the dimension ``x`` with ``fixed`` values of others; the rest are equal to x."""
 
     x: str | None
     fixed: Values
 
     def step(self, problem: Values) -> int:
-        """A problem's place on the line."""
+        """Return the problem's value of x; 0 without an x."""
         return int(problem[self.x]) if self.x else 0
 
 
 @dataclass(frozen=True)
 class PlacedMeasurement:
-    """A measurement with its line, and the cache of its timing."""
+    """A measurement with its line and the cache state of its timing."""
 
     row: Measurement
     line: ProblemLine
@@ -48,33 +48,35 @@ class PlacedMeasurement:
 
     @property
     def step(self) -> int:
-        """The metrics' step."""
+        """The step of the metrics in MLflow: the problem's value of x."""
         return self.line.step(self.point.problem)
 
     @property
     def at_ms(self) -> int:
-        """The time of the measurement, in milliseconds."""
+        """When the point was measured, in milliseconds since the epoch."""
         return round(self.row.origin.measured_at.timestamp() * 1000)
 
     @property
     def trusted(self) -> bool:
-        """Whether its time is to be trusted."""
+        """Whether the time is trusted."""
         return not self.doubt
 
     @property
     def doubt(self) -> str:
-        """Why its time is not to be trusted; empty where it is."""
+        """Why the time is distrusted; empty for a trusted time."""
         return doubt_of(self.row)
 
     @property
     def is_bound(self) -> bool:
-        """Whether its time is an upper bound: the device was throttled."""
+        """Whether the time is an upper bound: the device was throttled."""
         return is_upper_bound(self.row)
 
 
 def place(rows: Sequence[Measurement]) -> list[PlacedMeasurement]:
-    """The measurements of one ledger on their lines. Of a point's rows with the cache in the same state the
-    newest counts: a line has one value at a step."""
+    """Place the measurements of one ledger on their lines.
+
+    Of a point's rows with the same cache state only the newest counts, so that a line has one value per step.
+    """
     caches = {row.parts.settings: row.outcome.timing.cache for row in rows if row.outcome.timing}
 
     def cache_of(row: Measurement) -> str:
@@ -93,11 +95,11 @@ def place(rows: Sequence[Measurement]) -> list[PlacedMeasurement]:
 
 
 def axis(workload: str, points: Sequence[Point]) -> tuple[str | None, frozenset[str]]:
-    """The dimension on the x axis of a kernel's workload, and the dimensions that are equal to it: the others
-    of ``size``, and those that default to it.
+    """Return the dimension on a workload's x axis, and the dimensions that are equal to it.
 
-    An unknown kernel has the number with the most values among the points, and the numbers equal to it in all
-    of them. None where problems have no number.
+    The equal dimensions are the others of the kernel's ``size`` and those that default to it, unless the
+    workload lists them. For an unknown kernel x is the number with the most values among the points, and the
+    equal dimensions are those equal to it at every point. If problems have no numbers, x is None.
     """
     names = [name for name in points[0].problem if all(_is_number(p.problem.get(name)) for p in points)]
     entry = headlines.entry_of(points[0].kernel)
@@ -118,9 +120,9 @@ def axis(workload: str, points: Sequence[Point]) -> tuple[str | None, frozenset[
 
 
 def line_of(problem: Values, x: str | None, along: frozenset[str]) -> ProblemLine:
-    """The line of a problem, by its workload's axis."""
+    """Return the line of a problem on its workload's axis."""
     if x is not None and any(problem[name] != problem[x] for name in along):
-        along = frozenset()  # a problem with some of them pinned
+        along = frozenset()  # some of these dimensions are pinned
     moving = {x, *along}
     return ProblemLine(x, Values({name: value for name, value in problem.items() if name not in moving}))
 
@@ -130,7 +132,7 @@ def _is_number(value: object) -> bool:
 
 
 def configuration(one: PlacedMeasurement) -> str:
-    """The name of a child run: ``triton_online bfloat16 1024x8w``, or ``... 1024x8w rows=37``."""
+    """Return the name of a child run: ``triton_online bfloat16 1024x8w``, or ``... 1024x8w rows=37``."""
     point = one.point
     where = elsewhere(point.kernel, one.line)
     hot = HOT if one.cache == HOT else ""
@@ -140,8 +142,10 @@ def configuration(one: PlacedMeasurement) -> str:
 
 
 def elsewhere(kernel: str, line: ProblemLine) -> str:
-    """The numbers by which a line differs from the kernel's own, which runs along its size with all else at
-    its default: ``rows=37``."""
+    """Return the numbers by which a line differs from the kernel's usual line: ``rows=37``.
+
+    The usual line runs along the kernel's size with all other dimensions at their defaults.
+    """
     numbers = {name: value for name, value in line.fixed.items() if _is_number(value)}
     entry = headlines.entry_of(kernel)
     if entry is not None and line.x == entry.loaded.kernel.size[0]:

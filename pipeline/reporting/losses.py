@@ -1,8 +1,8 @@
-"""Where others are faster than this repository's providers by more than 1 %, worst first, and why.
+"""The problems at which others are faster than ours by more than 1 %, worst first, with the reasons.
 
-The reason is that of the kernel's page, ``docs/kernels/KERNEL.md``, in the table below its heading "Where it
-loses". A line has providers, problems and the reason. Problems are ``all``, or values of dimensions and
-machines, ``m=[512,2048] gpu=nvidia-h200``. The first line that fits counts.
+The reasons come from the kernel's page, ``docs/kernels/KERNEL.md``: from the table below the heading "Where it
+loses". A line of the table has providers, problems and the reason. The problems are ``all``, or values of
+dimensions and machines, such as ``m=[512,2048] gpu=nvidia-h200``. The first line that fits counts.
 """
 
 from __future__ import annotations
@@ -30,34 +30,36 @@ HEADING = "## Where it loses"
 NOT_GIVEN = "no reason is given"
 
 ELSEWHERE = "another run"
-"""Marks a ratio whose two times are of two runs."""
+"""Marks a ratio of times from two runs."""
 
 
 @dataclass(frozen=True)
 class Reason:
-    """Why others are faster: these providers, at problems with these values."""
+    """Why the providers in ``others`` are faster at problems with the values in ``where``."""
 
     others: frozenset[str]
     where: Mapping[str, frozenset[str]]
     text: str
 
     def fits(self, versus: HeadToHead) -> bool:
-        """Whether it is about the fastest of the others there."""
+        """Return whether the reason covers the problem and the fastest of the others there."""
         values = {"gpu": versus.gpu} | {name: shown(value) for name, value in versus.problem.items()}
         is_there = all(values.get(name) in some for name, some in self.where.items())
         return versus.lost[0] in self.others and is_there
 
 
 def losses(swept: Sequence[HeadToHead], finals: Iterable[HeadToHead]) -> list[HeadToHead]:
-    """The problems at which any other is faster by more than 1 %, worst first: by finals where ours had any,
-    else by the sweeps."""
+    """Return the problems at which another is faster by more than 1 %, worst first.
+
+    A problem's times come from finals if ours had finals there, else from the sweeps.
+    """
     found = {one.place: one for one in [*swept, *finals]}
     lost = [one for one in found.values() if one.lost]
     return sorted(lost, key=lambda one: (one.others[one.lost[0]].ratio, one.place))
 
 
 def table(some: Sequence[HeadToHead], machines: Mapping[str, str]) -> TextTable:
-    """The losses as a page shows them: a line each."""
+    """Return the table of the losses, a line for each problem."""
     return TextTable(
         title="Where others are faster",
         columns=(
@@ -91,8 +93,10 @@ def _cells(versus: HeadToHead, machine: str) -> list[str]:
 
 
 def doubts(some: Iterable[HeadToHead], machines: Mapping[str, str] | None = None) -> list[str]:
-    """The meaning of the mark at ratios: where they are not to be trusted, by reason. With ``machines``, the
-    names by slug, each place has its machine."""
+    """Return a sentence for each reason to distrust a ratio, with the problems; the mark ``!`` refers to it.
+
+    With ``machines``, names by slug, each problem is followed by its machine.
+    """
     return distrust_notes(
         (
             one.doubt,
@@ -105,8 +109,11 @@ def doubts(some: Iterable[HeadToHead], machines: Mapping[str, str] | None = None
 
 
 def ratio(one: OtherRatio) -> str:
-    """A ratio, with the mark of one that is not to be trusted. In brackets: that its times are of two runs,
-    that it is of one round, or its verdict where the ratio does not say it."""
+    """Return a ratio as text, with ``!`` if it is distrusted.
+
+    Brackets say that its times are of two runs, that it rests on one round, or that the verdict is ``same``
+    or ``undecided``.
+    """
     if one.against is not None:
         more = decided(one.against.verdict, one.time.rounds)
     else:
@@ -116,7 +123,10 @@ def ratio(one: OtherRatio) -> str:
 
 @cache
 def reasons(kernel: str, pages: Path) -> tuple[Reason, ...]:
-    """All reasons of a kernel's page. Raises UserError for a line with an unknown provider or dimension."""
+    """Return all reasons on a kernel's page.
+
+    Raises UserError for a line with an unknown provider or dimension, or without a reason.
+    """
     page, entry = pages / f"{kernel}.md", entry_of(kernel)
     if entry is None or not page.is_file():
         return ()

@@ -1,5 +1,7 @@
-"""The times of providers that were not written here, wherever ledgers and finals of any run have them, and
-whether they were taken in an environment equal to ours."""
+"""The times of the providers that ours are compared with, from the ledgers and from the finals of every run.
+
+A time counts only if it was taken in an environment equal to that of ours.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,10 @@ Place = tuple[str, str, str, str]
 
 @dataclass(frozen=True)
 class ProviderTime:
-    """A time of a provider's configuration in microseconds, from a sweep or from finals, which have rounds.
+    """The time of a provider's configuration in microseconds, from a sweep or from finals.
 
-    ``is_bound`` marks an upper bound, ``doubt`` is why the time is not to be trusted, ``environment`` the
-    digest of the environment in the provider's key.
+    ``rounds`` is 0 for a sweep. ``is_bound`` marks an upper bound. ``doubt`` is why the time is distrusted,
+    or empty. ``environment`` is the digest of the environment in the row's key.
     """
 
     provider: str
@@ -43,8 +45,11 @@ class ProviderTime:
 
 
 class Environments:
-    """Which times were taken in equal environments. A time's environment is that of its run, else the one
-    recorded of the ``machines``; where neither is known, the digest in its key tells."""
+    """Decides whether two times were taken in equal environments.
+
+    A time's environment is that of its run. If the run's is unknown, the machine's recorded environment and
+    the digest in the time's key decide.
+    """
 
     def __init__(self, runs: Mapping[str, Environment], machines: Mapping[str, Environment]) -> None:
         self._runs = runs
@@ -52,8 +57,10 @@ class Environments:
         self._equal: dict[tuple[str, ...], bool] = {}
 
     def equal(self, kernel: str, gpu: str, ours: ProviderTime, other: ProviderTime) -> bool:
-        """Whether all that the other's provider depends on was the same when ours was timed. True where
-        nothing is known of either."""
+        """Return whether everything that the other's provider depends on was the same when ours was timed.
+
+        Returns True if too little is known to tell.
+        """
         pair = (kernel, gpu, ours.run, ours.environment, other.run, other.provider, other.environment)
         if pair not in self._equal:
             self._equal[pair] = self._is_equal(kernel, gpu, ours, other)
@@ -67,12 +74,12 @@ class Environments:
         relevant = here.keyed_for(provider)
         if there is not None:
             return relevant == there.keyed_for(provider)
-        # Only the machine itself knows a peer's package, which is a part of its digest.
+        # A peer's digest includes its package's version, which only the machine itself knows.
         is_unknown = provider.package is not None or not other.environment
         return is_unknown or digest(relevant) == other.environment
 
     def _recorded(self, kernel: str, gpu: str, time: ProviderTime) -> Environment | None:
-        """The environment recorded of the machine, if the time's digest is of it."""
+        """Return the machine's recorded environment, unless the time's digest contradicts it."""
         provider, recorded = declared(kernel, time.provider), self._machines.get(gpu)
         if provider is None or recorded is None:
             return recorded
@@ -80,9 +87,11 @@ class Environments:
 
 
 class OtherTimes:
-    """The times of each kernel's ``others`` by problem: of the sweeps' ``rows`` the fastest of each run, and
-    the finals of every run. A throttled time counts as an upper bound; others that are not to be trusted
-    don't count."""
+    """The times of each kernel's ``others`` by problem.
+
+    They are the fastest of each run among the sweeps' ``rows``, and the burst finals of every run. A
+    throttled time counts as an upper bound; other distrusted times don't count.
+    """
 
     def __init__(
         self,
@@ -106,8 +115,10 @@ class OtherTimes:
                 self._held[place, time.provider].append(time)
 
     def beside(self, place: Place, ours: ProviderTime) -> dict[str, ProviderTime]:
-        """By provider its newest time in an environment equal to that of ours. The fastest configuration
-        stands for a sweep, and for a run of finals."""
+        """Return a time of each provider from an environment equal to that of ours.
+
+        It is the newer of two: the provider's fastest time in sweeps, and its fastest in its newest finals.
+        """
         found: dict[str, ProviderTime] = {}
         for name in self.others.get(place[0], ()):
             swept, held = (
@@ -127,25 +138,25 @@ class OtherTimes:
 
 
 def among(rows: pd.DataFrame, names: Mapping[str, Iterable[str]]) -> pd.Series[bool]:
-    """Whether each row's provider is among those that are named for its kernel."""
+    """Return a mask of the rows whose provider is in ``names`` for the row's kernel."""
     named = {(kernel, name) for kernel, some in names.items() for name in some}
     pairs = zip(rows["kernel"], rows["provider"], strict=True)
     return pd.Series([pair in named for pair in pairs], index=rows.index, dtype=bool)
 
 
 def place_of(row: Mapping[Any, Any]) -> Place:
-    """The problem of a frame's row on its machine."""
+    """Return the problem and machine of a frame's row."""
     return row["kernel"], row["gpu"], row["words"], row["extent"]
 
 
 def time_of(row: Mapping[Any, Any]) -> ProviderTime:
-    """The time of a frame's row."""
+    """Return the time of a frame's row."""
     same = {name: row[name] for name in ("provider", "label", "run", "environment", "measured_at")}
     return ProviderTime(**same, us=row["median_us"], is_bound=is_bound(row), doubt=doubt(row))
 
 
 def time_of_final(row: Final) -> ProviderTime:
-    """The time of a final."""
+    """Return the time of a final."""
     return ProviderTime(
         provider=row.point.provider,
         label=notation.label(row.point),
@@ -158,7 +169,7 @@ def time_of_final(row: Final) -> ProviderTime:
 
 
 def declared(kernel: str, name: str) -> Provider | None:
-    """A kernel's provider; None for one that is not there."""
+    """Return a kernel's provider; None if the kernel or the provider is unknown."""
     entry = entry_of(kernel)
     known = () if entry is None else entry.loaded.kernel.providers
     return next((one for one in known if one.name == name), None)

@@ -1,7 +1,8 @@
-"""Replays against ledgers: how near searches come to the best, and the regret of the rule of tuned tables.
+"""Replays of searches and of the tuned tables' rule against a ledger, without measuring.
 
-Nothing is measured. A grid is the configurations of one provider at one problem in a ledger. A search of it
-works as in a sweep, and gets the ledger's times.
+A grid is the set of one provider's configurations at one problem in a ledger. A search of a grid works as in
+a sweep, but takes its times from the ledger. The tables show how near searches come to the best
+configuration, and the regret of the rule between tuned problems.
 """
 
 from __future__ import annotations
@@ -27,44 +28,48 @@ from pipeline.verdicts import regret
 from pipeline.verdicts.regret import Left, Times
 
 SHARES = (0.05, 0.10, 0.15, 0.25, 0.50)
-"""The shares of a grid's configurations after which the table says how near a search is."""
+"""The shares of a grid's configurations that the searches in the table may try."""
 
 SEEDS = 3
-"""Plays of each search, each with another seed."""
+"""The number of times that each search is replayed, each with another seed."""
 
 FEWEST = 12
 """Grids with fewer configurations are left out."""
 
 SIDES = {True: "within", False: "beyond", None: "both"}
-"""The sides of the L2 cache by ``within_l2``."""
+"""The names of the sides of the L2 cache by ``within_l2``; None stands for both."""
 
 NEAR = 0.02
-"""A configuration within this share of the best time is as good."""
+"""A configuration within this share of the best time counts as good as the best."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Configurations of a provider at a problem with their times, None for one that failed; and whether a
-    sweep on a GPU compiles them ahead."""
+    """A provider's configurations at a problem with their times in microseconds, None for a failure.
+
+    ``is_ahead`` says whether a sweep on a GPU compiles them ahead.
+    """
 
     times: Mapping[Point, float | None]
     is_ahead: bool
 
     @property
     def best(self) -> float:
-        """The shortest time; infinite where every configuration failed."""
+        """The shortest time; infinite if every configuration failed."""
         return min((us for us in self.times.values() if us is not None), default=inf)
 
     def trials(self, share: float) -> int:
-        """How many configurations are this share of all, at least one."""
+        """Return the number of configurations in a share of the grid, at least one."""
         return ceil(share * len(self.times))
 
 
 def grids(
     entry: Entry, rows: Sequence[Measurement], pins: Pins, providers: Sequence[str] | None
 ) -> list[Grid]:
-    """The large enough grids of a ledger's requested points. If rows of a grid have several settings, the
-    most frequent ones count."""
+    """Return the grids of a ledger's requested points that have at least ``FEWEST`` configurations.
+
+    If the rows of a grid have several timing settings, those with the most rows count.
+    """
     chosen = {one.name: one for one in chosen_providers(entry, providers)}
     is_asked = asked(entry, pins, providers)
     found: dict[tuple[str, Values], dict[str, dict[Point, float | None]]] = {}
@@ -84,9 +89,11 @@ def grids(
 
 
 def play(found: Sequence[Grid], share: float, sampler: Sampler, seed: int, ahead: int) -> list[float]:
-    """Search all grids of a ledger as a sweep does, each by this share of its configurations. Returns by grid
-    how much longer the best that was found takes than the grid's best, as a share of it; infinite where all
-    trials failed."""
+    """Search the grids of a ledger as a sweep does, trying a share of each grid's configurations.
+
+    Returns for each grid how much longer the best trial takes than the grid's best, as a fraction; infinite
+    if all trials failed.
+    """
     searches = Searches(SearchBudget(sampler, None, None, ahead, seed))
     times: dict[Point, float | None] = {}
     for grid in found:
@@ -105,8 +112,11 @@ def play(found: Sequence[Grid], share: float, sampler: Sampler, seed: int, ahead
 
 
 def searched(found: Sequence[Grid], sampler: Sampler, ahead: int, title: str) -> TextTable:
-    """The table of a search in the grids of one ledger: after a share of each grid's configurations, how far
-    the best that was found is from the grid's best, and how often it is near."""
+    """Return the table of a search in the grids of one ledger.
+
+    A row has a share of each grid's configurations, how far the best trial is from the grid's best, and how
+    often it is within ``NEAR``.
+    """
     sizes = _range([len(grid.times) for grid in found])
     of_all = f"{plural(len(found), 'grid')} of {sizes} configurations, {SEEDS} seeds"
     columns = ("of the grid", "trials", "median off", "90th percentile", f"within {NEAR:.0%}")
@@ -131,10 +141,12 @@ def _percent(share: float) -> str:
 
 
 def regretted(entry: Entry, times: Sequence[Times], title: str) -> TextTable:
-    """How much longer than the fastest of a ledger a choice takes, on both sides of the L2 cache: the choice
-    of the rule between tuned problems, where each problem is left out in turn, in every dtype; the
-    configuration that callers get; the best of the nearest problem alone; the safest default that fits; and
-    the baseline."""
+    """Return the table of regrets: how much longer each way of choosing takes than the ledger's fastest.
+
+    The ways are the configuration that callers get, the rule between tuned problems, the rule where it is
+    trusted, the best of the nearest problem alone, the safest default that fits, and the baseline. The rule
+    never sees the problem itself, which is left out in every dtype. Rows are by side of the L2 cache.
+    """
     rows = []
     size, baseline = entry.loaded.kernel.size, entry.loaded.kernel.baseline
     by_rule, by_nearest = (regret.leave_out(times, size, count) for count in (rule.NEIGHBOURS, 1))
@@ -162,8 +174,11 @@ def regretted(entry: Entry, times: Sequence[Times], title: str) -> TextTable:
 
 
 def called(entry: Entry, times: Sequence[Times], by_rule: Sequence[Left], side: bool | None) -> list[float]:
-    """The regrets of what callers get on a side of the cache, on both if that is None: the rule's choice
-    where it is trusted, or safer than the safest default that fits."""
+    """Return the regrets of the configurations that callers get on a side of the L2 cache; None means both.
+
+    Callers get the rule's choice if it is trusted or safer than the safest default that fits, else that
+    default.
+    """
     if side is None:
         return [share for one in (True, False) for share in called(entry, times, by_rule, one)]
     here = [one for one in times if one.tuned.within_l2 == side]
@@ -184,6 +199,6 @@ def called(entry: Entry, times: Sequence[Times], by_rule: Sequence[Left], side: 
 
 
 def _of_first(labels: Iterable[str], some: Sequence[Times]) -> list[float]:
-    """At each problem the regret of the first of the labels that was measured there."""
+    """Return the regret of the first label that was measured, for each problem that has one."""
     chosen = [(one, next((label for label in labels if label in one.us), None)) for one in some]
     return [one.regret(label) for one, label in chosen if label is not None]

@@ -1,7 +1,8 @@
 """The tables at the end of `make repro`, finals and tune.
 
-The table of `make repro` has one machine's best configuration at each kernel's largest problem. It comes from
-the report's ``best.csv``: nothing is computed where nothing was measured."""
+The table of `make repro` has one machine's best configuration at each kernel's largest problem. It is read
+from the report's ``best.csv``, so that a run without new measurements computes nothing.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +35,11 @@ from pipeline.store import results, runs
 from pipeline.store.finals import Final, decided, fastest_of_ours
 
 MOST_ROWS = 18
-"""Rows that fit on a terminal with the last lines."""
+"""The number of rows that fit on a terminal together with the lines below them."""
 
 
 def show(console: Console, reports: Path, gpu: str) -> bool:
-    """Print the table of a machine, and where the rest is; False for a machine that is not in the report."""
+    """Print a machine's table and where the rest is; return False if the report lacks the machine."""
     rows = read_best(reports / "best.csv", gpu)
     if not rows:
         return False
@@ -56,8 +57,11 @@ def show(console: Console, reports: Path, gpu: str) -> bool:
 
 
 def provenance(folder: Path, since: datetime) -> str:
-    """A sentence on the rows below the repository's results folder and of this host's own: how many were
-    measured in this checkout, how many of these since a time, and how many came with the clone."""
+    """Return a sentence on where the rows below a results folder and this host's own folder come from.
+
+    It says how many were measured in this checkout, how many of these after ``since``, and how many came with
+    the clone.
+    """
     known, here, lately, cloned = runs.measured_here(), 0, 0, Counter[str]()
     for place in results.folders_of(folder):
         for path in sorted((place / "timings").glob("*/*.jsonl")):
@@ -75,9 +79,9 @@ def provenance(folder: Path, since: datetime) -> str:
 
 
 def _origins(path: Path) -> Iterator[Mapping[str, str]]:
-    """The origin of each row of a ledger; other lines are skipped without a sentence, as the report has one.
+    """Yield the origin of each row of a ledger. Other lines are skipped silently: the report names them.
 
-    A row ends with its run and its time. The samples before these, most of a ledger, are not parsed.
+    A row ends with its run and its time. The samples before them are most of a ledger and are not parsed.
     """
     for line in files.content(path).splitlines():
         _, found, last = line.rpartition(b',"run":')
@@ -87,7 +91,7 @@ def _origins(path: Path) -> Iterator[Mapping[str, str]]:
 
 
 def choose(rows: Sequence[Row]) -> list[Row]:
-    """The largest problem of each kernel's first workload in each dtype, as many as fit on a screen."""
+    """Return the largest problem of each kernel's first workload in each dtype, cut to fit on a screen."""
     by_kernel: dict[str, dict[str, Row]] = {}
     for row in rows:
         of_kernel = by_kernel.setdefault(row["kernel"], {})
@@ -99,7 +103,7 @@ def choose(rows: Sequence[Row]) -> list[Row]:
 
 
 def table(rows: Sequence[Row], title: str) -> TextTable:
-    """A row for each kernel and dtype: the best, its rate, and its speedup over the baseline."""
+    """Return a table with a row for each kernel and dtype: the best, its rate and its speedup."""
     return TextTable(
         title=title,
         columns=("kernel", "problem", "dtype", "best", "us", "rate", "of ceiling", "x baseline"),
@@ -126,7 +130,7 @@ def table(rows: Sequence[Row], title: str) -> TextTable:
 
 
 def finals_table(groups: Sequence[Sequence[Final]], title: str) -> TextTable:
-    """The fastest of ours at each problem, with its share of the ceiling, and each other's time over it."""
+    """Return the table of our fastest at each problem: its share of the ceiling, and the others' ratios."""
     rows = []
     for group in groups:
         ours = fastest_of_ours(group)
@@ -153,15 +157,18 @@ def finals_table(groups: Sequence[Sequence[Final]], title: str) -> TextTable:
 
 
 def tuned_table(found: TunedTable) -> TextTable:
-    """Tuned configurations: a line for each kernel and side of the L2 cache."""
+    """Return the table of tuned configurations: a line for each kernel and side of the L2 cache."""
     rows = [[name, *_tuned(one, region)] for name, one in found.kernels.items() for region in one.regions]
     columns = ("kernel", "problems", "of the L2 cache", "regret p50", "p90", "generalised", "else", "fastest")
     return TextTable(f"tuned on {found.gpu}", columns, rows, numbers=("problems", "regret p50", "p90"))
 
 
 def _tuned(one: TunedKernel, region: TunedRegion) -> list[str]:
-    """A region's problems, the rule's regret, how much of it is generalised, the fallback, and how often each
-    provider was the fastest."""
+    """Return a region's cells.
+
+    They are the number of problems, the side of the L2 cache, the rule's regret, how many problems the rule
+    is trusted with, the fallback, and how often each provider is the fastest.
+    """
     here = [each for each in one.problems if each.within_l2 == region.within_l2]
     fastest = Counter(one.configurations[each.best].provider for each in here)
     generalised = "never" if region.distance is None else f"{region.generalised} of {region.problems}"

@@ -175,7 +175,7 @@ def in_words(outcome: Outcome) -> str:
 
 
 def show_table(console: Console, measurements: Iterable[Measurement], baseline: str, where: str) -> None:
-    """Print the table of one kernel's measurements on one GPU, with notes on marks and on points without a time.
+    """Print the table of one kernel's measurements on one GPU, with notes on marks and missing times.
 
     ``where`` is the file that has all rows; it is named if the table leaves some out.
     """

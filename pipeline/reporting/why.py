@@ -1,5 +1,7 @@
-"""The report's tables of why: what limits the best, the default and the baseline, and the kernels they
-launch."""
+"""The report's tables from Nsight Compute and torch.profiler.
+
+They say what limits the best, the default and the baseline, and which kernels a call launches.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from pipeline.reporting.tables import TextTable
 from pipeline.store.evidence import CodeRow, CounterRow, Evidence, Joined, NcuRule
 
 MOST_CHARACTERS = 500
-"""The length of a rule's text in the report: ncu's rows hold all of it."""
+"""The maximum length of a rule's text in the report; the counter rows hold the whole text."""
 
 NOTE = (
     "Counted by Nsight Compute in a launch of its own; us is the sweep's. If a call launches several "
@@ -31,7 +33,7 @@ OUTDATED = (
 
 
 def longest(rows: Iterable[CounterRow]) -> dict[str, CounterRow]:
-    """By key the longest kernel of a point; points that were not counted are left out."""
+    """Return the longest-running kernel of each counted point, by key."""
     found: dict[str, CounterRow] = {}
     for row in rows:
         if row.status == "ok" and row.key is not None:
@@ -42,7 +44,7 @@ def longest(rows: Iterable[CounterRow]) -> dict[str, CounterRow]:
 
 
 def native(rows: Iterable[CodeRow]) -> dict[str, CodeRow]:
-    """By key the code that the machine's own GPU runs for a point, of several functions the largest."""
+    """Return the code that the machine's GPU runs for each point, by key: the largest of its functions."""
     found: dict[str, CodeRow] = {}
     for row in rows:
         if row.key is not None and row.native and row.mix is not None:
@@ -55,8 +57,11 @@ def native(rows: Iterable[CodeRow]) -> dict[str, CodeRow]:
 def sections(
     kernel: str, machines: Mapping[str, str], evidence: Evidence, measurements: Sequence[Measurement]
 ) -> list[Section]:
-    """For each machine with evidence: what limits its points, which counters are missing and why, the kernels
-    that calls launch, and the points whose evidence is of another source than their timing."""
+    """Return a section for each machine with evidence of a kernel.
+
+    It says what limits the points, which counters are missing and why, which kernels a call launches, and
+    which points were measured anew since the evidence was taken.
+    """
     found: list[Section] = []
     for slug, name in machines.items():
         place = kernel, slug
@@ -89,8 +94,10 @@ def sections(
 
 
 def _outdated(rows: Iterable[Joined], measurements: Iterable[Measurement]) -> dict[str | None, str]:
-    """By key the points that the ledger holds under another key: they were measured since from another
-    source, in another environment or with other options."""
+    """Return the points that the ledger holds under another key, in words, by the old key.
+
+    They were measured anew from another source, in another environment or with other options.
+    """
     keys: dict[Point | None, str | None] = {row.point: row.key for row in measurements}
     return {row.key: _place(row) for row in rows if keys.get(row.point, row.key) != row.key}
 
@@ -104,7 +111,7 @@ NUMBERS = (
 def _table(
     title: str, rows: Sequence[CounterRow], code: Mapping[str, CodeRow], timed: Mapping[str, Measurement]
 ) -> TextTable:
-    """A line for the longest kernel of each counted point."""
+    """Return a table with a line for the longest kernel of each counted point."""
     lines: list[list[str]] = []
     about: list[dict[str, str]] = []
     for row in sorted(rows, key=_order):
@@ -143,13 +150,13 @@ def _cells(row: CounterRow, point: Point, code: CodeRow | None, measured: Measur
 
 
 def _most_promising(row: CounterRow) -> tuple[float, NcuRule] | None:
-    """The rule of ncu's that promises most for the whole kernel, and its gain in percent."""
+    """Return the gain in percent and the rule of ncu with the largest estimated gain, if any."""
     gains = [(rule.gain_pct, rule) for rule in row.rules if rule.gain_pct is not None]
     return max(gains, key=lambda gain: gain[0], default=None)
 
 
 def _rules(rows: Iterable[CounterRow]) -> list[str]:
-    """The texts of the rules that promise most, each once, for the point with the largest gain."""
+    """Return the text of each most promising rule once, for the point with the largest gain."""
     found: dict[str, tuple[float, NcuRule, CounterRow]] = {}
     for row in rows:
         most = _most_promising(row)
@@ -163,14 +170,14 @@ def _rules(rows: Iterable[CounterRow]) -> list[str]:
 
 
 def _place(row: Joined) -> str:
-    """A point in words: its configuration, its problem."""
+    """Return a point in words: its configuration and problem."""
     if row.point is None:
         return row.kernel
     return f"{notation.label(row.point)}, {notation.extent(row.point)} {notation.words(row.point)}".rstrip()
 
 
 def _order(row: CounterRow) -> tuple[Any, ...]:
-    """By problem, words first; at each problem by role."""
+    """Return the sort key of a row: the problem's words and numbers, then the role."""
     assert row.point is not None, "only points are counted"
     _, _, words, numbers, _ = order(row.point)
     return (words, numbers, row.role)
