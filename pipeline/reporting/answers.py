@@ -22,7 +22,7 @@ from pipeline.store.finals import ONE_ROUND, Final
 MOST_LINES = 6
 
 COMMIT = 7
-"""Characters of a commit."""
+"""The number of characters of a commit that are shown."""
 
 COMPARE = "python -m pipeline.compare kernel=NAME a=COMMIT measures two commits side by side."
 
@@ -31,17 +31,17 @@ ONCE = f"finals of {ONE_ROUND}, which decides nothing"
 EARLIER = "of an earlier source, measuring code or environment"
 
 GPUS, FIELD, HISTORY = "GPU against GPU", "Where we lose", "Finals over commits"
-"""The titles of the sections that say more."""
+"""The titles of the sections with the details."""
 
 
 def section(content: Content) -> Section:
-    """The faster GPU, faster providers, slower commits, and times to doubt."""
+    """Return the section with the four answers: the faster GPU, faster others, slower commits, doubts."""
     answers = [_which_gpu(content), _who_is_faster(content), _slowed(content), _doubted(content)]
     return Section("In short", answers, look="answers")
 
 
 def _answer(question: str, lines: Sequence[str], more: str = "") -> Section:
-    """A question, its answer, and the title of the section that says more."""
+    """Return a question with its answer, cut to ``MOST_LINES``, and a link to the section ``more``."""
     shown = list(lines)
     if len(lines) > MOST_LINES:
         shown = [*lines[: MOST_LINES - 1], f"And {len(lines) - MOST_LINES + 1} more lines."]
@@ -116,7 +116,7 @@ def _doubted(content: Content) -> Section:
 
 
 def doubts(rows: pd.DataFrame, finals: Iterable[Final]) -> tuple[list[tuple[str, int]], int]:
-    """The count of times to doubt by reason, the most frequent first, and the count of all timed rows."""
+    """Return the count of distrusted times by reason, most frequent first, and of all timed rows."""
     timed = rows[rows["status"] == "ok"]
     found = Counter[str](
         THROTTLED if is_bound(row) else re.sub(r"\d[\d.]*", "…", doubt(row))

@@ -1,6 +1,6 @@
-"""Times and ratios as tables show them, with their marks, and the notes that explain the marks.
+"""Table cells for times and ratios with their marks, and the notes that explain the marks.
 
-Rows are those of a frame, by its columns.
+A row is a row of a frame, as a mapping by the frame's columns.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pipeline.reporting.headlines import NO_REASON, is_bound, is_distrusted
 from pipeline.reporting.numbers import microseconds, speedup
 
 MOST_CHARACTERS = 200
-"""The length of a reason in a table: some compilers' messages go on for pages. The ledger holds all of it."""
+"""The maximum length of a reason in a note: compilers' messages can fill pages. The ledger has it whole."""
 
 TIE = "~"
 TIE_NOTE = f"{TIE} no difference: it is within the noise floor or a confidence interval."
 
 INCOMPARABLE = "?"
-"""Marks a time of which no ratio is made."""
+"""Marks a time that can't be compared and has no ratio."""
 
 Row = Mapping[Any, Any]
 
@@ -35,28 +35,28 @@ FATE = {
     "out_of_memory": "ran out of memory",
     "timeout": "took too long",
 }
-"""A status without a time, in words."""
+"""The statuses without a time in words."""
 
 
 def time_cell(row: Row) -> str:
-    """A time with its marks."""
+    """Return a row's time with its marks."""
     mark = "!" * is_distrusted(row) + INCOMPARABLE * isinstance(row["incomparable"], str)
     return microseconds(row["median_us"], is_bound(row)) + mark
 
 
 def ratio_cell(row: Row) -> str:
-    """The baseline's time over a row's, marked where it is no difference or not to be trusted."""
+    """Return the baseline's time over the row's, marked if it is a tie or distrusted."""
     text = speedup(row["speedup"])
     return text + TIE * bool(text and row["tied"]) + "!" * bool(text and row["doubt"])
 
 
 def problem_of(row: Row) -> str:
-    """A row's problem with its kernel."""
+    """Return a row's kernel and problem in words."""
     return " ".join(filter(None, (row["kernel"], row["extent"], row["words"])))
 
 
 def _by_reason(found: Iterable[tuple[str | None, str]]) -> dict[str, str]:
-    """The places of each reason, listed; those without a reason are left out."""
+    """Return the places of each reason as a list in text; places without a reason are left out."""
     places: dict[str, dict[str, None]] = {}
     for why, where in found:
         if why:
@@ -65,19 +65,21 @@ def _by_reason(found: Iterable[tuple[str | None, str]]) -> dict[str, str]:
 
 
 def distrust_notes(found: Iterable[tuple[str | None, str]]) -> list[str]:
-    """The meaning of the mark ``!``: a sentence for each reason, with its places."""
+    """Return a sentence for each reason of the mark ``!``, with its places."""
     return [f"! Not to be trusted at {where}: {why}." for why, where in _by_reason(found).items()]
 
 
 def incomparable_notes(rows: Iterable[Row]) -> list[str]:
-    """The meaning of the mark ``?``: a sentence for each reason, with the problems that have no ratio."""
+    """Return a sentence for each reason of the mark ``?``, with the problems that have no ratio."""
     found = ((row["incomparable"], problem_of(row)) for row in rows if isinstance(row["incomparable"], str))
     return [f"{INCOMPARABLE} no ratio at {where}: {why}." for why, where in _by_reason(found).items()]
 
 
 def counted(reasons: Iterable[str | None]) -> dict[str, int]:
-    """How often each reason occurs, the most frequent first. Reasons that differ only in their numbers count
-    as one, and one of them stands as an example."""
+    """Return how often each reason occurs, the most frequent first.
+
+    Reasons that differ only in their numbers count as one, and the first of them is shown as an example.
+    """
     kinds: dict[str, Counter[str]] = {}
     for reason in reasons:
         text = reason or NO_REASON
@@ -88,7 +90,7 @@ def counted(reasons: Iterable[str | None]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Remark:
-    """Points of a provider without a time, for one reason."""
+    """The points of a provider that have no time for the same reason."""
 
     provider: str
     status: str
@@ -104,7 +106,7 @@ class Remark:
 
 
 def remarks(rows: Iterable[Row]) -> list[Remark]:
-    """Why rows have no time; reasons that differ only in their numbers count as one."""
+    """Return why rows have no time; reasons that differ only in their numbers count as one."""
     kinds: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         if row["status"] != "ok":

@@ -1,4 +1,4 @@
-"""Tables of generated code for a terminal: a row a program, and two variants side by side."""
+"""Tables of generated code for a terminal: one row per program, and two variants side by side."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from pipeline.store.evidence import CodeRow
 
 
 def label(row: CodeRow) -> str:
-    """A row's configuration; the name and threads of a CUDA function."""
+    """Return a row's configuration, or the name and threads of a CUDA function."""
     if row.point is None or row.language == "cuda":
         return f"{row.function} {row.threads}t"
     return notation.label(row.point)
 
 
 def words(row: CodeRow) -> str:
-    """The words of a row's problem; empty for a CUDA function, whose name has them."""
+    """Return the words of a row's problem; empty for a CUDA function, whose name has them."""
     return "" if row.point is None or row.language == "cuda" else notation.words(row.point)
 
 
 def spilled(row: CodeRow) -> int:
-    """Bytes that a thread moves to and from local memory."""
+    """Return the bytes that a thread spills: its traffic to and from local memory."""
     return row.mix.spilled_bytes if row.mix else 0
 
 
 COUNTED = ("FMA", "MUFU", "SHFL")
-"""The headings of fused multiply-adds, special functions and exchanges, by their SASS names."""
+"""Column headings, by SASS name: fused multiply-adds, special functions, and exchanges within a warp."""
 
 WIDTHS = "loads, stores: instructions on global memory that move 128, 64, 32 and fewer bits a thread."
 
@@ -36,7 +36,7 @@ THREADS = "256t: threads of a block, where no launch is known the most that the 
 
 
 def table(rows: Sequence[CodeRow], title: str) -> TextTable:
-    """The programs, each once, and below them the errors. Programs that spill are in bold."""
+    """Return the table of the distinct programs, with the errors as notes. Programs that spill are bold."""
     numbers = ("regs", "shared", "spilled", "occup.", "loads", "stores", *COUNTED)
     launched = {row.artifact for row in rows if row.launch_known}
     found: dict[tuple[object, ...], CodeRow] = {}
@@ -78,7 +78,7 @@ NUMBERS = ("registers", "shared", "stack", "threads", "blocks_per_sm", "occupanc
 
 
 def comparison(a: tuple[str, CodeRow], b: tuple[str, CodeRow]) -> TextTable:
-    """The numbers in which two rows differ, a line each; equal numbers are named below."""
+    """Return the table of the numbers in which two rows differ; equal numbers are listed below it."""
     title = " against ".join(f"{text} ({_about(row)})" for text, row in (a, b))
     left, right = (_numbers(row) for _, row in (a, b))
     lines, equal = [], []
@@ -96,7 +96,7 @@ def comparison(a: tuple[str, CodeRow], b: tuple[str, CodeRow]) -> TextTable:
 
 
 def _about(row: CodeRow) -> str:
-    """A row's function, the problem that it was compiled for, and its architecture."""
+    """Return a row's function, the problem that it was compiled for, and its architecture."""
     of_problem = [] if row.point is None else [notation.words(row.point), notation.extent(row.point)]
     return ", ".join(filter(None, [row.function, " ".join(of_problem).strip(), f"sm_{row.architecture}"]))
 

@@ -1,4 +1,4 @@
-"""The rows of a comparison: to and from its file, as a table and as a plot."""
+"""The rows of a comparison: conversion to and from its file, table and plot."""
 
 from __future__ import annotations
 
@@ -19,16 +19,19 @@ from pipeline.store.comparisons import ComparisonRow
 COLOURS = {"same": "#656d76", "faster": "#009e73", "slower": "#d55e00", "undecided": "#9aa2ab"}
 
 MOST_DRAWN = 120
-"""Ratios in a plot at most: more can't be read."""
+"""The maximum number of ratios in a plot; more would be illegible."""
 
 WIDE_RATIOS = 10
-"""Past this quotient of the greatest and the least ratio, the axis is logarithmic."""
+"""If the largest end of an interval is more than this many times the smallest, the axis is logarithmic."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A point on both sides: times in microseconds, the ratio of b's to a's with its interval, and the
-    verdict; ``changed`` names what differs in the launches."""
+    """A point on both sides, with times in microseconds.
+
+    ``estimate`` is b's time over a's with its interval, and ``verdict`` judges b. ``changed`` names the
+    differences between the launches.
+    """
 
     problem: str
     a: str
@@ -41,7 +44,7 @@ class Compared:
 
 
 def summary(found: Sequence[Compared]) -> str:
-    """How many points have each verdict, and the geometric mean of the ratios."""
+    """Return a sentence with the number of points by verdict and the geometric mean of the ratios."""
     counts = Counter(row.verdict for row in found)
     words = ", ".join(f"{counts[word]} {word}" for word in ("same", "faster", "slower", "undecided"))
     mean = geometric_mean([row.estimate.ratio for row in found])
@@ -49,7 +52,7 @@ def summary(found: Sequence[Compared]) -> str:
 
 
 def kept(row: Compared) -> ComparisonRow:
-    """A row as the comparison's file keeps it."""
+    """Return a row in the form of the comparison's file."""
     one = row.estimate
     shared = {
         name: getattr(row, name) for name in ("problem", "a", "b", "a_us", "b_us", "verdict", "changed")
@@ -59,14 +62,14 @@ def kept(row: Compared) -> ComparisonRow:
 
 
 def from_kept(row: ComparisonRow) -> Compared:
-    """A row of a comparison's file, as tables and plots take it."""
+    """Return a row of a comparison's file in the form that tables and plots take."""
     high = inf if row.high is None else row.high
     one = Estimate(row.rounds, row.ratio, row.low, high, 1.0)
     return Compared(row.problem, row.a, row.b, row.a_us, row.b_us, one, row.verdict, row.changed)
 
 
 def table(rows: Sequence[Compared], title: str) -> TextTable:
-    """The rows; those whose verdict is not ``same`` are in bold."""
+    """Return the table of the rows; a verdict other than ``same`` makes a row bold."""
     return TextTable(
         title=title,
         columns=("problem", "a", "b", "a us", "b us", "b / a", "90 %", "b is"),
@@ -85,8 +88,8 @@ def table(rows: Sequence[Compared], title: str) -> TextTable:
 
 
 def plot(rows: Sequence[Compared], title: str, margin: float) -> bytes:
-    """SVG: each ratio with its interval, a row each, and the margin as a band."""
-    # matplotlib takes a second to import, and most comparisons draw nothing.
+    """Return an SVG with a line for each ratio and its interval, and the margin as a band."""
+    # Importing matplotlib takes a second, and most comparisons draw nothing.
     from matplotlib.figure import Figure
     from matplotlib.ticker import FixedLocator, FuncFormatter
 

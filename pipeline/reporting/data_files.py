@@ -1,5 +1,4 @@
-"""The report's numbers as files of data. A column has its unit in its name; one without a unit holds
-words."""
+"""The report's numbers as CSV files. A column's name has its unit; a column without a unit holds words."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # reading a file needs no pandas, which takes half a second to import
+if TYPE_CHECKING:  # importing pandas takes half a second, and reading a file does not need it
     import pandas as pd
 
 NAMES = {
@@ -18,43 +17,45 @@ NAMES = {
     "rel_ci": "rel_ci_fraction",
     "speedup": "speedup_ratio",
 }
-"""The names of a frame's columns in a file, where they differ."""
+"""The names in a file of those frame columns whose names differ there."""
 
 MARKS = ("valid", "throttle", "old", "incomparable", "tied", "doubt")
-"""The columns for the marks on pages. A time that is not ``valid`` is not to be trusted, and with a
-``throttle`` it is an upper bound; ``old`` names what has changed since: the source, the measuring code or the
-environment; ``incomparable`` is why no ratio is made of it; ``tied`` says that the ratio is no difference,
-and ``doubt`` why it is not to be trusted."""
+"""The columns for the marks on pages.
+
+A time that is not ``valid`` is distrusted; with a ``throttle`` it is an upper bound. ``old`` lists the parts
+that changed since the measurement: source, measuring code, environment. ``incomparable`` is why the time has
+no ratio. ``tied`` says that the ratio lies within the noise. ``doubt`` is why the ratio is distrusted.
+"""
 
 COLUMNS = [
     *("kernel", "workload", "problem", "words", "gpu", "provider", "configuration"),
     *("median_us", "p20_us", "p80_us", "rel_ci", "gbps", "tflops", "headline", "bound", "ceiling_fraction"),
     *("baseline", "speedup", *MARKS, "commit", "dirty"),
 ]
-"""``best.csv``: the best configuration of any provider at each problem, whose numbers ``problem`` holds."""
+"""The columns of ``best.csv``: the best configuration at each problem. ``problem`` holds its numbers."""
 
 PLOT_COLUMNS = [
     *("workload", "x_dimension", "x", "gbps", "tflops", "provider", "configuration", "gpu", "words"),
     *("median_us", "speedup", *MARKS),
 ]
-"""``data/NAME.csv``: the numbers of the plot of the same name. ``words`` are those of its charts."""
+"""The columns of ``data/NAME.csv``, the numbers of the plot NAME. ``words`` are those of its charts."""
 
 
 def file_columns(columns: Sequence[str]) -> list[str]:
-    """The columns of a file, by those of a frame."""
+    """Return the names in a file of a frame's columns."""
     return [NAMES.get(one, one) for one in columns]
 
 
 def as_csv(rows: pd.DataFrame, columns: Sequence[str]) -> str:
-    """Rows as CSV, times and rates to six digits."""
+    """Return rows as CSV, with numbers to six digits."""
     found = rows[list(columns)].rename(columns=NAMES)
-    if "headline" in found:  # it names a column
+    if "headline" in found:  # its values are column names
         found = found.assign(headline=found["headline"].map(NAMES))
     return found.to_csv(index=False, float_format="%.6g", lineterminator="\n")
 
 
 def best_csv(best: pd.DataFrame, baselines: Mapping[str, str]) -> str:
-    """``best.csv``, from the best configurations of each provider."""
+    """Return the text of ``best.csv``, from the best configurations of each provider."""
     from pipeline.reporting.frames import best_providers
 
     found = best_providers(best)
@@ -63,7 +64,7 @@ def best_csv(best: pd.DataFrame, baselines: Mapping[str, str]) -> str:
 
 
 def read_best(path: Path, gpu: str) -> list[dict[str, Any]]:
-    """One machine's lines of a ``best.csv``, as rows of a frame; none where there is no file."""
+    """Return one machine's lines of a ``best.csv`` as rows of a frame; none if there is no file."""
     if not path.is_file():
         return []
     frame_names = {name: column for column, name in NAMES.items()}

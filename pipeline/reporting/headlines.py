@@ -4,9 +4,9 @@ They choose the rate that is compared, the dimension on the x axis and the row t
 compute shares of a ceiling.
 
 A row records its share of the ceiling that was known when it was measured. Ceilings are measured again, so
-two rows may have shares of different ceilings. Pages therefore compute every share anew, from the time and the
-machine's newest ceilings. Sustained times are compared with the ceiling of a burst too: the share shows the
-cost of the GPU's power limit.
+two rows may have shares of different ceilings. Pages therefore compute every share anew, from the time and
+the machine's newest ceilings. Sustained times are compared with the ceiling of a burst too: the share shows
+the cost of the GPU's power limit.
 """
 
 from __future__ import annotations

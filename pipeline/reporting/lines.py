@@ -1,7 +1,7 @@
 """The lines on which measurements lie in a plot against a workload's x axis, and the names of lines.
 
-A line runs along one dimension, x. On a line every other dimension is either fixed or equal to x, such as m, n
-and k of square matrices. Workloads whose problems lie on the same line share it.
+A line runs along one dimension, x. On a line every other dimension is either fixed or equal to x, such as m,
+n and k of square matrices. Workloads whose problems lie on the same line share it.
 """
 
 from __future__ import annotations
@@ -97,9 +97,11 @@ def place(rows: Sequence[Measurement]) -> list[PlacedMeasurement]:
 def axis(workload: str, points: Sequence[Point]) -> tuple[str | None, frozenset[str]]:
     """Return the dimension on a workload's x axis, and the dimensions that are equal to it.
 
-    The equal dimensions are the others of the kernel's ``size`` and those that default to it, unless the
-    workload lists them. For an unknown kernel x is the number with the most values among the points, and the
-    equal dimensions are those equal to it at every point. If problems have no numbers, x is None.
+    If x belongs to the kernel's ``size``, the others of ``size`` are equal to x. So is any dimension that
+    defaults to one of these. Dimensions that the workload lists are not equal.
+
+    For an unknown kernel x is the number with the most values among the points, and the equal dimensions are
+    those equal to it at every point. If problems have no numbers, x is None.
     """
     names = [name for name in points[0].problem if all(_is_number(p.problem.get(name)) for p in points)]
     entry = headlines.entry_of(points[0].kernel)

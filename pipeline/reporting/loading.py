@@ -1,4 +1,4 @@
-"""A folder of results as tables: the rows that count, the finals, and what is old about the rows."""
+"""Reading a folder of results: the rows that count, the finals, and the old parts of each row's key."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ STALE = ("source", "measurement", "environment")
 
 @dataclass(frozen=True, eq=False)
 class LoadedResults:
-    """All measurements and finals of a folder, with shares of today's ceilings.
+    """The measurements and finals of a folder, with shares of the newest ceilings.
 
     results:
-        The measurements that can be compared, the machines' environments and ceilings.
+        The measurements that can be compared, and the machines' environments and ceilings.
     rows:
-        These measurements as a frame, with the old parts of each in ``old``: ``source, measurement``.
+        The measurements as a frame; the column ``old`` lists the old parts of each: ``source, measurement``.
     every_final, finals:
         The finals of every run, and the newest of each problem.
     final_rows:
-        The newest in burst as a frame.
+        The newest burst finals as a frame.
     runs:
-        The environments of runs.
+        The environment of each run.
     left_out:
-        How many measurements are not among the rows: timed in other ways, or anew since.
+        The number of measurements not in ``rows``: timed in other ways, or measured again later.
     """
 
     results: Results
@@ -51,7 +51,7 @@ class LoadedResults:
     left_out: int
 
     def providers(self, kernels: Sequence[str]) -> dict[str, set[str]]:
-        """The providers of each kernel that were measured, or were in finals."""
+        """Return the providers of each kernel that have measurements or finals."""
         found: dict[str, set[str]] = {kernel: set() for kernel in kernels}
         pairs = self.rows[["kernel", "provider"]].drop_duplicates().itertuples(index=False)
         for kernel, name in (*pairs, *((one.point.kernel, one.point.provider) for one in self.every_final)):
@@ -61,7 +61,7 @@ class LoadedResults:
 
 
 def load(folder: Path, warn: Callable[[str], None], local: bool) -> LoadedResults:
-    """Read a folder, and with ``local`` of the repository's own results this host's too."""
+    """Read a folder of results; with ``local``, the repository's own folder includes this host's results."""
     found = results.load(folder, warn, local)
     measured = with_shares(comparable(found.measurements), found.ceilings)
     staleness = Staleness(found.environments)
@@ -80,15 +80,17 @@ def load(folder: Path, warn: Callable[[str], None], local: bool) -> LoadedResult
 
 
 class Staleness:
-    """The old parts of rows' keys, beside the kernels here and their machines' ``environments``."""
+    """Compares rows' keys with the kernels here and with the machines' recorded ``environments``."""
 
     def __init__(self, environments: Mapping[str, Environment]) -> None:
         self._environments = environments
         self._now: dict[tuple[str, str, str], tuple[str | None, str, str | None]] = {}
 
     def parts(self, row: Measurement) -> tuple[str, ...]:
-        """The old parts among ``STALE``. A provider that is not there makes the source old; an environment
-        that can't be known makes nothing old."""
+        """Return the parts of ``STALE`` that are old in a row's key.
+
+        The source is old if the provider no longer exists. An unknown environment counts as unchanged.
+        """
         place = row.point.kernel, row.point.provider, row.origin.gpu
         if place not in self._now:
             self._now[place] = self._parts_now(*place)
@@ -109,7 +111,7 @@ class Staleness:
         except (KeyError, UserError):
             return None, measurement, None
         environment = self._environments.get(gpu)
-        # Which version of a peer's package a machine has, only the machine itself knows.
+        # Only the machine itself knows the version of a peer's package that it has.
         if environment is None or provider.package:
             return source, measurement, None
         return source, measurement, digest(environment.keyed_for(provider))

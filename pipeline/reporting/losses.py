@@ -1,8 +1,8 @@
 """The problems at which others are faster than ours by more than 1 %, worst first, with the reasons.
 
-The reasons come from the kernel's page, ``docs/kernels/KERNEL.md``: from the table below the heading "Where it
-loses". A line of the table has providers, problems and the reason. The problems are ``all``, or values of
-dimensions and machines, such as ``m=[512,2048] gpu=nvidia-h200``. The first line that fits counts.
+The reasons come from the kernel's page, ``docs/kernels/KERNEL.md``, from the table below "Where it loses". A
+line of the table has providers, problems and the reason. The problems are ``all``, or values of dimensions
+and machines, such as ``m=[512,2048] gpu=nvidia-h200``. The first line that fits counts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Numbers as people read them, and tables as wide as they need."""
+"""Formatting of numbers, and printing of wide tables."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ import math
 from rich.console import Console, RenderableType
 
 PIPE_WIDTH = 110
-"""The width of output that is not a terminal's, in columns."""
+"""The minimum width of output into a pipe or a file, in columns."""
 
 GAP = "not measured"
-"""Stands in a table of several machines for a missing number."""
+"""Stands for a missing number in a table of several machines."""
 
 RATES = {"gbps": "GB/s", "tflops": "TFLOP/s"}
-"""The unit of each rate that people compare."""
+"""The units of the rates."""
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number with so many significant digits and every whole one: 0.0123, 1.23, 12.3, 1234; "" for none."""
+    """Return a number with ``digits`` significant digits, but all integer digits: 0.0123, 1.23, 1234.
+
+    Returns "" for None and NaN.
+    """
     if value is None or math.isnan(value):
         return ""
     rounded = float(f"{value:.{digits - 1}e}")
@@ -26,26 +29,26 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def microseconds(value: float | None, is_bound: bool) -> str:
-    """A time; an upper bound with ``<=`` before it."""
+    """Return a time as text, with ``<=`` before an upper bound."""
     return f"<= {number(value)}" if is_bound else number(value)
 
 
 def percent(fraction: float | None) -> str:
-    """A fraction of a ceiling in percent, to one decimal: 101.4 %, 95.4 %, 7.1 %, < 0.1 %."""
+    """Return a fraction in percent with one decimal: 101.4 %, 95.4 %, 7.1 %, < 0.1 %; "" for None."""
     if fraction is None or math.isnan(fraction):
         return ""
     return f"{100 * fraction:.1f} %" if fraction >= 0.0005 or not fraction else "< 0.1 %"
 
 
 def speedup(value: float | None) -> str:
-    """How many times as fast: 0.021, 0.98, 1.00, 1.31, 12.3, 123; "" for none."""
+    """Return a ratio as text: 0.021, 0.98, 1.00, 1.31, 12.3, 123; "" for None."""
     if value is not None and 0.1 <= value < 9.995:
         return f"{value:.2f}"
     return number(value, 3 if value is None or value >= 1 else 2)
 
 
 def print_wide(console: Console, what: RenderableType) -> None:
-    """Print a table; into a pipe or a file with lines long enough for it."""
+    """Print a table; in a pipe or a file lines are at least ``PIPE_WIDTH`` wide."""
     width = console.width
     if not console.is_terminal:
         console.width = max(width, PIPE_WIDTH)

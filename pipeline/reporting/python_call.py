@@ -1,5 +1,7 @@
-"""The call of a configuration in Python, as lines to paste: by ``kernel_pipeline.ops``, or by the provider's
-own entry. A kernel's ``op.py`` is parsed and not imported, since it imports torch."""
+"""Python code to paste that calls a configuration, through ``kernel_pipeline.ops`` or the provider's entry.
+
+A kernel's ``op.py`` is parsed and not imported, since it imports torch.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,11 @@ OWN = "  # or tensors of your own"
 
 @dataclass(frozen=True)
 class Signature:
-    """A function of ``kernel_pipeline.ops``: its required tensors, whether it takes optional ones, and its
-    other arguments with their defaults."""
+    """The signature of a function in ``kernel_pipeline.ops``.
+
+    ``tensors`` are the required arguments, ``takes_more`` says whether there are optional tensors, and
+    ``options`` are the other optional arguments with their defaults.
+    """
 
     tensors: tuple[str, ...]
     takes_more: bool
@@ -29,7 +34,7 @@ class Signature:
 
 
 def has_function(entry: Entry) -> bool:
-    """Whether ``kernel_pipeline.ops`` has a function of the kernel."""
+    """Return whether ``kernel_pipeline.ops`` has a function for the kernel."""
     return not entry.loaded.is_outside and entry.name in functions()
 
 
@@ -37,7 +42,7 @@ LOAD = "from kernel_pipeline.loading import load"
 
 
 def by_function(entry: Entry, problem: Any, device: str) -> str:
-    """The call through ``kernel_pipeline.ops``, which chooses the configuration itself."""
+    """Return the call through ``kernel_pipeline.ops``, which chooses the configuration itself."""
     signature = _signature(entry)
     values = values_of(problem)
     options = {
@@ -58,7 +63,7 @@ def by_function(entry: Entry, problem: Any, device: str) -> str:
 
 
 def by_entry(entry: Entry, point: Point, device: str) -> str:
-    """The call of the provider's own entry in this configuration."""
+    """Return the call of the provider's own entry in the configuration of ``point``."""
     kernel = entry.loaded.kernel
     provider = kernel.provider(point.provider)
     problem = make(kernel.problem, point.problem)
@@ -79,7 +84,7 @@ def by_entry(entry: Entry, point: Point, device: str) -> str:
 
 
 def _made(entry: Entry, address: str, problem: Any) -> list[str]:
-    """The lines that make the problem."""
+    """Return the lines that load the kernel and make the problem."""
     return [
         f"loaded = load({_literal(address)})",
         f"problem = loaded.kernel.problem({', '.join(_named(values_of(problem)))})",
@@ -95,7 +100,7 @@ def _literal(value: Value) -> str:
 
 
 def _signature(entry: Entry) -> Signature:
-    """The signature of the function in ``op = Op(definition=...)`` of the kernel's ``op.py``."""
+    """Return the signature of the function in ``op = Op(definition=...)`` of the kernel's ``op.py``."""
     tree = ast.parse((entry.loaded.folder / "op.py").read_text())
     defined = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     declared = next(

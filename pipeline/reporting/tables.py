@@ -1,4 +1,4 @@
-"""A table of texts, which a terminal, a Markdown page and an HTML page show alike."""
+"""A table of texts for terminals, Markdown pages and HTML pages."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from kernel_pipeline.records.fields import visible
 from pipeline.reporting.numbers import print_wide
 
 ABOUT = ("gpu", "words", "provider", "style", "sort")
-"""A row's attributes in an HTML page: the values by which a reader chooses it, its provider's colour, and the
-number by which its first cell is sorted."""
+"""A row's attributes in an HTML page: the values by which a reader filters rows, the style of the row's
+provider, and the number by which the first column is sorted."""
 
 
 @dataclass(frozen=True)
@@ -26,15 +26,15 @@ class TextTable:
     """Rows of texts under columns.
 
     numbers:
-        The names of the columns that are aligned on the right.
+        The names of the right-aligned columns.
     strong, breaks:
-        The places of rows in bold, and of those above which a terminal draws a line.
+        The indices of bold rows, and of rows above which a terminal draws a line.
     notes:
-        Sentences below a terminal's table.
+        Sentences below the table on a terminal.
     about:
-        Each row's attributes in an HTML page, by ``ABOUT``.
+        Each row's attributes in an HTML page, by the names in ``ABOUT``.
     is_packed:
-        Whether an HTML page's script writes the rows when somebody opens the section.
+        Whether the script of an HTML page writes the rows when the reader opens the section.
     """
 
     title: str
@@ -48,7 +48,7 @@ class TextTable:
     is_packed: bool = False
 
     def rich(self) -> RichTable:
-        """For a terminal: nothing is cut off, and a number is never broken."""
+        """Return the table for a terminal: no text is cut off, and no number is wrapped."""
         found = RichTable(
             title=self.title or None,
             title_justify="left",
@@ -74,7 +74,7 @@ class TextTable:
         return found
 
     def markdown(self, *, has_code: bool = False) -> str:
-        """For a Markdown page. Cells are plain text; with ``has_code`` words in backticks are code."""
+        """Return the table as Markdown. With ``has_code``, words in backticks are code, else plain text."""
         aligned = ["---:" if name in self.numbers else "---" for name in self.columns]
         header, *rows = (
             f"| {' | '.join(as_markdown(cell, has_code=has_code) for cell in row)} |"
@@ -83,12 +83,12 @@ class TextTable:
         return "\n".join([header, f"|{'|'.join(aligned)}|", *rows])
 
     def print(self, console: Console) -> None:
-        """Print it on a terminal."""
+        """Print the table on a terminal."""
         print_wide(console, self.rich())
 
     @property
     def right(self) -> list[int]:
-        """The places of the columns of numbers, from 1 on."""
+        """The positions of the columns of numbers, counted from 1."""
         return [place for place, name in enumerate(self.columns, 1) if name in self.numbers]
 
     @property
@@ -98,7 +98,7 @@ class TextTable:
 
     @property
     def packed(self) -> dict[str, Any]:
-        """The rows as data: each text once, and a row as the places of its texts, ``ABOUT`` first."""
+        """The rows as data: the distinct texts, and each row as indices of its texts, ``ABOUT`` first."""
         texts: dict[str, int] = {}
         rows = [
             [
@@ -111,19 +111,21 @@ class TextTable:
 
 
 def as_markdown(text: str, *, has_code: bool = False) -> str:
-    """A text as Markdown that shows it unchanged: no tag, no link, no further cell. With ``has_code`` words
-    in backticks are code."""
+    """Escape a text for Markdown, so that it makes no tag, link or further cell.
+
+    With ``has_code``, words in backticks are code.
+    """
     parts = re.split(r"`([^`]*)`", visible(text)) if has_code else [visible(text)]
     return "".join(f"`{part}`" if place % 2 else _plain(part) for place, part in enumerate(parts))
 
 
 def _plain(text: str) -> str:
     escaped = re.sub(r"[\\`\[\]|]", r"\\\g<0>", text)
-    # Before "= " or a space it begins no tag.
+    # A "<" before a space or "= " begins no tag and stays legible.
     return re.sub(r"<(?!=? )", "&lt;", re.sub(r"&(?=#?\w+;)", "&amp;", escaped))
 
 
 def as_html(text: str, *, has_code: bool = False) -> Markup:
-    """A text as HTML; with ``has_code`` words in backticks are code."""
+    """Escape a text for HTML; with ``has_code``, words in backticks are code."""
     escaped = str(escape(text))
     return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", escaped) if has_code else escaped)

@@ -1,5 +1,4 @@
-"""A console that shows any text unchanged, and the progress of long work: a bar on a terminal, a line now and
-then in a file."""
+"""A console that shows any text unchanged, and progress as bars on a terminal or lines in a file."""
 
 from __future__ import annotations
 
@@ -19,20 +18,22 @@ LINE_EVERY_S = 10.0
 
 
 class Terminal(Console):
-    """A console without markup and emoji, which shows control characters as their escapes. The control
-    sequences of ``rich`` itself go through."""
+    """A console without markup and emoji that shows control characters in a text as escapes.
+
+    The control sequences of ``rich`` itself are printed unchanged.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """The segments to print."""
+        """Yield the segments to print."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else visible_lines(text), style, control)
 
 
 class Bars:
-    """The lines on a terminal of all concurrent work. A context manager."""
+    """The progress bars of all concurrent work on a terminal. A context manager."""
 
     def __init__(self, console: Console) -> None:
         self.lines = Lines(
@@ -58,11 +59,11 @@ class Bars:
 
 
 class Progress:
-    """The progress of a loop of ``total`` steps, and of those expected later. A context manager.
+    """The progress of a loop of ``total`` steps; ``expect`` adds further steps. A context manager.
 
     Args:
-        bars: the lines of other work that goes on meanwhile; None where there is none.
-        devices: the devices that share the steps. Each of several has a line of its own.
+        bars: the bars shared with concurrent work; None if there is none.
+        devices: the devices that share the steps. If there are several, each has its own line.
     """
 
     def __init__(
@@ -86,8 +87,10 @@ class Progress:
         self._of = {str(one): self._lines.add_task(f"  {one}", total=None, step="") for one in several}
 
     def advance(self, step: str, best: str = "", device: object = None) -> None:
-        """Count a step of one of the devices as done; ``best`` is the best that a search has found so far. A
-        step more than expected raises the total."""
+        """Count a step of a device as done. A step beyond the total raises the total.
+
+        ``best`` is a text on the best configuration that a search has found so far.
+        """
         self.done += 1
         if self.done > self.total:
             self.expect(1)
@@ -101,7 +104,7 @@ class Progress:
             self.console.print(line, highlight=False, soft_wrap=True)
 
     def expect(self, more: int) -> None:
-        """Expect more steps."""
+        """Add steps to the total."""
         self.total += more
         self._lines.update(self._task, total=self.total)
 
