@@ -160,7 +160,7 @@ class KernelOnMachine:
         """Return the best configuration at each measured problem that has the values in ``pins``.
 
         If no measured problem has them, return it at the problem that they define. Raises UserError if they
-        don't define a problem.
+        define no problem, or one that the chosen provider can't do.
         """
         named = {name: values for name, values in pins.items() if name != problems.SIZE}
         return [

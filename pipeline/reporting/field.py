@@ -54,7 +54,7 @@ class OtherRatio:
 
     @property
     def is_faster(self) -> bool:
-        """Whether the other is faster by more than 1 %, and finals did not decide ``same``."""
+        """Whether the other is faster by more than 1 %, unless finals judged the two ``same``."""
         return self.ratio < NEAR and (self.against is None or self.against.verdict != "same")
 
 
@@ -221,7 +221,7 @@ def head_to_heads_of_finals(
         side_by_side: dict[str, Final] = {}
         for row in sorted(some, key=lambda row: row.median_us, reverse=True):
             if row.against is not None and row.point.provider in times.others.get(place[0], ()):
-                side_by_side[row.point.provider] = row  # the faster of two, if one is the dispatched
+                side_by_side[row.point.provider] = row  # the faster of two, if one is dispatched
         for other, row in sorted(side_by_side.items()):
             others[other] = _ratio(ours, time_of_final(row), row.against)
         found.append(

@@ -165,7 +165,7 @@ def failures_of_own(found: Iterable[Found], allowed: Sequence[str]) -> str | Non
 
 
 def _counts(statuses: Iterable[str]) -> str:
-    """``2 incorrect, 1 timeout``."""
+    """Return the number of points by status: ``2 incorrect, 1 timeout``."""
     return ", ".join(f"{count} {status}" for status, count in sorted(Counter(statuses).items()))
 
 
