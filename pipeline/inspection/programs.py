@@ -1,4 +1,4 @@
-"""Compile points by Triton and Numba, on any host, and make rows of the programs."""
+"""Compile points with Triton and Numba, on any host, and describe the programs as rows."""
 
 from __future__ import annotations
 
@@ -35,19 +35,22 @@ from pipeline.points import notation, tracebacks
 from pipeline.store.evidence import CodeRow
 
 FORKS = get_context("forkserver")
-"""Its server imports torch and Triton once for all compilers of this process."""
+"""The fork server imports torch and Triton once for all compiler processes."""
 FORKS.set_forkserver_preload(
     ["torch", "triton.compiler.code_generator", "pipeline.execution.instance", __name__]
 )
 
 LONGEST_FOLDER = 60
-"""Most characters of the temporary folder in which the server can have its socket, whose path has 107."""
+"""The longest path of a temporary folder, in characters, that can hold the fork server's socket. Linux limits
+the socket's whole path to 107 characters."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """The compiled kernel of one launch: its texts by kind (``ptx``, ``sass``, for Triton ``ttgir``), threads
-    a block and bytes of dynamic shared memory. Equal code has an equal ``identity``."""
+    """The compiled kernel of one launch. Equal code has an equal ``identity``.
+
+    ``texts`` maps ``ptx``, ``sass`` and, for Triton, ``ttgir`` to the text. ``threads`` is the block size;
+    ``shared`` is the dynamic shared memory in bytes."""
 
     identity: str
     analysis: Analysis
@@ -58,7 +61,7 @@ class Program:
 
 @dataclass(frozen=True)
 class CompiledPoint:
-    """A point for an architecture: the programs it launches, or the reason why there are none."""
+    """The programs that a point launches on an architecture, or the reason why there are none."""
 
     point: Point
     architecture: str
@@ -67,11 +70,11 @@ class CompiledPoint:
 
 
 def compile_points(where: str, wanted: Sequence[tuple[Point, str]]) -> Generator[CompiledPoint, None, None]:
-    """Compile Triton and Numba points of the kernel ``where`` in parallel, each for its architecture, until
-    the generator is closed.
+    """Compile Triton and Numba points of the kernel ``where`` in parallel, each for its architecture. Closing
+    the generator stops the compilers.
 
-    Points that differ only in numbers mostly share a program: one process gets them all and disassembles each
-    program once. Raises UserError without cuobjdump or nvdisasm.
+    Points whose problems differ only in numbers usually share a program, so one process compiles all of them
+    and disassembles each program once. Raises UserError without cuobjdump or nvdisasm.
     """
     points: dict[str, list[Point]] = {}
     for point, architecture in wanted:
@@ -79,7 +82,7 @@ def compile_points(where: str, wanted: Sequence[tuple[Point, str]]) -> Generator
     tasks = [(group, architecture) for architecture, some in points.items() for group in alike(some)]
     if not tasks:
         return
-    # Triton and Numba read these when they are imported, and here they compile.
+    # Triton and Numba would read these on import and interpret kernels instead of compiling them.
     interpreters = {name: os.environ.pop(name) for name in INTERPRETERS if name in os.environ}
     environment = dict(os.environ)
     short = len(tempfile.gettempdir()) <= LONGEST_FOLDER
@@ -97,20 +100,20 @@ def compile_points(where: str, wanted: Sequence[tuple[Point, str]]) -> Generator
             for future in futures:
                 yield from future.result()
         except BaseException:
-            # The pool would wait for all tasks.
+            # Otherwise the pool would wait for all tasks.
             for process in active_children():
                 process.kill()
             raise
 
 
 _launched: list[Any] = []
-"""The compiled launches of the current point; a process of the pool compiles one point at a time."""
+"""The compiled launches of the current point. A process of the pool compiles one point at a time."""
 
 
 def _prepare(environment: Mapping[str, str]) -> None:
-    """Let this process only compile, in the environment of the process that asks for it."""
-    # Its parent is the fork server, which ends after its last child: so each child watches the asking
-    # process.
+    """Make this pool process compile launches instead of running them, in the given environment."""
+    # The parent is the fork server, which ends only after its last child. So each child also watches the
+    # process that owns the pool.
     die_with(os.getppid())
     asks = parent_process()
     if asks is None or not asks.is_alive():
@@ -184,7 +187,7 @@ def _by_numba(
 
 
 def _only(functions: Sequence[Analysis], symbol: str) -> Analysis:
-    """The function with that symbol. Raises UserError if there is not exactly one."""
+    """Return the function with that symbol. Raises UserError if there is not exactly one."""
     ours = [function for function in functions if function.symbol == symbol]
     if len(ours) != 1:
         raise UserError(f"the cubin of {symbol} holds no function of that name.")
@@ -192,7 +195,7 @@ def _only(functions: Sequence[Analysis], symbol: str) -> Analysis:
 
 
 def _reason(error: Exception, folder: Path) -> str:
-    """Why a point has no code, as a sentence that names the line of the kernel's files."""
+    """Return why a point has no code, with the line of the kernel's files that failed."""
     reason = " ".join(tracebacks.described(error, [folder]).split())
     if isinstance(error, AttributeError | TypeError):
         # A tensor without data, or a driver without a GPU, lacks an attribute that the call needs.
@@ -201,7 +204,7 @@ def _reason(error: Exception, folder: Path) -> str:
 
 
 def one_line(error: Exception) -> str:
-    """A compiler's error, cut to the length that a row has room for."""
+    """Return a compiler's error in one line of at most 500 characters."""
     return " ".join(tracebacks.named(error).split())[:500]
 
 
@@ -218,14 +221,14 @@ def _disassembled(binary: Any, architecture: str, sources: Sources) -> Program:
 
 
 class LaunchedCode:
-    """The rows of points whose functions are compiled at a launch: in Triton, Gluon and Numba."""
+    """Rows for kernels that are compiled at launch: Triton, Gluon and Numba."""
 
     def __init__(self, target: CodeTarget, texts: Texts) -> None:
         self.target = target
         self.texts = texts
 
     def bases(self, points: Sequence[Point]) -> set[Basis]:
-        """The bases of the points' rows."""
+        """Return the bases of the points' rows."""
         key = self.target.identity.key
         return {
             (key(point), None, architecture, self._compiler(point), reader())
@@ -233,7 +236,7 @@ class LaunchedCode:
         }
 
     def rows(self, points: Sequence[Point]) -> list[CodeRow]:
-        """A row for each program that a point launches, for each architecture."""
+        """Return a row for each program that a point launches on each architecture."""
         written: dict[str, str] = {}
         wanted = self._wanted(points)
         found: dict[tuple[Point, str], list[CodeRow]] = {}
@@ -243,7 +246,7 @@ class LaunchedCode:
         return [row for one in wanted for row in found[one]]
 
     def _wanted(self, points: Sequence[Point]) -> list[tuple[Point, str]]:
-        """The points, each with the architectures that its provider runs on."""
+        """Pair each point with the architectures that its provider supports."""
         return [
             (point, architecture)
             for architecture in self.target.architectures
@@ -252,14 +255,15 @@ class LaunchedCode:
         ]
 
     def _compiler(self, point: Point) -> str:
-        """The compiler of a point's functions, with its version."""
+        """Return the name and version of the compiler of a point's functions."""
         if self.target.provider(point).language == "numba":
             return f"numba-cuda {metadata.version('numba-cuda')}"
         return f"triton {self.target.identity.environment.triton}"
 
     def _rows(self, compiled: CompiledPoint, written: dict[str, str]) -> list[CodeRow]:
-        """A row for each program of a point, or a row with the reason why there are none. ``written`` maps
-        programs to their listings; new listings join it."""
+        """Return a row for each program of a point, or one row with the reason why there is none.
+
+        ``written`` maps the identity of each listed program to its listing. New listings are added to it."""
         rows: list[CodeRow] = []
         point, architecture = compiled.point, compiled.architecture
         common = self.target.common(point, architecture, self._compiler(point), reader())
@@ -294,5 +298,5 @@ class LaunchedCode:
 
 
 def _gpu(architecture: str) -> Gpu:
-    """A GPU of an architecture, known by its compute capability alone."""
+    """Return a Gpu of which only the compute capability is known."""
     return Gpu((int(architecture[:-1]), int(architecture[-1])), 0, 0, 0)

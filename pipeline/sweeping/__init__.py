@@ -1,4 +1,5 @@
 """A sweep of one kernel: plan, compile ahead, measure, keep the rows, report.
 
-``kernel_sweep.KernelSweep`` does it by a group of devices; ``cluster_sweep`` gives it groups of a cluster.
+``kernel_sweep.KernelSweep`` sweeps a kernel on a group of devices. ``cluster_sweep`` runs such sweeps on the
+groups of a cluster.
 """

@@ -1,4 +1,4 @@
-"""Sweeps of several kernels by the GPU models of a cluster, all models at the same time."""
+"""Sweep several kernels on every GPU model of a cluster, all models at the same time."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from pipeline.sweeping.kernel_sweep import KernelSweep, planned
 
 
 def run(configs: Sequence[SweepConfig], engine: Engine) -> tuple[list[KernelSweep], float]:
-    """Measure every kernel on each GPU model of the cluster, into ledgers of its own; returns the sweeps and
-    their seconds."""
+    """Measure every kernel on each GPU model of the cluster. Each model writes its own ledgers.
+
+    Returns the sweeps and their total time in seconds. Raises UserError with ``debug=true``."""
     first = configs[0]
     if first.debug:
         raise UserError("debug=true calls each point in this process; leave cluster= out.")
@@ -51,7 +52,7 @@ def run(configs: Sequence[SweepConfig], engine: Engine) -> tuple[list[KernelSwee
                 sweep = KernelSweep(config, group, wanted, bars)
                 found.append(sweep)
                 sweep.prepare()
-                with saying:  # all models measure the same tree: each sentence once
+                with saying:  # all models measure the same tree: print each sentence once
                     sentences = identity.unknown_commits([sweep.identity] if sweep.provenance else [])
                     for sentence in sorted({*sentences} - said):
                         said.add(sentence)
@@ -66,8 +67,10 @@ def run(configs: Sequence[SweepConfig], engine: Engine) -> tuple[list[KernelSwee
 def at_once(
     groups: Sequence[ClusterDevices], measured: Callable[[ClusterDevices], list[KernelSweep]]
 ) -> list[list[KernelSweep]]:
-    """Measure by every group, each in a thread. A failed group leaves the others at work, and its error is
-    raised when they are done. Ctrl-C ends all of them, with a note on how far each came."""
+    """Run ``measured`` for every group, each in its own thread.
+
+    If a group fails, the others finish before its error is raised. Ctrl-C stops all groups; the
+    KeyboardInterrupt then carries a note on the progress of each."""
     with ThreadPoolExecutor(len(groups)) as threads:
         futures = [threads.submit(measured, group) for group in groups]
         try:

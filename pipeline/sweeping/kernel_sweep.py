@@ -1,4 +1,4 @@
-"""One run over the points of one kernel on the devices of one model."""
+"""Run one sweep over the points of one kernel on devices of one model."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from pipeline.store.runs import Heading, Recorder
 
 
 def planned(configs: Sequence[SweepConfig], target: Target) -> list[Plan]:
-    """The plan of each kernel, with its baseline unless debug=true. Raises UserError for a mistake about any
-    of them."""
+    """Return the plan of each kernel, with its baseline unless debug=true. Raises UserError if the options of
+    any kernel are wrong."""
     plans = []
     for config in configs:
         every = config.budget is not None
@@ -51,8 +51,8 @@ def planned(configs: Sequence[SweepConfig], target: Target) -> list[Plan]:
 
 
 class KernelSweep:
-    """One run over the points of one kernel by a group of devices, which measures other kernels, too. Rows go
-    to the kernel's ledger as they are measured."""
+    """One sweep over the points of one kernel on a group of devices, which may sweep other kernels, too. Each
+    row is appended to the kernel's ledger as soon as it is measured."""
 
     def __init__(
         self, config: SweepConfig, group: DeviceGroup, wanted: Plan, bars: Bars | None = None
@@ -87,18 +87,18 @@ class KernelSweep:
         self.begin = monotonic()
 
     def prepare(self) -> None:
-        """Find the missing points, and begin to compile them ahead."""
+        """Find the missing points and start to compile them ahead."""
         self.refresh()
         if self.environment.kind == "cuda":
             known = self.known()
             if not known.keys() >= set(self.plan.points):
-                self.group.begin()  # its processes import torch, as does the memory limit here
+                self.group.begin()  # its processes import torch while the memory limit imports it here
             memory = self.environment.memory_mib << 20
             self.plan = memory_limit.within(self.plan, self.loaded, memory, known)
         self.agenda = self.missing()
         if self.agenda.is_empty:
             return
-        if self.environment.kind != "cpu":  # a CPU's group starts when nothing compiles any more
+        if self.environment.kind != "cpu":  # a CPU's group starts after all compilation
             self.group.begin()
         self.ahead.begin(self.agenda.examples)
         self.ahead.submit(self.agenda.due)
@@ -107,14 +107,14 @@ class KernelSweep:
         )
 
     def finish(self) -> None:
-        """Measure the missing points, and print the table."""
+        """Measure the missing points and print the table."""
         assert self.agenda is not None, "prepare() comes first"
         self.begin = monotonic()
         with ExitStack() as stack:
             try:
                 self.measure(self.agenda, stack)
             except BaseException as error:
-                # A full disk stops both; the first error says how to go on.
+                # A full disk makes close() fail, too; the first error says how to go on.
                 with suppress(UserError):
                     self.close()
                 if isinstance(error, KeyboardInterrupt):
@@ -126,8 +126,8 @@ class KernelSweep:
             self.sweep_output().show(console)
 
     def refresh(self) -> None:
-        """Update the rates of rows to the kernel's present work, and add missing shares of ceilings; no time
-        depends on either."""
+        """Recompute the rates of rows whose bytes or FLOPs differ from the kernel's current ``work``, and add
+        missing shares of ceilings. Times stay the same."""
         ceilings = self.sidecars.known_ceilings()
 
         def change(row: Measurement) -> Measurement:
@@ -144,20 +144,20 @@ class KernelSweep:
             self.ledger.compact(change)
 
     def missing(self) -> Agenda:
-        """The points to measure."""
+        """Return the points to measure."""
         known = {} if self.config.remeasure else self.known()
         found = Agenda(self.plan.points, known, self.config.retry, self.config.budget, self.ahead)
         self.searches = found.searches
         return found
 
     def known(self) -> dict[Point, Measurement]:
-        """The ledger's rows of planned points with today's keys."""
+        """Return the fresh rows of planned points from the ledger."""
         rows = (row for row in self.ledger.rows() if row.point in self.plan.workloads)
         here = (row for row in rows if row.origin.gpu == self.slug)
         return {row.point: row for row in here if row.key == self.identity.key(row.point)}
 
     def measure(self, wanted: Agenda, stack: ExitStack) -> None:
-        """Measure the wanted points and append each to the ledger; ``stack`` closes the run's record."""
+        """Measure the wanted points and append each row to the ledger. ``stack`` closes the run's record."""
         if wanted.is_empty:
             if self.plan.points:
                 say(nothing_to_measure(self.ledger.path, wanted.searches))
@@ -197,8 +197,8 @@ class KernelSweep:
             warn(f"{self.entry.name}/{provider} changed its process, which was replaced: {change}.")
 
     def audited(self, points: Sequence[Point]) -> frozenset[Point]:
-        """The points whose times are audited in any case: all, or a random one of each provider and
-        workload."""
+        """Return the points that are always audited: all of them with ``audit=all``, else a random point of
+        each provider and workload."""
         if self.config.audit == "all":
             return frozenset(self.plan.points)
         return drawn(points, self.plan.workloads)
@@ -212,7 +212,7 @@ class KernelSweep:
         outcome: Outcome,
         measured_on: device.Device,
     ) -> None:
-        """Write a point's row and show progress. Raises UserError when the row can't be written."""
+        """Write a point's row and show progress. Raises UserError if the row can't be written."""
         row = self.measurement(point, outcome, measured_on, ceilings)
         before = self.ledger.get(point, row.parts.settings)
         self.ledger.append(row)
@@ -223,8 +223,8 @@ class KernelSweep:
         progress.advance(str(point), "" if best is None else best_so_far(*best), measured_on)
 
     def control(self, points: Sequence[Point]) -> Point:
-        """The control point, which is measured repeatedly for the noise floor: the baseline at a middle
-        problem."""
+        """Return the control point: the baseline at a middle problem. It is measured repeatedly for the noise
+        floor."""
         order = list(dict.fromkeys(point.problem for point in points))
         middle = order[len(order) // 2]
         baseline = self.loaded.kernel.provider(self.loaded.kernel.baseline)
@@ -237,13 +237,13 @@ class KernelSweep:
         )
 
     def compiles_itself(self, point: Point) -> bool:
-        """Whether the measuring worker compiles the point."""
+        """Return whether the worker compiles the point itself, by torch.compile."""
         return self.loaded.kernel.provider(point.provider).compiled
 
     def measurement(
         self, point: Point, outcome: Outcome, measured_on: device.Device, ceilings: Ceilings
     ) -> Measurement:
-        """The ledger's line for an outcome."""
+        """Return the ledger row for an outcome."""
         assert self.provenance is not None, "prepare() comes first"
         work = self.loaded.kernel.work(problems.make(self.loaded.kernel.problem, point.problem))
         timing = outcome.timing
@@ -263,13 +263,14 @@ class KernelSweep:
         )
 
     def attempts(self, before: Measurement | None, parts: Parts) -> int:
-        """How many runs have tried a point since its last success or ``remeasure``."""
+        """Return the number of runs that tried the point since its last success or ``remeasure``, this run
+        included."""
         if self.config.remeasure or before is None or before.key != parts.key:
             return 1
         return before.attempts + 1 if retry.has_failed(before) else 1
 
     def close(self) -> None:
-        """Compact the ledger, with the whole run's noise floor in its rows, and restore sidecar files."""
+        """Add the run's noise floor to its rows, compact the ledger, and restore removed sidecar files."""
         known = {} if self.ceilings is None else self.ceilings.noise
 
         def settled(row: Measurement) -> Measurement:
@@ -282,7 +283,8 @@ class KernelSweep:
         self.sidecars.keep()
 
     def rows(self) -> list[Measurement]:
-        """The ledger's rows of this sweep's points; of a search, which skips points, without old rows."""
+        """Return the ledger's rows of this sweep's points. A search skips points, so its old rows are left
+        out."""
         found = (self.ledger.get(point, self.identity.settings_digest) for point in self.plan.points)
         return [
             row
@@ -291,7 +293,7 @@ class KernelSweep:
         ]
 
     def sweep_output(self) -> SweepOutput:
-        """The report at the end of this sweep."""
+        """Return the output to print at the end of this sweep."""
         return SweepOutput(
             entry=self.entry,
             plan=self.plan,

@@ -1,4 +1,4 @@
-"""Find an MLflow store and connect to it quietly; each failure becomes a clause."""
+"""Find an MLflow store and connect to it without MLflow's own output. Each failure becomes a short clause."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from kernel_pipeline.records.credentials import hidden, public, taken_apart
 from pipeline import ROOT
 
 DEFAULT_STORE = f"sqlite:///{ROOT / 'mlflow.db'}"
-"""One SQLite file at the repository's root."""
+"""An SQLite file at the repository's root."""
 
 LOCAL_SERVER = "http://127.0.0.1:5000"
-"""The server of ``tracking=server`` without MLFLOW_TRACKING_URI."""
+"""The server for ``tracking=server`` if MLFLOW_TRACKING_URI is not set."""
 
 OFFLINE = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
 """Environment variables that turn MLflow's telemetry off."""
@@ -37,39 +37,41 @@ PATIENCE = {
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
 }
-"""Wait half a minute for a server that restarts; MLflow would wait for minutes."""
+"""Retry for half a minute while a server restarts; MLflow's defaults would wait for minutes."""
 
 EMPTY = "0"
 """The id of the experiment that MLflow makes in a new store."""
 
 
 class TrackerError(Exception):
-    """The store can't be used; the text is a clause with the reason."""
+    """The store can't be used. The text is a clause that gives the reason."""
 
 
 def store_uri(name: str, uri: str | None) -> str:
-    """The store of ``tracking=NAME`` and ``tracking.uri=URI``: the URI, else MLFLOW_TRACKING_URI, else this
-    machine's server or the repository's file. It may hold a password."""
+    """Return the URI of the store that ``tracking=NAME`` and ``tracking.uri=URI`` name.
+
+    It is ``uri``, else MLFLOW_TRACKING_URI, else this machine's server or the repository's SQLite file. It
+    may hold a password."""
     chosen = uri or os.environ.get("MLFLOW_TRACKING_URI") or (LOCAL_SERVER if name == "server" else "")
     path = sqlite_path(chosen or DEFAULT_STORE)
     return f"sqlite:///{path}" if path else chosen
 
 
 def sqlite_path(uri: str) -> Path | None:
-    """The absolute path of an SQLite store's file, or None for any other store."""
+    """Return the absolute path of an SQLite store's file, or None for any other store."""
     if not uri.startswith("sqlite:///"):
         return None
     return Path(uri.removeprefix("sqlite:///").partition("?")[0]).absolute()
 
 
 def is_server(uri: str) -> bool:
-    """Whether the store is reached over HTTP."""
+    """Return whether the store is reached over HTTP."""
     return uri.startswith(("http://", "https://"))
 
 
 def client_settings(uri: str) -> tuple[str, dict[str, str]]:
-    """The address for MLflow's client, and environment variables for a server's user and password, so that
-    MLflow neither keeps nor logs them. Raises UserError for an impossible URI."""
+    """Return the address for MLflow's client, and environment variables with a server's user and password.
+    MLflow does not store or log credentials from its environment. Raises UserError if the URI is invalid."""
     path = sqlite_path(uri)
     address = taken_apart(uri)
     shown = public(uri)
@@ -104,9 +106,10 @@ def client_settings(uri: str) -> tuple[str, dict[str, str]]:
 
 @contextmanager
 def connected(uri: str) -> Iterator[Any]:
-    """A client of the store at the URI. An SQLite store has one publisher at a time: others wait here.
+    """Yield a client of the store at the URI. An SQLite store has one publisher at a time: others wait here.
 
-    Raises UserError for an impossible URI, and TrackerError when the store can't be used, now or later.
+    Raises UserError if the URI is invalid. Raises TrackerError if the store can't be used, also when it fails
+    inside the context.
     """
     path = sqlite_path(uri)
     address, variables = client_settings(uri)
@@ -127,7 +130,7 @@ def connected(uri: str) -> Iterator[Any]:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock beside an SQLite store, so that no table or run is made twice."""
+    """Hold the lock file beside an SQLite store, so that no table or run is made twice."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.with_name(f"{path.name}.lock").open("w")
@@ -143,14 +146,14 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _make(path: Path) -> None:
-    """Make an SQLite store whole or not at all: MLflow can't use a half-made store, which a full disk or a
-    kill would leave. The caller holds the store's lock."""
+    """Create an SQLite store atomically. A full disk or a kill could leave a half-made store, which MLflow
+    can't use. The caller holds the store's lock."""
     aside = path.with_name(f".{path.name}.new")
     leftovers = (aside, aside.with_name(f"{aside.name}-journal"))
     for file in leftovers:
         file.unlink(missing_ok=True)
     try:
-        # MLflow's own experiment would stay empty.
+        # Delete MLflow's default experiment, which would stay empty.
         _client(f"sqlite:///{aside}").delete_experiment(EMPTY)
         aside.replace(path)
     finally:
@@ -159,7 +162,7 @@ def _make(path: Path) -> None:
 
 
 def _client(uri: str) -> Any:
-    """A client of a store that answers."""
+    """Return a client of a store, after checking that the store answers."""
     path = sqlite_path(uri)
     if path:
         # MLflow would retry an unusable file for two minutes.
@@ -190,7 +193,7 @@ def _as_tracker_error(uri: str) -> Iterator[None]:
 
 
 def _clause(error: Exception, uri: str) -> str:
-    # Credentials go before the text is cut: half an address could not be recognized.
+    # Remove credentials before the text is cut: a truncated address could not be recognized.
     text = hidden(str(error), [uri])
     if found := re.search(r"out-of-date database schema \(found version (\w+)", text):
         return f"its tables are of another MLflow version: {_schema_remedy(found[1], uri)}"
@@ -204,7 +207,7 @@ def _clause(error: Exception, uri: str) -> str:
 
 
 def _schema_remedy(revision: str, uri: str) -> str:
-    """The command that updates a store of another MLflow version."""
+    """Return the command that makes a store of another MLflow version usable."""
     import mlflow
 
     migrations = Path(mlflow.__file__).parent / "store" / "db_migrations" / "versions"

@@ -1,8 +1,8 @@
-"""Serve MLflow's pages to their owner only: the application that ``pipeline.ui`` starts by uvicorn.
+"""Serve MLflow's pages to their owner only. ``pipeline.ui`` starts this application with uvicorn.
 
-Every account of a machine reaches its 127.0.0.1, and MLflow does not authenticate. Here each request needs
-the token of the printed link. A browser keeps it as a cookie until it is closed; a client of MLflow's sends
-it as MLFLOW_TRACKING_TOKEN. Requests from pages of other addresses are refused, and artifacts can only be
+Every account of a machine can reach its 127.0.0.1, and MLflow does not authenticate. So each request needs
+the token of the printed link. A browser keeps the token as a cookie until it is closed; an MLflow client
+sends it as MLFLOW_TRACKING_TOKEN. Requests from pages of other origins are refused, and artifacts can only be
 read.
 """
 
@@ -18,11 +18,11 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 STORE, TOKEN = "PIPELINE_UI_STORE", "PIPELINE_UI_TOKEN"
-"""Environment variables: the store's URI, and the token."""
+"""Environment variables with the store's URI and the token."""
 
 READS = {"GET", "HEAD", "OPTIONS"}
 ARTIFACTS = ("/mlflow-artifacts/", "/upload-artifact", "/create-promptlab-run")
-"""Parts of the paths by which MLflow would write an artifact."""
+"""Parts of the request paths that let a client write artifacts."""
 
 REFUSED = (
     "These pages are shown to the person who started them. Open the link that `make ui` has printed; after "
@@ -32,14 +32,16 @@ REFUSED = (
 WELCOME = """<!doctype html>
 <script>location.replace(location.pathname + location.hash)</script>
 """
-"""Leaves the token out of the address, and keeps the fragment, which a server does not see."""
+"""A page that removes the token from the browser's address. It keeps the fragment, which a server never
+receives."""
 
 
 def application() -> ASGIApp:
-    """MLflow's application behind a guard; uvicorn calls this once."""
+    """Return MLflow's application behind a guard. uvicorn calls this once."""
     from mlflow.server import constants
 
-    # As MLflow's own command tells them to its server; it serves no artifacts but those of runs.
+    # MLflow's own command passes its options to the server in such variables. Without the second one the
+    # server is no proxy of an artifact store: it serves only the artifacts of runs.
     os.environ[constants.BACKEND_STORE_URI_ENV_VAR] = os.environ.pop(STORE)
     os.environ.pop(constants.SERVE_ARTIFACTS_ENV_VAR, None)
     from mlflow.server.fastapi_app import app
@@ -66,7 +68,7 @@ class Guard:
             await send({"type": "websocket.close"})  # MLflow has none
 
     def _answer(self, request: HTTPConnection, method: str) -> Response | None:
-        """The refusal of a request; None where MLflow answers it."""
+        """Return the welcome page for a request with the token, a refusal, or None if MLflow shall answer."""
         # Browsers share the cookies of an address among all of its ports.
         cookie = f"pipeline-ui-{request.url.port}"
         if self._is_right(request.query_params.get("token", "")):
@@ -79,7 +81,7 @@ class Guard:
         bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if not (self._is_right(known) or self._is_right(bearer)):
             return PlainTextResponse(REFUSED, status_code=403)
-        # A page of another port has the cookie, too, and MLflow would answer it.
+        # A page on another port sends the cookie, too, and MLflow would answer it.
         own = f"{request.url.scheme}://{request.url.netloc}"
         if request.headers.get("Origin", own) != own:
             return PlainTextResponse("a page of another address requests this\n", status_code=403)

@@ -1,10 +1,10 @@
-"""The runs of results, of ad-hoc sweeps and of comparisons, as ``publisher`` writes them.
+"""Turn ledgers, ad-hoc sweeps and comparisons into the MLflow runs that ``publisher`` writes.
 
-An experiment a kernel; in it a parent run for each GPU (``softmax @ nvidia-h200``), and below it a child run
-for each configuration on each line of problems (``lines.py``), and one for the best of each provider. A line
-runs along its workload's x axis, whose values are the steps of the metrics, so that the UI draws rates
-against it; dimensions that stay the same are the run's params. Each ad-hoc sweep has a parent and children of
-its own, under the id of its run.
+Each kernel has an experiment with a parent run for each GPU (``softmax @ nvidia-h200``). Its child runs are
+one for each configuration on each line of problems (``lines.py``), and one for the best of each provider. A
+line runs along its workload's x axis. The values of x are the steps of the metrics, so the UI draws rates
+against x; the fixed dimensions are the run's params. Each ad-hoc sweep has its own parent and children, under
+the id of its run.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from pipeline.tracking.mlflow_runs import AD_HOC, BEST, SWEEP
 from pipeline.tracking.run_families import NOTE, Run, RunFamily, Value
 
 MOST_NOTED = 20
-"""Most rows of a comparison in its description, which is a tag; the files have all."""
+"""The most rows of a comparison in its description, which is a tag. Its files have all rows."""
 
 SHOWN_ALREADY = {".ptx", ".sass", ".ttgir"}
-"""Texts that a listing beside them shows already; they are not uploaded."""
+"""Suffixes of texts that are not uploaded, because the listing beside them shows the same code."""
 
 
 def ledgers(input: Path) -> dict[tuple[str, str], list[Path]]:
-    """The files of each non-empty ledger below ``input`` by kernel and machine, sorted. Raises UserError for
-    a missing input."""
+    """Return the files of each non-empty ledger below ``input`` by (kernel, machine), sorted. Raises
+    UserError if ``input`` is missing."""
     if not any(folder.is_dir() for folder in results.folders_of(input)):
         raise UserError(f"input={input} is not there; `dvc repro` makes results, input=FOLDER names others.")
     found: dict[tuple[str, str], list[Path]] = {}
@@ -64,8 +64,8 @@ def read(
     artifacts: Path | None = None,
     gpu: str | None = None,
 ) -> Iterator[RunFamily]:
-    """The runs of the ledgers below ``input``, or of one kernel or machine. Holds one ledger's rows in memory
-    at a time. Raises UserError for a missing input.
+    """Yield the runs of the ledgers below ``input``; ``kernel`` and ``gpu`` select some of them. Holds the
+    rows of one ledger in memory at a time. Raises UserError if ``input`` is missing.
     """
     every = ledgers(input)
     known = Results((), *results.machines(input, warn))
@@ -98,7 +98,7 @@ def read(
 
 
 def ad_hoc(heading: Heading, rows: Sequence[Measurement], record: Path) -> RunFamily:
-    """The runs of one ad-hoc sweep."""
+    """Return the runs of one ad-hoc sweep."""
     placed = lines.place(rows)
     changed = ", ".join(f"{count} {part}" for part, count in heading.changed.items())
     parent, children = _family(
@@ -116,7 +116,8 @@ def ad_hoc(heading: Heading, rows: Sequence[Measurement], record: Path) -> RunFa
 
 
 def comparison(found: Comparison, file: Path, links: Mapping[str, str]) -> RunFamily:
-    """The run of a comparison; ``links`` are the runs of its sides, by the tag that names each."""
+    """Return the run of a comparison. ``links`` maps a tag for each side to the id of the run that has the
+    side's measurements."""
     name = f"{found.kernel}/{found.gpu}/{file.stem}"
     at = int(found.at.timestamp() * 1000)
     counts = Counter(row.verdict for row in found.rows)
@@ -154,18 +155,18 @@ def comparison(found: Comparison, file: Path, links: Mapping[str, str]) -> RunFa
 
 
 def warn(sentence: str) -> None:
-    """Print a sentence on a skipped file or line."""
+    """Print a warning about a skipped file or line."""
     print(f"warning: {sentence}", file=sys.stderr)
 
 
 def ad_hoc_identity(heading: Heading) -> str:
-    """The identity of an ad-hoc sweep's parent run, in whatever folder its record lies."""
+    """Return the identity of an ad-hoc sweep's parent run. It does not depend on the folder of the record."""
     return f"run/{heading.run}"
 
 
 def _owner(input: Path, environment: Environment | None) -> str:
-    """A suffix that distinguishes ledgers of one kernel and machine: a CPU's host, and a folder other than
-    the repository's results."""
+    """Return a suffix that distinguishes ledgers of the same kernel and machine: the host of a CPU, and any
+    folder other than the repository's results."""
     host = environment.host if environment else None
     folder = input.resolve()
     words = [f"on {host}"] if host else []
@@ -185,17 +186,18 @@ def _family(
     tags: Mapping[str, str] = MappingProxyType({}),
     suffix: str = "",
 ) -> tuple[Run, tuple[Run, ...]]:
-    """A parent run for measurements of one kernel on one machine, with a child run for each configuration on
-    a line and, for a ledger, for the best of each provider. ``reasons`` are metrics that explain a
-    measurement, by its key; ``suffix`` ends the runs' names."""
+    """Return the parent run for measurements of one kernel on one machine, and its child runs: one for each
+    configuration on a line and, if ``kind`` is SWEEP, one for the best of each provider.
+
+    ``reasons`` maps a measurement's key to the metrics that explain it. ``suffix`` ends the runs' names."""
     groups: dict[tuple[str, Values, ProblemLine, str], list[PlacedMeasurement]] = {}
     for one in placed:
         key = (one.point.provider, one.point.parameters, one.line, one.cache)
         groups.setdefault(key, []).append(one)
     children = [mlflow_runs.configuration(group, identity, reasons, suffix) for group in groups.values()]
     if kind == SWEEP:
-        children += [mlflow_runs.best(group, identity) for group in metrics.bests(placed).values()]
-    # In the order of writing: a kernel's first page shows the best ones.
+        children += [runs.best(group, identity) for group in metrics.bests(placed).values()]
+    # MLflow lists runs in the order of writing, so the best runs are on a kernel's first page.
     children.sort(key=lambda run: (run.tags["kind"] != BEST, -run.ended_ms))
     parent = mlflow_runs.run(
         placed,
@@ -217,8 +219,10 @@ def artifact_files(
     reports: Path | None = None,
     artifacts: Path | None = None,
 ) -> dict[str, Path]:
-    """The files of one ledger, by their path among the parent run's artifacts: with report files that belong
-    to no other kernel. A host without a GPU has reports of its own. Skips links out of a folder.
+    """Return the files of one ledger by their path among the parent run's artifacts.
+
+    Report files named after another kernel are left out. A CPU's reports in ``local/`` replace the
+    repository's. Links that lead out of a folder are skipped.
     """
     places = (
         results.ledger_path,
@@ -253,6 +257,6 @@ def artifact_files(
 
 
 def _kernel_named(part: str, kernels: Sequence[str]) -> str | None:
-    """The kernel that a file or folder is named after: ``softmax.svg``, ``softmax-float32.svg``."""
+    """Return the kernel after which a file or folder is named: ``softmax.svg``, ``softmax-float32.svg``."""
     named = [name for name in kernels if re.match(rf"{re.escape(name)}([.-]|$)", part)]
     return max(named, key=len, default=None)

@@ -1,8 +1,8 @@
-"""Metrics of MLflow's runs: a point's numbers at the step of its problem, and the best of a ledger.
+"""Compute the metrics of MLflow runs: a point's numbers at the step of its problem, and the best of a ledger.
 
-The step of a metric is x, so MLflow takes the value at the largest x for the run's. A metric that ends with
-``_at_4096`` has one value: the rate, or the share of the ceiling, at that problem, which is the same problem
-in every run that has it.
+The step of a metric is x, so MLflow shows the value at the largest x as the run's value. A metric whose name
+ends with ``_at_4096`` has one value: the rate, or the share of the ceiling, at that problem. It is the same
+problem in every run with this metric, so these values can be compared.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ SHARE = "ceiling_fraction"
 RATES = ("gbps", "tflops", SHARE)
 STATE = ("sm_clock_mhz", "mem_clock_mhz", "temperature_c", "power_w")
 ERRORS = ("max_abs_err", "max_rel_err")
-"""The fields of a measurement that become metrics, where they have a value."""
+"""The fields of a measurement that become metrics if they have a value."""
 
 COMPARED = ("median_us", *RATES)
-"""The metrics of the best of each provider."""
+"""The metrics of the runs with the best of each provider."""
 
 RESOURCES = ("registers", "shared", "occupancy")
 COUNTED = (
@@ -37,12 +37,13 @@ COUNTED = (
     *("achieved_occupancy_pct", "theoretical_occupancy_pct", "waves_per_sm", "local_bytes"),
     *("sectors_per_load", "sectors_per_store", "estimated_speedup_pct", "runtime_improvement_us"),
 )
-"""The fields of rows of generated code and of counters that become metrics; the counters' duration_us becomes
-``counted_us``."""
+"""The fields that become metrics: RESOURCES from rows of generated code, COUNTED from rows of counters. The
+counters' ``duration_us`` becomes ``counted_us``."""
 
 
 def values(one: PlacedMeasurement) -> list[Value]:
-    """A point's numbers: its times only if it was timed, its errors only if it was right."""
+    """Return a point's numbers: times, rates, device state and errors. A point that is neither ``ok`` nor
+    ``verified`` has none."""
     outcome = one.row.outcome
     if outcome.status not in ("ok", "verified"):
         return []
@@ -56,8 +57,8 @@ def values(one: PlacedMeasurement) -> list[Value]:
 
 
 def at_problem(one: PlacedMeasurement) -> list[Value]:
-    """The point's headline rate, and its share of the ceiling, under names that tell its problem, where that
-    has a number."""
+    """Return the point's headline rate and share of the ceiling, under names that contain its problem. The
+    result is empty if the point's line has no x axis."""
     if one.line.x is None:
         return []
     name = headlines.headline_of(one.row)
@@ -66,7 +67,8 @@ def at_problem(one: PlacedMeasurement) -> list[Value]:
 
 
 def problem(one: PlacedMeasurement) -> str:
-    """A point's problem in a metric's name: ``4096`` on the kernel's own line, else its dimensions,
+    """Return a point's problem as part of a metric's name: x alone along the kernel's size (``4096``), else
+    with the dimension's name. Dimensions that differ from their defaults follow, as in
     ``rows_37_columns_781``."""
     where = lines.elsewhere(one.point.kernel, one.line)
     entry = headlines.entry_of(one.point.kernel)
@@ -76,13 +78,13 @@ def problem(one: PlacedMeasurement) -> str:
 
 
 def reasons(one: PlacedMeasurement, known: Mapping[str, Mapping[str, float]]) -> list[Value]:
-    """The metrics that explain a point, at its step."""
+    """Return the metrics that explain a point, at the point's step. ``known`` is by measurement key."""
     return [Value(name, value, one.step, one.at_ms) for name, value in known.get(one.row.key, {}).items()]
 
 
 def explained(found: Evidence, kernel: str, gpu: str) -> dict[str, dict[str, float]]:
-    """The metrics that explain a measurement, by its key: resources of its code, launches, and counters of
-    its longest kernel."""
+    """Return the metrics that explain a measurement, by its key: resources of its code, kernel launches, and
+    counters of its longest kernel."""
     metrics: dict[str, dict[str, float]] = {}
     for key, row in native(found.code.get((kernel, gpu), ())).items():
         assert row.mix is not None, "only counted code is native"
@@ -96,7 +98,7 @@ def explained(found: Evidence, kernel: str, gpu: str) -> dict[str, dict[str, flo
     for key, counted in longest(found.counters.get((kernel, gpu), ())).items():
         numbers = {name: getattr(counted, name) for name in COUNTED} | {"counted_us": counted.duration_us}
         if "registers" not in metrics.get(key, {}):
-            # No code of it was taken apart, as of torch's own kernels; ncu sees the same of its launch.
+            # The code was not disassembled, as for torch's own kernels: take both from ncu's launch data.
             held = counted.theoretical_occupancy_pct
             numbers |= {"registers": counted.registers, "occupancy": None if held is None else held / 100}
         known = {name: float(value) for name, value in numbers.items() if value is not None}
@@ -107,8 +109,8 @@ def explained(found: Evidence, kernel: str, gpu: str) -> dict[str, dict[str, flo
 def with_finals(
     reasons: Mapping[str, Mapping[str, float]], held: Iterable[Final]
 ) -> dict[str, Mapping[str, float]]:
-    """Add the finals of a measurement's point: its time side by side, and its ratio to the fastest of
-    ours."""
+    """Add the finals to the metrics of a measurement: its time side by side, and its ratio to the fastest of
+    our own providers. Only finals of the ``burst`` regime count."""
     found = dict(reasons)
     for row in held:
         if row.power == "burst":
@@ -118,8 +120,8 @@ def with_finals(
 
 
 def summary(placed: Sequence[PlacedMeasurement]) -> tuple[Value, ...]:
-    """The parent's metrics: points by status, and the best of any configuration along the kernel's main line,
-    of all words together and of each."""
+    """Return a parent run's metrics: the number of points by status, and the best rates of any configuration
+    along the kernel's main line. The headline rate is also given for each dtype and other word."""
     at = max(one.at_ms for one in placed)
     counts = Counter(f"points_{one.row.outcome.status}" for one in placed)
     points = [Value(name, count, 0, at) for name, count in {"points": len(placed), **counts}.items()]
@@ -137,14 +139,14 @@ def summary(placed: Sequence[PlacedMeasurement]) -> tuple[Value, ...]:
                 slot = better.key, better.step
                 candidate = one.trusted, better
                 best[slot] = max(best.get(slot, candidate), candidate)
-    # MLflow's page "Compare" draws the first metric: a rate at a problem of both runs.
+    # MLflow's page "Compare" draws the first metric, so begin with a rate at a problem that both runs have.
     rates = sorted((value for _, value in best.values()), key=lambda one: ("_at_" not in one.key, one))
     return (*rates, *sorted(points))
 
 
 def main_line(placed: Iterable[PlacedMeasurement]) -> list[PlacedMeasurement]:
-    """The measurements on the kernel's main line: cold inputs along its size, all else at its default;
-    without such on the longest line."""
+    """Return the measurements on the kernel's main line: cold inputs, along its size, with other dimensions
+    at their defaults. If there are none, return those on the longest line, cold before hot."""
     on_line: dict[tuple[bool, str, str], list[PlacedMeasurement]] = {}
     for one in placed:
         where = lines.elsewhere(one.point.kernel, one.line)
@@ -158,8 +160,8 @@ def main_line(placed: Iterable[PlacedMeasurement]) -> list[PlacedMeasurement]:
 
 
 def bests(placed: Iterable[PlacedMeasurement]) -> dict[tuple[str, str], list[PlacedMeasurement]]:
-    """The fastest measurements at each problem of the main line, by provider and words; an untrusted one only
-    where there is no other."""
+    """Return the fastest measurement at each problem of the main line, by (provider, words). An untrusted
+    measurement is used only if there is no trusted one."""
     timed = [one for one in main_line(placed) if one.row.rate is not None]
     fastest: dict[tuple[str, str, int], PlacedMeasurement] = {}
 

@@ -1,4 +1,4 @@
-"""MLflow's runs of measurements: their tags and params."""
+"""Build the MLflow runs of measurements, with their tags and params."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ SWEEP, AD_HOC, CONFIG, BEST = "sweep", "ad_hoc", "config", "best"
 """The kinds of runs: a ledger's parent, an ad-hoc sweep's parent, a configuration, the best of a provider."""
 
 OURS = {"kernel", "gpu", "provider", "workload", "timer", "cache"}
-"""Params of every child run; a dimension of such a name becomes ``problem.kernel``."""
+"""Params of every child run. A dimension with one of these names gets a prefix, as in ``problem.kernel``."""
 
 FAILED = {"incorrect", "compile_error", "runtime_error", "out_of_memory", "timeout"}
-"""The statuses of a point that should have worked."""
+"""The statuses of points that failed. A run fails if all of its points did."""
 
 NOTE_LENGTH = 4000
-"""Characters of notes that a tag takes with certainty."""
+"""The most characters of notes; every store accepts a tag of this length."""
 
 
 def configuration(
@@ -37,7 +37,7 @@ def configuration(
     reasons: Mapping[str, Mapping[str, float]],
     suffix: str,
 ) -> Run:
-    """The run of a configuration on a line."""
+    """Return the run of one configuration on one line."""
     first = group[0]
     identity = {
         "provider": first.point.provider,
@@ -63,7 +63,7 @@ def configuration(
 
 
 def best(group: Sequence[PlacedMeasurement], parent: str) -> Run:
-    """The run of the fastest configurations of a provider, one for each x."""
+    """Return the run of a provider's fastest configurations, one configuration for each x."""
     first = group[0]
     provider, named = first.point.provider, notation.words(first.point)
     where = lines.elsewhere(first.point.kernel, first.line)
@@ -94,7 +94,8 @@ def best(group: Sequence[PlacedMeasurement], parent: str) -> Run:
 
 
 def _line_tags(group: Sequence[PlacedMeasurement]) -> dict[str, str]:
-    """The tags of the measurements' line: ``columns``, or ``rows columns=781``."""
+    """Return the tags that describe the measurements' line. ``line`` is ``columns``, or ``rows columns=781``
+    with fixed dimensions."""
     first = group[0]
     x = first.line.x or ""
     return {
@@ -115,8 +116,8 @@ def run(
     tags: Mapping[str, str],
     suffix: str,
 ) -> Run:
-    """A run of measurements, which lasts from the oldest of them to the newest: the common part of a
-    configuration's run and a ledger's."""
+    """Return a run of measurements that starts at the oldest and ends at the newest. Parent and child runs
+    share this code."""
     kernel, gpu = placed[0].point.kernel, placed[0].row.origin.gpu
     newest: Origin = max(placed, key=lambda one: one.at_ms).row.origin
     statuses = Counter(one.row.outcome.status for one in placed)
@@ -136,7 +137,7 @@ def run(
         "status": next(iter(statuses)) if len(statuses) == 1 else "mixed",
         "points": ", ".join(f"{count} {status}" for status, count in sorted(statuses.items())),
         "notes": "; ".join(_notes(placed))[:NOTE_LENGTH],
-        # MLflow's own names: the columns Source and Version.
+        # MLflow shows these two in its columns Source and Version.
         "mlflow.source.name": "pipeline.sweep",
         "mlflow.source.git.commit": newest.commit,
     }
@@ -157,7 +158,7 @@ def _joined(names: Iterable[str]) -> str:
 
 
 def _notes(placed: Iterable[PlacedMeasurement]) -> list[str]:
-    """The reasons for missing and untrusted times; points with one reason share a sentence."""
+    """Return the reasons for missing and untrusted times. Points with the same reason share a sentence."""
     reasons: dict[str, list[Point]] = {}
     for one in placed:
         outcome = one.row.outcome
@@ -174,7 +175,7 @@ def _notes(placed: Iterable[PlacedMeasurement]) -> list[str]:
 
 
 def _params(group: Sequence[PlacedMeasurement], parameters: Values) -> dict[str, str]:
-    """The provider, the parameters, every dimension that does not vary, and how it was timed."""
+    """Return the params of a group: provider, parameters, dimensions that do not vary, timer and cache."""
     first = group[0].point
     params = {"provider": first.provider}
     constant = {
@@ -194,7 +195,7 @@ def _params(group: Sequence[PlacedMeasurement], parameters: Values) -> dict[str,
 
 
 def machine(environment: Environment | None, ceilings: Ceilings | None) -> dict[str, str]:
-    """The params of a machine and its ceilings."""
+    """Return the params that describe a machine and its ceilings."""
     params: dict[str, str] = {}
     if environment:
         known = environment.to_dict(exclude={"gpu", "flags", *UNKEYED})

@@ -1,4 +1,4 @@
-"""Descriptions in Markdown of experiments, ledgers and ad-hoc sweeps."""
+"""Write the Markdown descriptions of experiments, ledgers and ad-hoc sweeps."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pipeline.reporting.lines import PlacedMeasurement
 from pipeline.reporting.numbers import RATES, microseconds, number, percent, speedup
 
 MOST_CHARACTERS = 6000
-"""Most characters of a run's description, which is a tag; the ledger is among its artifacts."""
+"""The most characters of a run's description, which is a tag. The run's artifacts have the whole ledger."""
 
 MOST_ROWS = 60
-"""In a longer table only the fastest provider at each problem is shown."""
+"""The most rows of a whole table. A longer one shows only the fastest provider at each problem."""
 
 ABSENT = (
     "Traces, listings and `.ncu-rep` files were not there when this was published: git does not hold them. "
@@ -35,8 +35,8 @@ COMPARISONS = (
 
 
 def of_kernel(kernel: str, usual: Sequence[int]) -> str:
-    """The description of a kernel's experiment: how to read it, and three searches. ``usual`` are the x of
-    its views' columns."""
+    """Return the description of a kernel's experiment: how to read it, and three searches. ``usual`` are the
+    x values of its views' columns."""
     entry = headlines.entry_of(kernel)
     rate = headlines.headline(kernel, "")
     x = entry.loaded.kernel.size[0] if entry else "x"
@@ -66,8 +66,8 @@ verdicts: `reports/` in the repository, and among the artifacts of a run of kind
 
 
 def of_results(placed: Sequence[PlacedMeasurement], artifacts: Mapping[str, Path]) -> str:
-    """The description of a ledger: points by status, the best of each provider, and how to add large
-    files."""
+    """Return the description of a ledger: points by status, the best of each provider, and how to add large
+    files if ``artifacts`` lacks them."""
     kernel = placed[0].point.kernel
     large = (
         "" if any(name.startswith("artifacts/") for name in artifacts) else f"{ABSENT}kernel={kernel}`.\n\n"
@@ -80,8 +80,7 @@ def of_results(placed: Sequence[PlacedMeasurement], artifacts: Mapping[str, Path
 
 
 def of_sweep(placed: Sequence[PlacedMeasurement], changed: str) -> str:
-    """The description of an ad-hoc sweep: its command, its commit, the changes that it measured, and its
-    table."""
+    """Return the description of an ad-hoc sweep: its command, commit, measured changes, and table."""
     newest: Measurement = max(placed, key=lambda one: one.at_ms).row
     commit = f"`{newest.origin.commit[:12]}`{' with edits' if newest.origin.dirty else ''}"
     why = f"Measured since the last time: {changed}. " if changed else ""
@@ -96,7 +95,8 @@ def _ended(placed: Sequence[PlacedMeasurement]) -> str:
 
 
 def _table(placed: Sequence[PlacedMeasurement]) -> str:
-    """The fastest configuration of each provider at each problem, the fastest first; of many the first."""
+    """Return a table with the fastest configuration of each provider at each problem, fastest first. A long
+    table shows only the fastest provider at each problem."""
     fastest: dict[tuple[str, str, str, str], PlacedMeasurement] = {}
     for one in placed:
         point, timing = one.point, one.row.outcome.timing
@@ -144,19 +144,19 @@ def _numbers(one: PlacedMeasurement) -> list[str]:
 
 
 def _rank(one: PlacedMeasurement) -> tuple[bool, float]:
-    """The order of rows: trusted times and upper bounds first, then the fastest."""
+    """Return the sort key of a row: trusted times and upper bounds come first, then shorter times."""
     assert one.row.outcome.timing is not None, "only timed rows are ranked"
     return not (one.trusted or one.is_bound), one.row.outcome.timing.median_us
 
 
 def _cut(text: str) -> str:
-    """The text up to the last whole line that a tag takes."""
+    """Cut the text after the last whole line that fits in a tag."""
     if len(text) <= MOST_CHARACTERS:
         return text
     return text[: text.rindex("\n", 0, MOST_CHARACTERS)] + "\n\nThe rest is in the ledger, an artifact."
 
 
 def _sentence(text: str) -> str:
-    """The first sentence."""
+    """Return the first sentence of a text."""
     first = re.split(r"(?<=\.)\s", " ".join(text.split()).replace("``", "`"))[0]
     return first if first.endswith(".") else f"{first}."

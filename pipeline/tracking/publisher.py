@@ -1,7 +1,8 @@
-"""Write results and ad-hoc sweeps to MLflow: ``publish`` writes them, ``how_to_open`` names their link.
+"""Publish results, ad-hoc sweeps and comparisons to MLflow. ``publish`` writes them, ``how_to_open`` returns
+their link.
 
-The runs of a ledger follow its rows. The runs of an ad-hoc sweep stay as they were first published. Both can
-be written again to an empty store.
+Publishing again updates the runs of a ledger to its rows. The runs of an ad-hoc sweep stay as they were first
+published. Both can be written again to an empty store.
 """
 
 from __future__ import annotations
@@ -30,19 +31,19 @@ Say = Callable[[str], None]
 Begun = Callable[["Published"], None]
 
 COMPARISONS = "comparisons"
-"""The experiment of comparisons."""
+"""The name of the experiment that holds comparisons."""
 
 
 @dataclass(frozen=True)
 class Tracker:
-    """The store as ``tracking=NAME`` and ``tracking.uri=URI`` name it; ``uri`` may hold a password."""
+    """The store that ``tracking=NAME`` and ``tracking.uri=URI`` name. ``uri`` may hold a password."""
 
     name: str
     uri: str | None = field(default=None, repr=False)
 
     @property
     def options(self) -> list[str]:
-        """Options that name the same store, without a password, which belongs into the environment."""
+        """Options that name the same store without its password, which belongs in the environment."""
         if self.uri is None:
             return ["tracking=server"] if self.name == "server" else []
         return ["tracking=server"] if self.uri != public(self.uri) else [f"tracking.uri={self.uri}"]
@@ -51,8 +52,10 @@ class Tracker:
 @dataclass(frozen=True)
 class Selection:
     """The files to publish: ledgers below ``input`` with ``reports`` and ``artifacts``, records of ad-hoc
-    sweeps in ``runs``, and the comparisons below or beside either. None leaves a part out; ``kernel`` None is
-    every kernel, ``device`` None every machine, and ``ids`` None every record."""
+    sweeps in ``runs``, and the comparisons below ``input`` and beside ``runs``.
+
+    A folder of None leaves its files out. ``kernel``, ``device`` and ``ids`` of None select every kernel,
+    every machine and every record."""
 
     input: Path | None = None
     runs: Path | None = None
@@ -76,8 +79,9 @@ class Selection:
 
 @dataclass(frozen=True)
 class Published:
-    """A published store without credentials; the ids of its experiments; the view or the search to open; and
-    the options of ``python -m pipeline.publish`` that would write it again."""
+    """The result of publishing. ``uri`` is the store without credentials, ``experiments`` are ids, and
+    ``view`` or ``search`` is what the link opens. ``options`` make ``python -m pipeline.publish`` write the
+    same again."""
 
     uri: str
     experiments: tuple[str, ...]
@@ -88,8 +92,8 @@ class Published:
 
 @dataclass(frozen=True)
 class Found:
-    """The files found: headings of records, ledgers by kernel and machine, and comparisons. Rows are read
-    when they are published."""
+    """The files that a selection found: headings of records, ledgers by (kernel, machine), and comparisons.
+    Rows are read later, while they are published."""
 
     sources: Selection
     gpu: str | None
@@ -104,18 +108,18 @@ class Found:
 
 
 def publish(sources: Selection, tracker: Tracker, say: Say) -> Published | None:
-    """Write the files to the store; None, after a sentence, when they hold no measurements.
+    """Write the files to the store. Returns None, after telling the user, if they hold no measurements.
 
-    ``say`` gets sentences for the user. Raises UserError when the input is missing, lacks the kernel, or the
-    store can't be used.
+    ``say`` prints a sentence for the user. Raises UserError if the input is missing or lacks the kernel, or
+    if the store can't be used.
     """
     found = find(sources, say)
     return None if found is None else write(found, tracker, say)
 
 
 def find(sources: Selection, say: Say) -> Found | None:
-    """Find the files of a selection; None, after a sentence, for none. Raises UserError when the input is
-    missing or lacks the kernel."""
+    """Find the files of a selection. Returns None, after telling the user, if there are none. Raises
+    UserError if the input is missing or lacks the kernel."""
     kernel = sources.kernel
     gpu = None if sources.device is None else device.resolve(sources.device).slug
     records = {
@@ -144,12 +148,12 @@ def find(sources: Selection, say: Say) -> Found | None:
 
 
 def write(found: Found, tracker: Tracker, say: Say, begun: Begun = lambda _: None) -> Published:
-    """Write the found files to the store. ``begun`` is called once the store is there, before any run is.
-    Raises UserError when the store can't be used.
+    """Write the found files to the store. ``begun`` is called when the experiments exist, before any run is
+    written. Raises UserError if the store can't be used.
     """
     uri = store_uri(tracker.name, tracker.uri)
     options = (*found.sources.options, *tracker.options)
-    # A server may be mounted at a path, which stays.
+    # Keep a server's whole address: it may be mounted at a path.
     shown = taken_apart(uri).uri if is_server(uri) else public(uri)
     try:
         with opened(uri) as store:
@@ -175,7 +179,7 @@ def write(found: Found, tracker: Tracker, say: Say, begun: Begun = lambda _: Non
 
 
 def how_to_open(published: Published) -> str:
-    """One line with the link to the runs."""
+    """Return one line that tells the user how to open the runs."""
     uri = published.uri
     if is_server(uri):
         return f"Open {page(published, uri)}"
@@ -186,12 +190,12 @@ def how_to_open(published: Published) -> str:
 
 
 def page(published: Published, server: str) -> str:
-    """The link to the runs on a server."""
+    """Return the link to the runs on a server."""
     return views.page(server, published.experiments, published.view, published.search)
 
 
 def _write_runs(store: Store, experiments: Mapping[str, str], found: Found, say: Say) -> None:
-    """Write ad-hoc sweeps, the newest first, and ledgers."""
+    """Write the ad-hoc sweeps, newest first, then the ledgers."""
     began, rows = time.monotonic(), 0
     settled = {
         kernel: store.settled(experiments[kernel], AD_HOC)
@@ -223,7 +227,8 @@ def _families(found: Found, records: Mapping[Path, Heading]) -> Iterator[RunFami
 
 
 def _write_comparisons(store: Store, made: Mapping[Path, Comparison], say: Say) -> tuple[str, ...]:
-    """Write comparisons, each linked to the runs of its sides. Returns the experiment's id."""
+    """Write the comparisons and link each to the runs of its sides. Returns the experiment's id in a tuple,
+    which is empty without comparisons."""
     if not made:
         return ()
     experiment = store.experiment(COMPARISONS, views.of_comparisons())
@@ -238,7 +243,7 @@ def _write_comparisons(store: Store, made: Mapping[Path, Comparison], say: Say) 
 
 
 def _write(store: Store, experiment: str, family: RunFamily, say: Say, place: str = "") -> None:
-    """Write a family of runs and report the changes; ``place`` is its number among several."""
+    """Write a family of runs and report the changes. ``place`` is a suffix such as `` (2 of 5)``."""
     count = 1 + len(family.children)
     with Progress(Terminal(), family.parent.name + place, count) as progress:
         changes = store.publish(experiment, family, tick=lambda: progress.advance(""))
@@ -247,7 +252,7 @@ def _write(store: Store, experiment: str, family: RunFamily, say: Say, place: st
 
 
 def _in_words(changes: Counter[Change], runs: int) -> str:
-    """The changes: ``all new``, or ``2 updated, 9 unchanged``."""
+    """Return the changes in words: ``all new``, or ``2 updated, 9 unchanged``."""
     done = {name: changes[name] for name in CHANGES if changes[name]}
     if len(done) == 1 and runs in done.values():
         return f"all {next(iter(done))}"

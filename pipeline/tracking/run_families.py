@@ -1,4 +1,4 @@
-"""Runs with tags, params and metrics as plain values, before any store."""
+"""Runs with tags, params and metrics as plain values, independent of MLflow."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Run:
 
     @cached_property
     def digest(self) -> str:
-        """Sixteen hex digits that change with the content."""
+        """A digest of the content, of sixteen hex digits."""
         return digest({one.name: getattr(self, one.name) for one in fields(self)})
 
     def extended(self, tags: Mapping[str, str]) -> Run:
-        """The same run with more tags."""
+        """Return the same run with more tags."""
         return replace(self, tags={**self.tags, **tags})
 
 
@@ -50,8 +50,8 @@ class Run:
 class RunFamily:
     """The runs of a ledger, an ad-hoc sweep or a comparison: a parent run and its children.
 
-    ``search`` is a filter of MLflow's that finds the runs, and perhaps others. ``files`` are the parent's
-    artifacts by path. ``stays`` marks a sweep's runs, which nothing replaces.
+    ``search`` is an MLflow filter that finds the runs, and possibly others. ``files`` are the parent's
+    artifacts by path. ``stays`` marks the runs of an ad-hoc sweep, which are never replaced.
     """
 
     points: int
@@ -63,5 +63,5 @@ class RunFamily:
 
     @property
     def kernel(self) -> str:
-        """The kernel, whose name is its experiment's."""
+        """The kernel's name."""
         return self.parent.params["kernel"]

@@ -1,16 +1,16 @@
-"""Write runs to an MLflow store, whatever it held before.
+"""Write runs to an MLflow store and bring the runs that it already holds up to date.
 
-A run has tags for its ``identity`` and a ``digest`` of its content. Publishing looks for the identities of a
-ledger and keeps a run with the right digest. MLflow can't take a metric back, so a run with another digest is
-replaced and then deleted: MLflow can restore it until ``mlflow gc``. Runs without an identity, and those of
-other ledgers, are never touched.
+A run has tags for its ``identity`` and a ``digest`` of its content. Publishing looks up the identities of a
+ledger and keeps each run whose digest is equal. MLflow can't remove a metric, so a run with another digest is
+replaced and then deleted: MLflow can restore it until ``mlflow gc``. Runs without an identity and runs of
+other ledgers are never touched.
 
-A parent run ends after its children and artifacts: the next publish completes a killed one. The runs of an
-ad-hoc sweep stay as they are once their parent has ended, and are not written again where a person deleted
-it.
+A parent run ends after its children and artifacts are written, so the next publish completes a parent that
+was interrupted. The runs of an ad-hoc sweep stay as they are once their parent has ended, and are not written
+again if a person deleted the parent.
 
-A store has one publisher at a time: SQLite's by a lock, a server's by its users. Where two wrote equal runs
-to a server, the next publish keeps the one with the smallest id.
+A store must have one publisher at a time. A lock ensures this for SQLite; the users of a server must ensure
+it. If two publishers wrote equal runs to a server, the next publish keeps the run with the smallest id.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from pipeline.tracking.connection import connected, sqlite_path
 from pipeline.tracking.run_families import NOTE, Run, RunFamily
 
 IDENTITY, DIGEST, FILES = "identity", "digest", "files"
-"""Tags: a run's identity, the digest of its content, and the digest of its artifacts."""
+"""Names of tags: a run's identity, the digest of its content, and the digest of its artifacts."""
 
 SIGNATURE = "mlflow.note.published"
-"""Tag: the digest of the published description, which a person may replace."""
+"""Name of the tag with the digest of the published description. It tells whether a person has edited it."""
 
 PARENT = "mlflow.parentRunId"
-"""Tag of a child run."""
+"""Name of the tag that holds a child run's parent id."""
 
 ENDED = ("FINISHED", "FAILED")
 
@@ -45,21 +45,21 @@ CHANGES: tuple[Change, ...] = get_args(Change)
 
 @contextmanager
 def opened(uri: str) -> Iterator[Store]:
-    """The store at the URI. Raises as ``connected`` does."""
+    """Yield the store at the URI. Raises the errors of ``connected``."""
     with connected(uri) as client:
         yield Store(client, uri)
 
 
 class Store:
-    """An MLflow store that is there and can be written."""
+    """An MLflow store with an open client."""
 
     def __init__(self, client: Any, uri: str) -> None:
         self._client = client
         self._path = sqlite_path(uri)
 
     def experiment(self, name: str, tags: Mapping[str, str]) -> str:
-        """The id of an experiment with these tags; it is made or restored where it is missing. A description
-        that a person wrote stays."""
+        """Return the id of the experiment ``name``, after giving it these tags. A missing experiment is
+        created, a deleted one restored. A description that a person wrote stays."""
         wanted = _signed(tags)
         found = self._client.get_experiment_by_name(name)
         if found is None:
@@ -74,7 +74,7 @@ class Store:
         return str(found.experiment_id)
 
     def parent_of(self, kernel: str, gpu: str, commit: str) -> str | None:
-        """The run of a kernel's measurements on a GPU at a commit; None where there is none."""
+        """Return the id of a parent run with a kernel's measurements on a GPU at a commit, or None."""
         found = self._client.get_experiment_by_name(kernel)
         if found is None or found.lifecycle_stage == "deleted":
             return None
@@ -84,7 +84,7 @@ class Store:
         return None
 
     def settled(self, experiment: str, kind: str) -> set[str]:
-        """The identities of runs of a kind that have ended, or that a person deleted."""
+        """Return the identities of runs of a kind that have ended or that a person deleted."""
         states: dict[str, set[str]] = defaultdict(set)
         for run in self._search(experiment, f"tags.kind = '{kind}'", deleted=True):
             state = "deleted" if run.info.lifecycle_stage == "deleted" else run.info.status
@@ -92,8 +92,8 @@ class Store:
         return {name for name, found in states.items() if found <= {"deleted", *ENDED}}
 
     def publish(self, experiment: str, family: RunFamily, tick: Callable[[], None]) -> Counter[Change]:
-        """Write the runs of a family that differ from the store's, and delete those that are no longer in it.
-        ``tick`` is called once for each run. Returns the numbers of runs by change."""
+        """Write the runs of a family that differ from the store's, and delete stored runs that the family no
+        longer has. ``tick`` is called once for each run. Returns the number of runs by change."""
         there = self._find(experiment, family)
         existing = there.pop(family.parent.identity, [])
         parent, change = self._show(experiment, family.parent, existing, {}, family.stays)
@@ -122,7 +122,7 @@ class Store:
         return changes
 
     def _find(self, experiment: str, family: RunFamily) -> dict[str, list[Any]]:
-        """The family's runs in the store by identity, the smallest id first."""
+        """Return the family's runs in the store by identity, smallest id first."""
         found: dict[str, list[Any]] = defaultdict(list)
         whole = family.parent.identity
         runs = self._search(experiment, family.search)
@@ -133,7 +133,7 @@ class Store:
         return found
 
     def _search(self, experiment: str, search: str, deleted: bool = False) -> Iterator[Any]:
-        """The experiment's runs that MLflow finds by the filter; with ``deleted`` the deleted ones, too."""
+        """Yield the experiment's runs that match the filter ``search``, with deleted runs if ``deleted``."""
         from mlflow.entities import ViewType
 
         kind = ViewType.ALL if deleted else ViewType.ACTIVE_ONLY
@@ -150,7 +150,8 @@ class Store:
     def _show(
         self, experiment: str, run: Run, existing: list[Any], parent: Mapping[str, str], stays: bool
     ) -> tuple[str, Change]:
-        """Write a run unless it is there; it is not ended yet. Returns its id and the change."""
+        """Write a run unless the store has it. The caller has to end a written run. Returns its id and the
+        change."""
         for other in existing:
             tags = other.data.tags
             if stays or tags.get(DIGEST) == run.digest:
@@ -172,7 +173,7 @@ class Store:
         return str(made.info.run_id), "updated" if existing else "new"
 
     def _write(self, run_id: str, run: Run) -> None:
-        """Write a run's metrics and params; a second time changes nothing."""
+        """Write a run's metrics and params. Writing them again changes nothing."""
         from mlflow.entities import Metric, Param
 
         metrics = [Metric(value.key, value.value, value.at_ms, value.step) for value in run.values]
@@ -183,7 +184,7 @@ class Store:
         self._client.set_terminated(run_id, "FAILED" if run.failed else "FINISHED", run.ended_ms)
 
     def _upload(self, run_id: str, files: Mapping[str, Path]) -> bool:
-        """Upload the artifacts unless the run has them already; returns whether it did."""
+        """Upload the artifacts unless the run has them already. Returns whether it uploaded them."""
         wanted = digest({name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()})
         if self._client.get_run(run_id).data.tags.get(FILES) == wanted:
             return False
@@ -194,7 +195,8 @@ class Store:
 
 
 def _added_by_hand(existing: Iterable[Mapping[str, str]], ours: Mapping[str, str]) -> dict[str, str]:
-    """Notes and tags that people gave to runs which a run with our tags is about to replace."""
+    """Return the tags and descriptions that people added to the ``existing`` runs, for the run that replaces
+    them. ``ours`` are that run's own tags."""
     mine = {*ours, IDENTITY, DIGEST, FILES, SIGNATURE, NOTE}
     found: dict[str, str] = {}
     for tags in existing:
@@ -207,10 +209,10 @@ def _added_by_hand(existing: Iterable[Mapping[str, str]], ours: Mapping[str, str
 
 
 def _signed(tags: Mapping[str, str]) -> dict[str, str]:
-    """The tags, with the digest of the description among them."""
+    """Return the tags, with the digest of the description if there is one."""
     return {**tags, **({SIGNATURE: digest(tags[NOTE])} if NOTE in tags else {})}
 
 
 def _is_by_hand(tags: Mapping[str, str]) -> bool:
-    """Whether a person wrote the description."""
+    """Return whether a person wrote the description."""
     return NOTE in tags and digest(tags[NOTE]) != tags.get(SIGNATURE)

@@ -1,7 +1,7 @@
-"""An experiment's description, the views in its menu, and links to them.
+"""Build an experiment's description, the views in its menu, and links to them.
 
-A view is a search with its order, its columns and its charts. MLflow keeps it as a tag of the experiment, and
-opens it by its key in a link. A view's charts have the workload's x on a logarithmic axis.
+A view is a search with a sort order, columns and charts. MLflow keeps it as a tag of the experiment, and a
+link opens it by its key. Line charts have the workload's x on a logarithmic axis.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ SHARED = "mlflow.sharedViewState."
 """The prefix of a view's tag; the view's key follows."""
 
 KIND = {"mlflow.experimentKind": "custom_model_development"}
-"""The tag by which some releases of MLflow choose their pages for experiments with metrics."""
+"""The tag that makes some releases of MLflow show their pages for experiments with metrics."""
 
 MACHINE_LEARNING = "workflowType=machine_learning"
-"""Keeps a link from MLflow's pages for language models, which have no runs."""
+"""The query that keeps a link from opening MLflow's pages for language models, which show no runs."""
 
 USUAL_X = (4096, 1024, 16384)
-"""The x of a view's columns: the workloads' values nearest to these. Runs are sorted by the first."""
+"""Targets for the x values of a view's columns: each column takes the workload value nearest to its target.
+Runs are sorted by the first column."""
 
 BEST, MACHINES, SWEEPS = "best", "gpus", "sweeps"
-"""The keys of every kernel's views; a provider's is ``configurations-NAME``."""
+"""The keys of the views that every kernel has. The view of a provider has the key ``configurations-NAME``."""
 
 
 @dataclass(frozen=True)
 class View:
-    """A search with its order, columns and charts. ``lines`` are metrics drawn against x, ``bars`` metrics
-    with one value a run."""
+    """A search with its sort order, columns and charts. ``lines`` are metrics drawn against x, ``bars`` are
+    metrics with one value per run."""
 
     key: str
     name: str
@@ -47,13 +48,13 @@ class View:
     bars: tuple[str, ...] = ()
 
     def tag(self, place: int) -> tuple[str, str]:
-        """The experiment's tag for this view; the menu sorts views by falling ``place``."""
+        """Return the experiment's tag for this view. The menu sorts views by descending ``place``."""
         state = json.dumps(self._state(), separators=(",", ":"))
         envelope = {"name": self.name, "createdAt": place, "updatedAt": place, "state": state}
         return SHARED + self.key, json.dumps(envelope, separators=(",", ":"))
 
     def _state(self) -> dict[str, Any]:
-        """The view in MLflow's own format; missing fields have their defaults."""
+        """Return the view in MLflow's format. MLflow uses its defaults for absent fields."""
         section = {"uuid": "rates", "name": "Rates", "columns": 2, "cardHeight": 420}
         rest = {"uuid": "rest", "name": "Model metrics", "display": False}
         seen = {"isReordered": True, "deleted": False, "isGenerated": False}
@@ -71,7 +72,7 @@ class View:
 
 
 def _line(metric: str) -> dict[str, Any]:
-    """A chart of a metric against the step, which is on a logarithmic axis."""
+    """Return a chart of a metric against the step, on a logarithmic axis."""
     return _card("LINE", metric) | {
         "selectedMetricKeys": [metric],
         "xAxisKey": "step",
@@ -101,25 +102,26 @@ def _card(kind: str, metric: str) -> dict[str, Any]:
 
 
 def page(server: str, experiments: Sequence[str], view: str | None = None, search: str | None = None) -> str:
-    """The link to a search, or else a view, of the only experiment; of several the list of all."""
+    """Return the link to a search or a view of the only experiment. With several experiments or no view, link
+    to the list of experiments."""
     place = f"{server.rstrip('/')}/#/experiments"
     if len(experiments) != 1 or view is None:
         return f"{place}?{MACHINE_LEARNING}"
     chosen = f"viewStateShareKey={view}"
     if search is not None:
-        # Sorted by a metric MLflow lists children by themselves, and not below their collapsed parents.
+        # Sort by a metric: MLflow then lists child runs by themselves, not below collapsed parents.
         order = quote(_column("metrics", metrics.SHARE))
         chosen = f"searchFilter={quote(search)}&orderByKey={order}&orderByAsc=false"
     return f"{place}/{experiments[0]}/runs?{MACHINE_LEARNING}&compareRunsMode=CHART&{chosen}"
 
 
 def of_kernel(kernel: str) -> dict[str, str]:
-    """The tags of a kernel's experiment, which don't depend on results."""
+    """Return the tags of a kernel's experiment. They don't depend on results."""
     return {**KIND, NOTE: notes.of_kernel(kernel, usual(kernel)), **_tags(views(kernel))}
 
 
 def of_comparisons() -> dict[str, str]:
-    """The tags of the experiment of comparisons."""
+    """Return the tags of the experiment that holds comparisons."""
     columns = _columns(metrics=("b_over_a", "faster", "slower", "same", "undecided"), params=("a", "b"))
     seen = View(COMPARED, "Comparisons", "", "attributes.start_time", (*columns, _column("tags", "command")))
     return {**KIND, NOTE: notes.COMPARISONS, **_tags([seen])}
@@ -130,7 +132,7 @@ def _tags(found: Sequence[View]) -> dict[str, str]:
 
 
 def views(kernel: str) -> list[View]:
-    """The views in the menu of a kernel's experiment, in its order."""
+    """Return the views of a kernel's experiment, in the order of the menu."""
     rate = headlines.headline(kernel, "")
     at = [f"{rate}_at_{x}" for x in usual(kernel)] or [rate]
     lines, bars = (rate, "ceiling_fraction", "median_us"), tuple(at[:1])
@@ -167,13 +169,13 @@ def views(kernel: str) -> list[View]:
 
 
 def _sweeps() -> View:
-    """The history of ad-hoc sweeps."""
+    """Return the view that lists ad-hoc sweeps, newest first."""
     columns = _columns(tags=("command", "commit", "changed", "points"), params=("gpu",))
     return View(SWEEPS, "Sweeps, newest first", "tags.kind = 'ad_hoc'", "attributes.start_time", columns)
 
 
 def _machines(kernel: str, rate: str) -> View:
-    """The best of each machine, with its driver, torch and commit."""
+    """Return the view of the best rates on each GPU, with driver, torch and commit."""
     lines = tuple(f"best_{rate}_{dtype}" for dtype in _dtypes(kernel)) or (rate,)
     at = [f"{line}_at_{x}" for x in usual(kernel)[:1] for line in lines]
     columns = _columns(metrics=at, params=("gpu", "driver", "torch"), tags=("commit", "points"))
@@ -182,14 +184,14 @@ def _machines(kernel: str, rate: str) -> View:
 
 
 def _dtypes(kernel: str) -> list[str]:
-    """The dtypes that the kernel's workloads are measured in."""
+    """Return the dtypes of the kernel's workloads."""
     entry = headlines.entry_of(kernel)
     workloads = entry.config.workloads.values() if entry else ()
     return sorted({str(value) for one in workloads for value in one.lists.get("dtype", ())})
 
 
 def usual(kernel: str) -> list[int]:
-    """The x of the columns of a kernel's views; none for a kernel outside of the repository."""
+    """Return the x values of the columns of a kernel's views; empty for a kernel outside the repository."""
     entry = headlines.entry_of(kernel)
     if entry is None:
         return []
@@ -207,13 +209,14 @@ def usual(kernel: str) -> list[int]:
 
 
 def usual_line(kernel: str) -> str:
-    """The tag of runs on the kernel's own line: its x axis, all else at its default."""
+    """Return the ``line`` tag of runs on the kernel's main line: along its size, other dimensions at their
+    defaults."""
     entry = headlines.entry_of(kernel)
     return entry.loaded.kernel.size[0] if entry else ""
 
 
 COMPARED = "comparisons"
-"""The key of the only view of comparisons."""
+"""The key of the only view in the experiment of comparisons."""
 
 
 def _column(kind: str, name: str) -> str:
