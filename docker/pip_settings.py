@@ -1,11 +1,11 @@
-"""Hand the caller's pip settings to an image build.
+"""Pass the caller's pip settings to an image build.
 
-``python3 docker/pip_settings.py FOLDER`` prints flags for docker, podman or buildah, one a line. It fills the
-folder with what the flags name: a pip.conf, and copies (links, where the file system has them) of the folders
-that pip takes packages from. The Dockerfiles mount all of it, so that no layer and no history holds any.
+``python3 docker/pip_settings.py FOLDER`` prints flags for docker, podman or buildah, one per line. It writes
+the files that the flags name to FOLDER: a pip.conf, and hard links or copies of the folders from which pip
+takes packages. The Dockerfiles mount these files, so no layer and no history of the image contains them.
 
-An image takes over where packages come from and how they are reached. It takes nothing else: a lock says what
-is installed, hash by hash, and files named by a constraint or a requirement are not in the image.
+The build uses only the settings that say where packages come from and how to reach them. Others are left out:
+a lock names each package by its hash, and files of a constraint or a requirement are not in the image.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from typing import NoReturn
 from urllib.parse import unquote, urlsplit
 
 CERTIFICATES = {"cert": "/etc/pip-cert.pem", "client-cert": "/etc/pip-client-cert.pem"}
-"""Settings that name a file, and where the Dockerfiles mount it."""
+"""The settings that name a file, and the path at which the Dockerfiles mount it."""
 
 PLACES = ("index-url", "extra-index-url", "find-links")
-"""Settings whose words are addresses or folders."""
+"""The settings whose words are addresses or folders."""
 
 TAKEN = (*PLACES, *CERTIFICATES, "no-index", "trusted-host", "proxy", "timeout")
 OTHER_NAMES = {"pypi-url": "index-url", "default-timeout": "timeout"}
 
 FOLDERS = "/pip-folders"
-"""Where the Dockerfiles mount the folders, each at its path here."""
+"""The path at which the Dockerfiles mount the folders. Below it each folder has its path on this machine."""
 
 
 def settings() -> dict[str, str]:
-    """What pip's files and variables set for ``pip install`` here."""
-    # With `quiet` it would list nothing.
+    """Return the settings for ``pip install`` from pip's files and environment variables."""
+    # With `quiet` pip would list nothing.
     loud = os.environ | {"PIP_QUIET": "0", "PIP_VERBOSE": "0"}
     pip = [sys.executable, "-m", "pip", "config", "list"]
     done = subprocess.run(pip, env=loud, capture_output=True, text=True, check=False)
@@ -52,7 +52,8 @@ def settings() -> dict[str, str]:
 
 
 def mounted(word: str, staging: Path) -> str:
-    """A word of ``PLACES`` as it is inside, where a folder of this machine was copied to ``staging``."""
+    """Return a word of a setting in ``PLACES`` as the image needs it. A folder of this machine is copied to
+    ``staging``, and its word becomes the path in the image."""
     address = urlsplit(word)
     if address.scheme not in {"", "file"}:
         return word
@@ -60,7 +61,7 @@ def mounted(word: str, staging: Path) -> str:
     if not path.exists():
         note(f"pip's settings name {path}, which is not there")
         return word
-    # The pages of an index in a folder name files beside it.
+    # The pages of an index in a folder link to files beside that folder, so take the parent.
     whole = path.parent if address.scheme or path.is_file() else path
     if whole == whole.parent:
         whole = path
@@ -70,7 +71,7 @@ def mounted(word: str, staging: Path) -> str:
 
 
 def copy(folder: Path, target: Path) -> None:
-    """Link or copy a folder's files; what lies there already stays."""
+    """Hard-link or copy a folder's files. Existing files in the target stay."""
 
     def link(source: str, place: str) -> None:
         if Path(place).exists():
@@ -84,7 +85,7 @@ def copy(folder: Path, target: Path) -> None:
 
 
 def flags(folder: Path) -> list[str]:
-    """The flags for a build; fills the folder."""
+    """Return the flags for a build, and write the files that they name to the folder."""
     here = settings()
     inside, found = {}, []
     staging = folder / "folders"
@@ -110,12 +111,12 @@ def flags(folder: Path) -> list[str]:
 
 
 def note(sentence: str) -> None:
-    """Say what the caller should know."""
+    """Print a note for the caller."""
     print(f"note: {sentence}", file=sys.stderr)
 
 
 def fail(sentence: str) -> NoReturn:
-    """End with a sentence that says what is wrong."""
+    """Exit with an error message."""
     sys.exit(f"error: {sentence}")
 
 

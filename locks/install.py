@@ -1,12 +1,12 @@
-"""Install locked packages, each by its hash, into the environment of the Python that runs this.
+"""Install locked packages, each by its hash, into the environment of the Python that runs this script.
 
-``python locks/install.py LOCK... [PIP OPTIONS...]`` installs ``LOCK.lock`` of this folder: ``runtime torch``.
-``torch`` is the lock of torch's CPU build where an index or a folder that pip is configured with has that,
-else the lock of the public index's torch with CUDA's libraries.
+``python locks/install.py LOCK... [PIP OPTIONS...]`` installs ``LOCK.lock`` of this folder, for example
+``runtime torch``. ``torch`` means the lock of torch's CPU build if an index or a folder in pip's settings has
+that build, else the lock of the public index's torch with CUDA's libraries.
 
-Nothing is resolved, and nothing is taken whose hash no lock names: a lock holds all that its packages need.
-What is published as source alone is built by the locked setuptools, not in an environment that pip would fill
-from an index. This needs nothing but pip.
+pip resolves nothing and installs only files whose hash is in a lock: a lock has all dependencies of its
+packages. A package that is published as source only is built with the locked setuptools, not in an isolated
+environment that pip would fill from an index. The script needs only pip.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ from typing import IO, NoReturn
 LOCKS = Path(__file__).resolve().parent
 ABSENT = "No matching distribution found for torch=="
 LAST_LINES = 20
-"""Of what pip said, where it fails."""
+"""How many lines of pip's output are printed if pip fails."""
 
 
 def take(locks: Sequence[str], options: Sequence[str], log: IO[str]) -> None:
-    """Install all that locks hold; ends this process as pip ends when it fails."""
+    """Install all packages of the locks. If pip fails, exit with pip's status."""
     code, said = _run(locks, options, log)
     if code:
         _fail(code, said, log)
 
 
 def take_torchs_cpu_build(options: Sequence[str], log: IO[str]) -> bool:
-    """Install the lock of torch's CPU build; False where that is not served.
+    """Install the lock of torch's CPU build. Returns False if there is no such lock, or no index has the
+    build.
 
-    Ends this process as pip ends when it fails for another reason, as over a file with another hash.
+    If pip fails for another reason, such as a file with another hash, exit with pip's status.
     """
     if not (LOCKS / "torch-cpu.lock").exists():
         return False
@@ -49,7 +50,8 @@ def take_torchs_cpu_build(options: Sequence[str], log: IO[str]) -> bool:
 
 
 def _run(locks: Sequence[str], options: Sequence[str], log: IO[str]) -> tuple[int, list[str]]:
-    """Let pip install what locks hold: its exit status, and what it said. A terminal sees how far it is."""
+    """Install the packages of the locks with pip. Returns pip's exit status and output lines. Shows progress
+    on a terminal."""
     files = [(LOCKS / f"{name}.lock").read_text().splitlines() for name in locks]
     count = sum("==" in line and not line.startswith((" ", "#")) for lines in files for line in lines)
     print(f"Installing {', '.join(locks)}: {count} package{'s' * (count != 1)} …", flush=True)
@@ -89,14 +91,14 @@ def _pip(locks: Sequence[str], options: Sequence[str]) -> list[str]:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     locks = list(takewhile(lambda word: not word.startswith("-"), sys.argv[1:]))
     options = sys.argv[1 + len(locks) :]
     unknown = [name for name in locks if name != "torch" and not (LOCKS / f"{name}.lock").exists()]
     if unknown or not locks:
         known = sorted(path.stem for path in LOCKS.glob("*.lock"))
         sys.exit(f"error: name locks to install, of: torch {' '.join(known)}")
-    # Its owner's alone, and nothing of an image: pip names the index that it asks.
+    # pip's output names the index, so the log is readable by its owner only and is not part of an image.
     with tempfile.NamedTemporaryFile(
         "w", prefix="kernel-pipeline-install-", suffix=".log", delete=False
     ) as log:

@@ -1,10 +1,10 @@
-"""Gather the locked packages, for a host that reaches no package index, as ``make wheelhouse`` does.
+"""Download the locked packages for a host without a package index. ``make wheelhouse`` runs this script.
 
     python locks/wheelhouse.py wheelhouse --python 3.12 --without-torch
 
-Fills a folder with a file for each pin of the locks that this Python on x86-64 Linux needs. Each is taken by
-its hash, here and again where ``make setup WHEELHOUSE=FOLDER`` installs it. A package that is published as
-source alone is built there.
+Fills a folder with a file for each pin of the locks that the chosen Python on x86-64 Linux needs. Hashes are
+checked here, and again on the host where ``make setup WHEELHOUSE=FOLDER`` installs the files. A package that
+is published as source only is built on that host.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from packaging.utils import (
 LOCKS = Path(__file__).resolve().parent
 
 GLIBC = range(39, 16, -1)
-"""Minor versions of the glibc 2 that a wheel may ask for: a host of today has any of these."""
+"""The minor versions of glibc 2 that a wheel may require: up to the newest one that current hosts have."""
 
 PLATFORMS = [
     *(f"manylinux_2_{minor}_x86_64" for minor in GLIBC),
     *(f"manylinux{year}_x86_64" for year in (2014, 2010, 1)),
-    # Some wheels name the tag of their oldest glibc alone.
+    # Some wheels have only the tag of their oldest glibc.
     "manylinux_2_12_x86_64",
     "manylinux_2_5_x86_64",
     "linux_x86_64",
@@ -43,17 +43,17 @@ PLATFORMS = [
 VERSIONS = ("3.11", "3.12", "3.13")
 
 Pins = Mapping[str, str]
-"""A lock's pins with their hashes, as pip reads them, by ``NAME==VERSION``."""
+"""The pins of a lock by ``NAME==VERSION``. A value is the line for pip, with hashes."""
 
 
 class DownloadError(Exception):
-    """A package can't be downloaded; the text says why."""
+    """A package can't be downloaded. The text gives the reason."""
 
 
 def gather(folder: Path, python: str, with_torch: bool) -> int:
-    """Fill the folder, and remove what no lock names; returns how many packages it then holds.
+    """Fill the folder, and remove packages that no lock names. Returns the number of packages.
 
-    Raises DownloadError when a package is not to be had, or not with its hash.
+    Raises DownloadError if a package is not available or has another hash.
     """
     folder.mkdir(parents=True, exist_ok=True)
     wanted: dict[str, str] = {}
@@ -70,9 +70,9 @@ def gather(folder: Path, python: str, with_torch: bool) -> int:
 
 
 def pins(lock: str, python: str) -> dict[str, str]:
-    """The pins of a lock that Python VERSION on x86-64 Linux needs, without the markers that said so.
+    """Return the pins of a lock that the Python version needs on x86-64 Linux, without environment markers.
 
-    (pip evaluates those for the Python that it runs in, whatever it downloads for.)
+    pip would evaluate the markers for the Python that runs it, not for the target's.
     """
     target = {
         "python_version": python,
@@ -99,7 +99,8 @@ def _lock(name: str, python: str) -> dict[str, str]:
 
 
 def _download_torch(folder: Path, python: str) -> Pins:
-    """Torch's CPU build where an index of pip's has it, else the public one with CUDA's libraries."""
+    """Download torch's CPU build if one of pip's indexes has it, else the public build with CUDA's libraries.
+    Returns the pins of the downloaded lock."""
     cpu = _lock("torch-cpu", python) if (LOCKS / "torch-cpu.lock").exists() else {}
     try:
         if cpu:
@@ -114,7 +115,7 @@ def _download_torch(folder: Path, python: str) -> Pins:
 
 
 class NotInIndexError(DownloadError):
-    """No index of pip's has a package."""
+    """None of pip's indexes has a package."""
 
     def __init__(self, pin: str) -> None:
         super().__init__(
@@ -124,7 +125,7 @@ class NotInIndexError(DownloadError):
 
 
 def _download(folder: Path, wanted: Pins, python: str) -> None:
-    """Have the file of each pin in the folder. Raises DownloadError when one is not to be had."""
+    """Download the file of each pin to the folder. Raises DownloadError if one is not available."""
     platforms = [word for name in PLATFORMS for word in ("--platform", name)]
     target = ("--implementation=cp", f"--python-version={python}", *platforms)
     checks = ("--require-hashes", "--no-deps", "--no-build-isolation", "--use-pep517")
@@ -152,7 +153,7 @@ def _download(folder: Path, wanted: Pins, python: str) -> None:
 
 
 def _pin_of(path: Path) -> str | None:
-    """The pin that a file fulfils, or None where it is no package's."""
+    """Return the pin of a package's file, or None for any other file."""
     try:
         if path.suffix == ".whl":
             name, version, *_ = parse_wheel_filename(path.name)
@@ -164,7 +165,7 @@ def _pin_of(path: Path) -> str | None:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--python", choices=VERSIONS, default=".".join(platform.python_version_tuple()[:2]))

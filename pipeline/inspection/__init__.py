@@ -1,1 +1,1 @@
-"""Why a kernel takes as long as it does: profiles, counters, PTX and SASS, occupancy."""
+"""Tools that explain a kernel's time: profiles, hardware counters, PTX and SASS, occupancy."""

@@ -1,4 +1,4 @@
-"""The target of a run of codegen: a kernel on a device, and the rows and texts that belong to it."""
+"""The target of ``codegen``: a kernel on a device, and what its rows and texts have in common."""
 
 from __future__ import annotations
 
@@ -27,23 +27,24 @@ from pipeline.inspection.sources import Sources
 from pipeline.store.evidence import CodeRow, Mix, joined
 
 READER = 2
-"""The version of the code that makes rows: raise it when rows of the same functions change."""
+"""The version of the code that makes rows. Raise it when the same functions give other rows."""
 
 LAUNCHED = ("triton", "gluon", "numba")
-"""The languages whose functions are compiled at a launch: by Triton's compiler and by Numba."""
+"""The languages that Triton's compiler or Numba compiles at launch."""
 
 
 def has_code(provider: Provider) -> bool:
-    """Whether a provider has code to show: it is our own in Triton, Gluon, Numba or CUDA, or compiled by
-    Inductor."""
+    """Return whether a provider has code to show: our own Triton, Gluon, Numba or CUDA, or Inductor's."""
     return provider.compiled or (provider.is_own and provider.language in (*LAUNCHED, "cuda"))
 
 
 @dataclass(frozen=True)
 class CodeTarget:
-    """A kernel on a device, and the architectures to compile for. ``function`` selects CUDA functions by a
-    part of their name. Texts lie in ``folder`` below ``artifacts``. ``built`` is the report of an earlier
-    build on this machine: it identifies a CUDA library that is not here."""
+    """A kernel on a device, and the architectures to compile for.
+
+    ``function`` selects the CUDA functions whose name contains it. Texts are written to ``folder`` below
+    ``artifacts``. ``built`` is the report of an earlier build; it tells a library's inputs without building
+    the library."""
 
     loaded: Loaded
     identity: Identity
@@ -66,16 +67,16 @@ class CodeTarget:
         return capability and capability.replace(".", "")
 
     def provider(self, point: Point) -> Provider:
-        """The provider of a point."""
+        """Return the provider of a point."""
         return self.loaded.kernel.provider(point.provider)
 
     def see_alone(self) -> None:
-        """Hide all GPUs but the chosen one from this process."""
+        """Hide all GPUs except the target's from this process."""
         if self.device.uuid is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = self.device.uuid
 
     def common(self, point: Point, architecture: str | None, compiler: str, basis: str) -> dict[str, Any]:
-        """The fields that rows of a point share."""
+        """Return the fields that all rows of a point share."""
         return {
             **joined(point, self.identity.key(point)),
             "language": self.provider(point).language,
@@ -89,41 +90,43 @@ class CodeTarget:
 
 @cache
 def reader() -> str:
-    """The version of the code and the tools that make rows. Raises UserError where there are no tools."""
+    """Return a digest of the versions of the code and the tools that make rows. Raises UserError without
+    cuobjdump and nvdisasm."""
     return digest([READER, find_tools().version])
 
 
 Basis = tuple[str | None, str | None, str | None, str, str]
-"""Inputs of a row: the point's key, a library's source, architecture, compiler, and a digest of the rest."""
+"""The inputs of a row: key of the point, source of the library, architecture, compiler, and a digest of the
+remaining inputs. A row with an equal basis need not be made again."""
 
 
 def basis_of(row: CodeRow) -> Basis:
-    """The basis of a row that an earlier run wrote."""
+    """Return the basis of a row that an earlier run wrote."""
     return row.key, row.source, row.architecture, row.compiler, row.basis
 
 
 LONGEST_NAME = 150
-"""Most characters of a text's name: file systems take 255 bytes, and a C++ template's name may be longer."""
+"""The most characters of a text's name. File systems allow 255 bytes; a C++ template's name may be longer."""
 
 
 class Texts:
-    """The texts of the wanted rows; other files in their folder are old."""
+    """The names of the texts that belong to wanted rows. ``remove_others`` removes all other files."""
 
     def __init__(self, target: CodeTarget) -> None:
         self.target = target
         self._names: dict[str, str] = {}
 
     def keep(self, rows: Iterable[CodeRow]) -> None:
-        """Keep the texts of rows that stay."""
+        """Keep the texts of existing rows that are reused."""
         for row in rows:
             self._names[_stem(row.artifact)] = ""
 
     def keep_named(self, name: str, identity: str) -> None:
-        """Reserve a unique name for the text of the code that ``identity`` stands for."""
+        """Reserve a name, which must be unique, for the text of the code with this identity."""
         self._names[name] = identity
 
     def free(self, name: str, identity: str) -> str:
-        """A name for a text that no other code has."""
+        """Return a name for the text of the code with this identity. No other code has the same name."""
         short = _short(name)
         if self._names.setdefault(short, identity) != identity:
             short = f"{short}-{identity[:8]}"
@@ -133,7 +136,7 @@ class Texts:
     def write(
         self, row: CodeRow, name: str, texts: Mapping[str, str], parts: Mapping[str, Sequence[str]]
     ) -> CodeRow:
-        """Write a function's texts and its listing; returns the row with the listing's path."""
+        """Write a function's texts and listing. Returns the row with the listing's path."""
         sources = Sources.for_kernel(self.target.loaded)
         for kind, text in texts.items():
             write_atomically(self.target.folder / f"{name}.{kind}", sources.portable(text).encode())
@@ -145,11 +148,11 @@ class Texts:
         return row.replace(artifact=self.below(path))
 
     def path(self, name: str) -> Path:
-        """The path of the listing with that name."""
+        """Return the path of the listing with that name."""
         return self.target.folder / f"{name}.txt"
 
     def below(self, path: Path) -> str:
-        """A text's path below the artifacts."""
+        """Return a text's path relative to the folder of artifacts."""
         return str(path.relative_to(self.target.artifacts))
 
     def remove_others(self) -> None:
@@ -160,8 +163,8 @@ class Texts:
 
 
 def text_names(library: CudaLibrary, functions: Iterable[str], architecture: str) -> dict[str, str]:
-    """Names for the texts of CUDA functions: the words of the C++ name, and a digest of it where several
-    functions have the same words."""
+    """Return names for the texts of CUDA functions. A name has the words of the C++ name, and its digest if
+    several functions have the same words."""
     plain = {name: "-".join([library.stem, *_words(name), f"sm_{architecture}"]) for name in functions}
     several = {name for name in plain.values() if list(plain.values()).count(name) > 1}
     return {
@@ -179,13 +182,13 @@ def _short(name: str) -> str:
 
 
 def _words(name: str) -> list[str]:
-    """The words of a C++ name."""
+    """Split a C++ name into its words."""
     return "".join(c if c.isalnum() or c == "_" else " " for c in name).split()
 
 
 def used(resources: Resources, mix: Mix, architecture: str, threads: int, shared: int) -> dict[str, Any]:
-    """The numbers of a CodeRow for a function and its launch; ``shared`` is the launch's dynamic shared
-    memory."""
+    """Return the numbers of a CodeRow for a function and its launch. ``threads`` is the block size,
+    ``shared`` the dynamic shared memory in bytes."""
     total = resources.shared + shared
     limits = occupancy(architecture, resources.registers, total, threads)
     return {
@@ -201,9 +204,9 @@ def used(resources: Resources, mix: Mix, architecture: str, threads: int, shared
 @contextmanager
 def calls(target: CodeTarget, warn: Callable[[str], None], *, alone: bool = False) -> Iterator[None]:
     """Lock the target's device for calls that are not timed, and free torch's cached memory afterwards.
-    ``alone`` keeps other processes' calls off, too: they may hold memory that these calls need.
+    ``alone`` makes the lock exclusive: calls of other processes may hold memory that these calls need.
 
-    Raises UserError when another command measures for longer than the target waits.
+    Raises UserError if another command holds the device for longer than ``wait_s``.
     """
     import torch
 
@@ -211,5 +214,5 @@ def calls(target: CodeTarget, warn: Callable[[str], None], *, alone: bool = Fals
         try:
             yield
         finally:
-            with suppress(RuntimeError):  # a provider may have spoilt the device for this process
+            with suppress(RuntimeError):  # a provider may have broken this process's CUDA context
                 torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""Rows of the functions in a kernel's CUDA libraries, and of the functions that a point launches."""
+"""Make rows for the functions in a kernel's CUDA libraries, and for the functions that a point launches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pipeline.store.evidence import CodeRow
 
 
 class CudaCode:
-    """The rows of CUDA points. ``warn`` gets a sentence about each library that is left out."""
+    """The rows of CUDA points. ``warn`` prints a sentence about each library that is left out."""
 
     def __init__(self, target: CodeTarget, texts: Texts, warn: Callable[[str], None]) -> None:
         self.target = target
@@ -33,7 +33,7 @@ class CudaCode:
         self._libraries: dict[str, CudaLibrary | UserError] = {}
 
     def bases(self, points: Sequence[Point], *, alone: bool) -> set[Basis]:
-        """The bases of the points' rows. Raises UserError as ``rows`` does."""
+        """Return the bases of the points' rows. Raises UserError if a library is missing."""
         found: set[Basis] = set()
         for source, some in self._by_source(points).items():
             library = self._library(source, alone)
@@ -44,12 +44,12 @@ class CudaCode:
         return found
 
     def rows(self, points: Sequence[Point], *, alone: bool) -> list[CodeRow]:
-        """A row for each function of the points' CUDA sources, for each architecture; on a GPU also a row for
-        each function that a point launches.
+        """Return a row for each function of the points' CUDA sources on each architecture. On a GPU, add a
+        row for each function that a point launches.
 
-        Raises UserError for a missing library if there is no other code to show (``alone``), and warns of it
-        otherwise. A host without a GPU compiles a source only when it is asked for ``alone``: that takes
-        minutes.
+        ``alone`` means that no other code is to be shown: UserError is raised if no library can be shown. A
+        missing library is a warning otherwise. A host without a GPU compiles a source, which takes minutes,
+        only if ``alone``.
         """
         of_source = self._by_source(points)
         functions: dict[str, dict[str, list[CudaFunction]]] = {}
@@ -99,16 +99,16 @@ class CudaCode:
         return self.target.identity.key(point)
 
     def _architectures(self, library: CudaLibrary) -> list[str]:
-        """The wanted architectures that a library has code for."""
+        """Return the wanted architectures for which a library has code."""
         return [name for name in self.target.architectures if name in library.architectures]
 
     def _is_launched(self, library: CudaLibrary) -> bool:
-        """Whether this machine's GPU launches the library's functions."""
+        """Return whether this machine's GPU can launch the library's functions."""
         return self.target.device.kind == "cuda" and self.target.native in self._architectures(library)
 
     def _library(self, source: str, alone: bool) -> CudaLibrary:
-        """The source's library; warns once of the architectures that it lacks. Raises UserError if it lacks
-        all of them, or has to be built and can't be."""
+        """Return the source's library. Warns once about architectures that it lacks. Raises UserError if it
+        lacks all of them or can't be built."""
         if source not in self._libraries:
             try:
                 self._libraries[source] = self._found(source, alone)
@@ -132,7 +132,7 @@ class CudaCode:
         return library
 
     def _expect(self, source: str) -> None:
-        """Raises UserError unless today's source was compiled before, here or by the report."""
+        """Raise UserError unless the source was built here before or the report has its current version."""
         loaded, report = self.target.loaded, self.target.built
         place = Place.for_kernel(loaded)
         if extension.manifest(place, source) is None and not (report and made_today(place, source, report)):
@@ -143,7 +143,7 @@ class CudaCode:
             )
 
     def _disassembled(self, library: CudaLibrary, architecture: str) -> list[CudaFunction]:
-        """The library's functions for an architecture; writes the module's texts."""
+        """Return the library's functions for an architecture, and write the module's texts."""
         functions, texts = library.functions(architecture)
         for name, text in texts.items():
             write_atomically(self.target.folder / name, text.encode())
@@ -152,7 +152,7 @@ class CudaCode:
     def _of_functions(
         self, library: CudaLibrary, architecture: str, functions: Sequence[CudaFunction]
     ) -> list[CodeRow]:
-        """A row for each function of a library, whichever points launch it."""
+        """Return a row for each wanted function of a library, independent of the points that launch it."""
         sources = Sources.for_kernel(self.target.loaded)
         self.texts.keep_named(f"{library.stem}-sm_{architecture}", library.source)
         names = text_names(library, (one.name for one in functions), architecture)
@@ -182,9 +182,11 @@ class CudaCode:
     def _called(
         self, points: Sequence[tuple[str, Point]], functions: Sequence[CudaFunction]
     ) -> dict[str, list[launches.Launched]]:
-        """The launches of a call of each point, by key: as its provider reports them, and as the profiler
-        sees them. A point that fails beside other processes, which may hold its memory, is tried again
-        alone."""
+        """Return the launches of one call of each point, by key. Joins the launches that the provider reports
+        with those that the profiler sees.
+
+        Other processes may hold memory that a point needs, so a point that fails is tried again with the
+        device locked exclusively."""
         self.target.see_alone()
         where, seed = self.target.loaded.where, self.target.identity.seed
         reported: dict[str, tuple[Launch, ...]] = {}
@@ -205,8 +207,8 @@ class CudaCode:
         points: Sequence[Point],
         called: Mapping[str, Sequence[launches.Launched]],
     ) -> list[CodeRow]:
-        """A row for each of the library's functions that a point launches; ``called`` holds launches by key.
-        Warns of points that launch none of the functions."""
+        """Return a row for each launch of one of the library's functions. ``called`` maps a point's key to
+        its launches. Warns about points that launch none of the functions."""
         rows: list[CodeRow] = []
         without: dict[str, list[Point]] = {}
         names = text_names(library, (one.name for one in functions), str(self.target.native))
@@ -247,7 +249,7 @@ class CudaCode:
 
 
 def not_built(loaded: Loaded, source: str, missing: Sequence[str], built: Sequence[str]) -> str:
-    """Says how to build a CUDA library for architectures that it has no code for."""
+    """Return a sentence that says how to build a CUDA library for the architectures that it lacks."""
     every = ",".join(dict.fromkeys([*built, *missing]))
     adds = as_typed("build", f"kernel={loaded.where}", f"architectures=[{every}]")
     return (

@@ -1,7 +1,7 @@
 """Run cuobjdump and nvdisasm on a cubin or a library.
 
-They come with a CUDA toolkit, as packages from PyPI, and inside Triton's own package. The newest pair is
-taken: an older one can't read a newer assembler's code.
+Both programs come with a CUDA toolkit, as packages from PyPI, and inside Triton's package. The newest pair is
+used, because an older disassembler can't read the code of a newer assembler.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NO_TOOLS = (
 
 
 class Resources(Record):
-    """A function's registers a thread, bytes of static shared memory a block, bytes of stack a thread."""
+    """A function's registers per thread, static shared memory per block and stack per thread, in bytes."""
 
     registers: int
     shared: int
@@ -56,8 +56,8 @@ class Tools:
     version: tuple[int, ...]
 
     def analyse(self, cubin: Path, arch: str, sources: Sources = REPOSITORY) -> tuple[list[Analysis], str]:
-        """The functions of a cubin for a compute capability, and its SASS as text. Raises UserError for a
-        file that is no cubin."""
+        """Return the functions of a cubin for the architecture ``arch``, and its SASS as text. Raises
+        UserError if the file is no cubin."""
         text = self._run("nvdisasm", "-c", "-gi", cubin)
         used = usage(self._run("cuobjdump", "-res-usage", cubin), arch)
         try:
@@ -69,7 +69,7 @@ class Tools:
         return [Analysis(f.symbol, used[f.symbol], f.instructions) for f in functions], text
 
     def extract(self, library: Path, folder: Path) -> tuple[list[Path], list[Path]]:
-        """Write a library's cubins and PTX into a folder; returns the paths of both."""
+        """Write a library's cubins and PTX into a folder. Returns the paths of both."""
         for option in ("-xelf", "-xptx"):
             self._run("cuobjdump", option, "all", library.absolute(), cwd=folder)
         return sorted(folder.glob("*.cubin")), sorted(folder.glob("*.ptx"))
@@ -86,7 +86,7 @@ class Tools:
 
 @cache
 def find_tools() -> Tools:
-    """The newest pair of programs. Raises UserError that says how to install them."""
+    """Find the newest pair of programs. Raises UserError with the command that installs them."""
     found = [tools for folder in dict.fromkeys(_folders()) if (tools := _tools_in(folder))]
     if not found:
         raise UserError(NO_TOOLS)
@@ -121,8 +121,8 @@ def _tools_in(folder: Path) -> Tools | None:
 
 
 def usage(text: str, arch: str) -> dict[str, Resources]:
-    """Read the output of ``cuobjdump -res-usage``, by function."""
-    # From compute capability 9.0 on it includes the system's reserve of every block.
+    """Parse the output of ``cuobjdump -res-usage`` into the resources of each function."""
+    # From compute capability 9.0 on, SHARED includes the bytes that the system reserves in every block.
     reserved = RESERVED_SHARED if int(arch.rstrip("af")) >= 90 else 0
     found = {}
     for match in re.finditer(r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+)", text):
@@ -132,7 +132,7 @@ def usage(text: str, arch: str) -> dict[str, Resources]:
 
 
 def analyse_bytes(cubin: bytes, arch: str, sources: Sources) -> tuple[list[Analysis], str]:
-    """``Tools.analyse`` of a cubin in memory."""
+    """Run ``Tools.analyse`` on a cubin in memory."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "code.cubin")
         path.write_bytes(cubin)

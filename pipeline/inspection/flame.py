@@ -1,4 +1,4 @@
-"""Draw a flame graph of a profile with Python stacks, as an SVG that a browser opens by itself."""
+"""Draw a flame graph of a profile with Python stacks, as a self-contained SVG."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from zlib import crc32
 from pipeline.inspection.launches import calls_of, holds
 
 WIDTH, HEIGHT, LETTER = 1200, 18, 7
-"""The picture's width, that of a bar's height, and of a letter in a bar, in pixels."""
+"""The width of the picture, the height of a bar, and the width of a letter, in pixels."""
 
 STACKED = ("python_function", "cpu_op", "user_annotation", "cuda_runtime", "cuda_driver")
-"""The trace's categories of events on the host's stack."""
+"""The categories of trace events that are on the host's stack."""
 
 
 @dataclass
 class Frame:
-    """A function or operator below those that called it: its microseconds over all recorded calls."""
+    """A function or operator on its callers' stack. ``us`` are its microseconds over all recorded calls,
+    ``below`` the frames that it calls."""
 
     name: str
     us: float = 0.0
@@ -28,13 +29,13 @@ class Frame:
 
     @property
     def depth(self) -> int:
-        """How many frames are stacked from this one on."""
+        """The height of the stack from this frame on, in frames."""
         return 1 + max((one.depth for one in self.below.values()), default=0)
 
 
 def stacks(trace: Mapping[str, Any]) -> tuple[Frame, int]:
-    """The merged stacks of the recorded calls, and the number of calls. The profiler's own work around a call
-    and the wait for its end are left out."""
+    """Return the merged stacks of the recorded calls, and the number of calls. The profiler's own work around
+    a call and the synchronization after it are left out."""
     spans = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
     calls = calls_of(trace)
     root = Frame("a call")
@@ -56,8 +57,8 @@ def stacks(trace: Mapping[str, Any]) -> tuple[Frame, int]:
 
 
 def svg(trace: Mapping[str, Any], title: str) -> bytes:
-    """The flame graph: a bar a frame, as wide as its time, on the frame that called it. The pointer shows a
-    bar's full name and its time a call."""
+    """Return the flame graph of a trace. Each frame is a bar above its caller, with a width in proportion to
+    its time. The tooltip of a bar has its full name and its time per call."""
     root, calls = stacks(trace)
     bars = list(_bars(root, 0.0, WIDTH / max(root.us, 1e-9), 0))
     height = (root.depth + 2) * HEIGHT
@@ -73,7 +74,7 @@ def svg(trace: Mapping[str, Any], title: str) -> bytes:
 
 @dataclass(frozen=True)
 class Bar:
-    """Where a frame is drawn: its left edge and width in pixels, and its height in the stack."""
+    """The place of a frame: left edge and width in pixels, and level in the stack."""
 
     frame: Frame
     left: float
@@ -93,7 +94,7 @@ def _drawn(bar: Bar, height: int, calls: int, total: float) -> str:
     letters = int(bar.width / LETTER)
     name = bar.frame.name
     text = name if len(name) <= letters else f"{name[: letters - 1]}…" * (letters > 3)
-    # A name has the same colour in every picture.
+    # Derive the colour from the name, so that a function has the same colour in every picture.
     hue = 10 + crc32(name.encode()) % 45
     said = escape(f"{name}: {bar.frame.us / calls:.3g} us a call, {bar.frame.us / total:.1%}")
     return (
@@ -117,7 +118,7 @@ def _add(root: Frame, events: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _by_outermost(events: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
-    """Group events, sorted by begin: each outermost event with the events within it."""
+    """Group events that are sorted by begin. Each group is an outermost event and the events within it."""
     group: list[Mapping[str, Any]] = []
     for event in events:
         if group and not holds(group[0], event):
@@ -129,7 +130,7 @@ def _by_outermost(events: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[
 
 
 def _plain(name: str) -> str:
-    """A frame's name without addresses, which differ from run to run."""
+    """Remove addresses, which differ from run to run, from a frame's name."""
     return re.sub(r" at 0x[0-9a-f]+", "", name)
 
 

@@ -1,4 +1,4 @@
-"""torch.compile's code for a provider: the source that Inductor generates, and its row."""
+"""Write the source that Inductor generates for a torch.compile provider, and make its row."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from pipeline.store.evidence import CodeRow
 
 
 def generated(where: str, point: Point, device: str, seed: int) -> str:
-    """The Python module that Inductor generates for a compiled provider at a point of the kernel ``where``:
-    Triton source on a GPU, C++ on a CPU. Compiles and runs the provider once, and raises whatever the
-    provider or Inductor raises."""
+    """Return the Python module that Inductor generates for a point of the kernel ``where``, whose provider
+    torch.compile compiles. It contains Triton source on a GPU and C++ on a CPU.
+
+    Compiles and runs the provider once. Raises whatever the provider or Inductor raises."""
     os.environ |= variables()
     import torch
     from torch._inductor.utils import run_and_get_code
@@ -35,7 +36,7 @@ def generated(where: str, point: Point, device: str, seed: int) -> str:
 
 
 def kernel_names(source: str) -> Sequence[str]:
-    """The names of the kernels that an Inductor module defines, in their order."""
+    """Return the names of the kernels that an Inductor module defines, in order."""
     found = re.findall(r"^(\w+) = async_compile\.\w+\(", source, re.MULTILINE)
     return list(dict.fromkeys(found))
 
@@ -45,18 +46,18 @@ def _compiler(target: CodeTarget) -> str:
 
 
 def basis(target: CodeTarget, point: Point) -> Basis:
-    """The basis of a point's row."""
+    """Return the basis of a point's row."""
     return target.identity.key(point), None, target.native, _compiler(target), reader()
 
 
 def row(target: CodeTarget, texts: Texts, point: Point, warn: Callable[[str], None]) -> CodeRow:
-    """The row for torch.compile's code at a point; writes the source among the texts."""
+    """Write the source that Inductor generates at a point among the texts, and return its row."""
     common = target.common(point, target.native, _compiler(target), reader()) | {"language": "inductor"}
     try:
         text = _generated(target, point, warn)
     except UserError:
         raise  # another command holds the device
-    except Exception as error:  # Inductor may raise anything; the other rows stay
+    except Exception as error:  # Inductor may raise anything; record it in the row
         return CodeRow(function="", error=programs.one_line(error), **common)
     name = texts.free(notation.file_name(point), "inductor")
     path = target.folder / f"{name}.py"
@@ -65,10 +66,10 @@ def row(target: CodeTarget, texts: Texts, point: Point, warn: Callable[[str], No
 
 
 def _generated(target: CodeTarget, point: Point, warn: Callable[[str], None]) -> str:
-    """Inductor's source at a point. A compilation that fails beside other processes, which may hold its
-    memory, is tried again alone."""
+    """Return Inductor's source at a point. Other processes may hold memory that the call needs, so a failed
+    compilation is tried again with the device locked exclusively."""
     target.see_alone()
-    importlib.import_module("torch._inductor.compile_fx")  # takes seconds, so before the device is locked
+    importlib.import_module("torch._inductor.compile_fx")  # takes seconds: do it before locking the device
     kind = target.device.kind
     where, seed = target.loaded.where, target.identity.seed
     if kind == "cuda":

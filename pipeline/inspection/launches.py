@@ -1,5 +1,5 @@
-"""The launches of a call on a GPU: seen by the profiler, reported by the provider, joined with the functions
-of a CUDA library."""
+"""Find the kernel launches of a call on a GPU. The profiler sees them, a provider may report them, and
+``joined`` maps them to the functions of a CUDA library."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from kernel_pipeline.records.point import Point
 from pipeline.inspection.library import CudaFunction, known_name
 
 RANGE = "point:"
-"""The prefix of the range around a point's calls; the point's key follows."""
+"""The prefix of the name of a range around a point's calls. The point's key follows."""
 
 
 class DeviceLaunch(Record):
-    """A kernel that the device ran: its demangled name, threads a block, blocks, registers a thread, bytes of
-    shared memory a block (static and dynamic), microseconds."""
+    """A kernel launch that the device ran: demangled name, threads per block, blocks, registers per thread,
+    bytes of shared memory per block (static and dynamic), and microseconds."""
 
     name: str
     threads: int
@@ -36,10 +36,10 @@ class DeviceLaunch(Record):
 
 
 def parse(trace: Mapping[str, Any]) -> dict[str, list[DeviceLaunch]]:
-    """The launches within each range ``point:KEY`` of a Chrome trace, by key, in the host's order.
+    """Return the launches within each range ``point:KEY`` of a Chrome trace, by key, in the host's order.
 
-    A kernel's event has the correlation number of the host's call that launched it; the range around this
-    call, on the same thread, is the launch's.
+    A kernel's event has the correlation id of the host's runtime call that launched it. The launch belongs to
+    the range that encloses this call on the same thread.
     """
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
     ranges: dict[Any, list[tuple[float, float, str]]] = {}
@@ -63,8 +63,8 @@ def parse(trace: Mapping[str, Any]) -> dict[str, list[DeviceLaunch]]:
 def calls_of(
     trace: Mapping[str, Any], categories: Sequence[str] = ("user_annotation",)
 ) -> list[Mapping[str, Any]]:
-    """The ranges around the recorded calls, in their order. A range within another one on its thread is the
-    provider's own, whatever its name."""
+    """Return the ranges around the recorded calls, in order. A range inside another one on the same thread
+    comes from the provider, so it is left out even if its name begins with ``point:``."""
     spans = [
         event
         for event in trace["traceEvents"]
@@ -80,18 +80,18 @@ def calls_of(
 
 
 def holds(outer: Mapping[str, Any], inner: Mapping[str, Any]) -> bool:
-    """Whether an event lies within another one."""
+    """Return whether the event ``outer`` encloses the event ``inner``."""
     return float(outer["ts"]) <= float(inner["ts"]) and end(inner) <= end(outer)
 
 
 def end(event: Mapping[str, Any]) -> float:
-    """When an event ends, in the trace's microseconds."""
+    """Return the end of an event, in the trace's microseconds."""
     return float(event["ts"]) + float(event["dur"])
 
 
 def whole(trace: bytes) -> str:
-    """Repair a trace of torch's to valid JSON: torch does not escape quotes and control characters in names
-    and arguments. Arguments that can't be read are left out."""
+    """Repair a trace that torch wrote, so that it is valid JSON. torch does not escape quotes and control
+    characters in names and arguments. Arguments that are no valid JSON are removed."""
     text = trace.decode(errors="replace")
     text = re.sub(r'^( *"name": )"(.*)"(,?)$', _named, text, flags=re.MULTILINE)
     text = re.sub(r'("name": )"(.*)"(, "pid": \d+, "tid": \d+)', _named, text)
@@ -138,8 +138,8 @@ def _launch(event: Mapping[str, Any]) -> DeviceLaunch:
 
 
 def observe(where: str, points: Iterable[tuple[str, Point]], seed: int) -> dict[str, list[DeviceLaunch]]:
-    """The launches of one call of each point of the kernel ``where`` on the current GPU, by the point's key,
-    seen by the profiler. A point that fails launches nothing."""
+    """Call each point of the kernel ``where`` once on the current GPU, and return the launches that the
+    profiler sees, by the point's key. Errors of a point are ignored."""
     import torch
     from torch.profiler import ProfilerActivity, profile, record_function
 
@@ -164,8 +164,10 @@ def observe(where: str, points: Iterable[tuple[str, Point]], seed: int) -> dict[
 
 @dataclass(frozen=True)
 class Launched:
-    """One launch of a call: its function (None for a function of no library here), the launched name, threads
-    a block, bytes of dynamic shared memory, and the provider's name for its strategy."""
+    """One kernel launch of a call.
+
+    ``function`` is None if the library has no such function. ``threads`` is the block size, ``dynamic`` the
+    dynamic shared memory in bytes, ``strategy`` the provider's name for its choice."""
 
     function: CudaFunction | None
     name: str
@@ -175,8 +177,8 @@ class Launched:
 
 
 def reported(where: str, points: Iterable[tuple[str, Point]], seed: int) -> dict[str, tuple[Launch, ...]]:
-    """The launches of one call of each point of the kernel ``where`` on the current GPU, by the point's key,
-    reported by its provider. A point that fails or reports nothing is left out."""
+    """Call each point of the kernel ``where`` once on the current GPU, and return the launches that its
+    provider reports, by the point's key. A point that fails or reports nothing is left out."""
     import torch
 
     from pipeline.execution import instance
@@ -200,8 +202,8 @@ def joined(
 ) -> list[Launched]:
     """Join the launches of one call with a library's functions for one architecture.
 
-    ``reported`` comes from the provider, ``seen`` from the profiler. The n-th launch of a template in one is
-    the n-th in the other. Without a report the profiler's launches count.
+    ``reported`` comes from the provider, ``seen`` from the profiler. The n-th launch of a template in
+    ``reported`` is the n-th launch of this template in ``seen``. Without a report, ``seen`` alone is used.
     """
     by_name = {one.name: one for one in functions}
     names = [known_name(one.name) for one in seen]
@@ -230,5 +232,5 @@ def joined(
 
 
 def _dynamic(shared: int, function: CudaFunction | None) -> int:
-    """A launch's shared memory beside the function's static one."""
+    """Return a launch's dynamic shared memory: all of it less the function's static part."""
     return 0 if function is None else max(0, shared - function.analysis.resources.shared)

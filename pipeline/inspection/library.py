@@ -1,4 +1,4 @@
-"""Disassemble a kernel's CUDA library: SASS and PTX of each function, by architecture."""
+"""Disassemble a kernel's CUDA library into SASS and PTX of each function and architecture."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from pipeline.inspection.sources import Sources
 from pipeline.store.evidence import Mix
 
 USUAL_THREADS = 256
-"""Threads a block, assumed for a function without launch bounds."""
+"""The block size that is assumed for a function without launch bounds."""
 
 
 @dataclass(frozen=True)
 class CudaFunction:
-    """A ``__global__`` function for one architecture, by its name without namespaces; ``ptx`` is None where
-    the library holds none."""
+    """A ``__global__`` function for one architecture. ``name`` has no namespaces; ``ptx`` is None if the
+    library has no PTX of the function."""
 
     name: str
     architecture: str
@@ -44,19 +44,20 @@ class CudaFunction:
 
     @cached_property
     def mix(self) -> Mix:
-        """Its instructions by kind."""
+        """The number of its instructions by kind."""
         return mix(self.analysis.instructions)
 
     @property
     def most_threads(self) -> int:
-        """Threads of the largest block that the function's launch bounds allow."""
+        """The largest block that the function's launch bounds allow, in threads; USUAL_THREADS without
+        bounds."""
         return (self.ptx and self.ptx.most_threads) or USUAL_THREADS
 
 
 @dataclass(frozen=True)
 class CudaLibrary:
-    """The up-to-date library of one CUDA source, known by its inputs (``made``). It is built when its
-    functions are asked for."""
+    """The up-to-date library of one CUDA source. ``made`` are the inputs of its build. The library is built
+    when its functions are first requested."""
 
     loaded: loading.Loaded
     source: str
@@ -64,23 +65,23 @@ class CudaLibrary:
 
     @property
     def architectures(self) -> tuple[str, ...]:
-        """The architectures that it has code for."""
+        """The architectures for which the library has code."""
         return self.made.recipe.architectures
 
     @cached_property
     def compiler(self) -> str:
-        """Its compiler, as rows name it."""
+        """The name and version of its compiler, as in rows."""
         return f"nvcc {find_nvcc().version}"
 
     @cached_property
     def digest(self) -> str:
-        """A digest of its inputs: the same in every clone, where its bytes may differ."""
+        """A digest of its inputs. It is the same in every clone, while the library's bytes may differ."""
         return digest(self.made.to_dict())
 
     @cached_property
     def path(self) -> Path:
-        """The library's file, built where it is missing. Raises UserError where that fails, or where the
-        build's inputs are not those in ``made``: rows would name the wrong ones."""
+        """The library's file, which is built if it is missing. Raises UserError if the build fails, or if its
+        inputs differ from ``made``: rows would name the wrong inputs."""
         place = Place.for_kernel(self.loaded)
         built = extension.build(place, [self.source])[self.source]
         if extension.made_of(place, self.source) != self.made:
@@ -93,7 +94,7 @@ class CudaLibrary:
 
     @property
     def stem(self) -> str:
-        """The beginning of its texts' names."""
+        """The source's name without a suffix, with which the names of its texts begin."""
         return Path(self.source).stem
 
     @cached_property
@@ -105,7 +106,7 @@ class CudaLibrary:
 
     @cached_property
     def _modules(self) -> dict[str, tuple[Path, Path | None]]:
-        """Cubin and PTX by architecture, in a folder that is removed with this object."""
+        """The cubin and PTX of each architecture, in a folder that is removed with this object."""
         folder = Path(self._folder.name)
         cubins, modules = find_tools().extract(self.path, folder)
         ptx = {architecture_of(path): path for path in modules}
@@ -116,8 +117,8 @@ class CudaLibrary:
         return tempfile.TemporaryDirectory()
 
     def functions(self, architecture: str) -> tuple[list[CudaFunction], dict[str, str]]:
-        """Its functions for one of its architectures, sorted by name, and the whole module's texts by file
-        name. Raises UserError where it can't be built, or there is no cuobjdump.
+        """Return the functions for one of the library's architectures, sorted by name, and the texts of the
+        whole module by file name. Raises UserError if the library can't be built, or without cuobjdump.
         """
         sources = Sources.for_kernel(self.loaded)
         cubin, ptx = self._modules[architecture]
@@ -134,8 +135,10 @@ class CudaLibrary:
 
 
 def library_of(loaded: loading.Loaded, source: str, report: BuildReport | None = None) -> CudaLibrary:
-    """The library of a kernel's CUDA source. Its inputs are read from a build's report of today's sources;
-    without one the library is built where it is missing or out of date. Raises UserError without nvcc.
+    """Return the library of a kernel's CUDA source.
+
+    The inputs come from the build report if it has the current source. Otherwise the library is built if it
+    is missing or out of date. Raises UserError without nvcc.
     """
     place = Place.for_kernel(loaded)
     made = made_today(place, source, report) if report is not None else None
@@ -146,18 +149,19 @@ def library_of(loaded: loading.Loaded, source: str, report: BuildReport | None =
 
 
 def architecture_of(path: Path) -> str:
-    """The compute capability in the name of a file of cuobjdump's: 90 of ``cuda.sm_90a.cubin``."""
+    """Return the compute capability in the name of a file that cuobjdump wrote: ``90`` for
+    ``cuda.sm_90a.cubin``."""
     match = re.search(r"\.sm_(\d+)[af]?\.\w+$", path.name)
     assert match, f"cuobjdump wrote {path.name}, which names no architecture"
     return match[1]
 
 
 def known_name(function: str) -> str:
-    """A function's name in one form for all tools: no namespaces, booleans as 1 and 0, no space before
+    """Return a function's name in one form for all tools: no namespaces, booleans as 1 and 0, no space before
     ``>``.
 
-    ``void softmax::rows<c10::Half, (int)4, true>(...)`` becomes ``rows<Half, 4, 1>``. ncu spells a namespace
-    without a name ``<unnamed>``; CUPTI ends a template in a template with ``> >``, cu++filt with ``>>``.
+    ``void softmax::rows<c10::Half, (int)4, true>(...)`` becomes ``rows<Half, 4, 1>``. ncu spells an anonymous
+    namespace ``<unnamed>``. CUPTI closes nested templates with ``> >``, cu++filt with ``>>``.
     """
     plain = re.sub(r"(?:\w+|<unnamed>)::", "", short(function)).replace(" >", ">")
     return re.sub(r"\bfalse\b", "0", re.sub(r"\btrue\b", "1", plain))
@@ -172,10 +176,11 @@ IN_CPP = {
     "float8_e5m2": r"Float8_e5m2|__nv_fp8_e5m2",
     "int8": r"signed char|int8_t",
 }
-"""The C++ types of template arguments, by the dtypes of problems."""
+"""Regular expressions for the C++ type of each dtype in template arguments."""
 
 
 def is_for(function: str, words: Sequence[str]) -> bool:
-    """Whether the types in a function's name fit a problem of these words."""
+    """Return whether the types in a function's name fit a problem with these words. A name without types, or
+    words without a dtype, always fit."""
     named = {word for word, spelled in IN_CPP.items() if re.search(rf"\b(?:{spelled})\b", function)}
     return not named or not named.isdisjoint(words) or not set(IN_CPP).intersection(words)

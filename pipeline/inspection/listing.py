@@ -1,4 +1,4 @@
-"""Write an annotated listing: a function's code in blocks, each under its source line."""
+"""Write annotated listings: a function's code in blocks, each below its source line."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pipeline.points import notation
 from pipeline.store.evidence import CodeRow
 
 Row = tuple[SourceLine | None, str, str]
-"""A line of code: its source line, its text, and a note."""
+"""A line of code: its source line, its text and a note."""
 
 
 def of_ptx(entry: PtxFunction, sources: Sources) -> list[str]:
-    """List PTX, from the entry and its declarations to the last statement."""
+    """List the PTX of an entry, from its declarations to the last statement."""
     registers = ", ".join(f"{count} {kind}" for kind, count in entry.registers.items())
     head = [
         f".entry {entry.symbol}({', '.join(entry.parameters)}) {' '.join(entry.directives)}".rstrip(),
@@ -27,7 +27,7 @@ def of_ptx(entry: PtxFunction, sources: Sources) -> list[str]:
 
 
 def of_sass(instructions: Sequence[Instruction], sources: Sources) -> list[str]:
-    """List SASS, each instruction with its offset; a remark names inlined files."""
+    """List SASS, each instruction with its offset. A remark names the files of inlined code."""
     foreign = {
         sources.relative(one.line.file)
         for one in instructions
@@ -45,7 +45,7 @@ def of_sass(instructions: Sequence[Instruction], sources: Sources) -> list[str]:
 
 
 def sass_note(instruction: Instruction) -> str:
-    """A note on an instruction; empty for a self-explanatory one."""
+    """Return a note on an instruction, or an empty string if it is self-explanatory."""
     when = ""
     if instruction.predicate and instruction.name not in ("BRA", "EXIT"):
         name = instruction.predicate.lstrip("@!")
@@ -68,7 +68,7 @@ NOTES = (
 
 
 def blocks(rows: Iterable[Row], sources: Sources) -> list[str]:
-    """Group consecutive rows of one source line under that line."""
+    """Group consecutive rows with the same source line below the text of that line."""
     lines = []
     for line, group in groupby(rows, key=lambda row: row[0]):
         lines.append("")
@@ -80,7 +80,7 @@ def blocks(rows: Iterable[Row], sources: Sources) -> list[str]:
 
 
 def heading(row: CodeRow) -> list[str]:
-    """The head of a listing: the function, its point, and its resources."""
+    """Return the head of a listing: the function, its point and its resources."""
     lines = [f"{row.kernel}/{_origin(row)}, sm_{row.architecture}: {row.function} ({row.compiler})"]
     if row.mix is None:
         return lines
@@ -101,7 +101,8 @@ def heading(row: CodeRow) -> list[str]:
 
 
 def _origin(row: CodeRow) -> str:
-    """The configuration and the problem's words that a function was compiled for, or its source file."""
+    """Return the provider, the problem's words and the configuration for which a function was compiled, or
+    the source file of a function that belongs to no point."""
     if row.point is None:
         return str(row.source)
     parts = [row.point.provider, notation.words(row.point), notation.configuration(row.point)]

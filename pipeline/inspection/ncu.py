@@ -1,4 +1,4 @@
-"""Nsight Compute's command line: find it, run it, and explain why it can't count."""
+"""Find and run Nsight Compute's command line, and explain why it can't read counters."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import Any
 from kernel_pipeline.machine.fingerprint import SYSTEM_CUDA
 
 OLDEST = (2022, 3)
-"""The version that came with CUDA 11.8, the first for Hopper."""
+"""The oldest usable version: it came with CUDA 11.8 and is the first for Hopper."""
 
 INSTALLED = Path("/opt/nvidia/nsight-compute")
-"""The folder of its own package, with a folder a version."""
+"""The folder of Nsight Compute's own package, with a folder for each version."""
 
 SETS = ("basic", "detailed", "full")
 
@@ -30,11 +30,11 @@ EXTRA = (
     *(f"l1tex__t_sectors_pipe_lsu_mem_local_op_{op}.sum" for op in ("ld", "st")),
     *("dram__bytes_read.sum", "dram__bytes_write.sum"),
 )
-"""Metrics of rows that not every set has."""
+"""The metrics that rows need and some of ncu's sets lack."""
 
 
 class Unavailable(Exception):  # noqa: N818 - a state of this machine, no error
-    """Counters can't be read here: the reason, and the fix."""
+    """Counters can't be read on this machine. Has the reason and the fix."""
 
     def __init__(self, reason: str, fix: str) -> None:
         super().__init__(f"{reason}: {fix}")
@@ -43,7 +43,7 @@ class Unavailable(Exception):  # noqa: N818 - a state of this machine, no error
 
 
 class UnreadableError(Exception):
-    """A file that ncu can't show as a report; the text is ncu's message."""
+    """ncu can't show a file as a report. The text is ncu's message."""
 
 
 NO_GPU = Unavailable("this machine has no NVIDIA GPU", "run the stage on a host that has one")
@@ -64,14 +64,14 @@ BUSY = Unavailable(
 
 @dataclass(frozen=True)
 class Ncu:
-    """An ncu and its version."""
+    """An installed ncu and its version."""
 
     path: Path
     version: tuple[int, ...]
 
     @property
     def name(self) -> str:
-        """As people write it: ``ncu 2025.3.1``."""
+        """The name and version: ``ncu 2025.3.1``."""
         return f"ncu {'.'.join(map(str, self.version[:3]))}"
 
     def profile(
@@ -79,16 +79,16 @@ class Ncu:
     ) -> None:
         """Run a command under ncu and write its report to ``report`` (``.ncu-rep``).
 
-        ncu counts kernels between cudaProfilerStart and cudaProfilerStop, leaves the clocks as they are, and
-        clears the caches before each kernel. It ignores processes that the command starts. A command that
-        launches no kernel leaves no report. Raises Unavailable.
+        ncu profiles kernels between cudaProfilerStart and cudaProfilerStop. It leaves the clocks as they are
+        and clears the caches before each kernel. It ignores processes that the command starts. If the command
+        launches no kernel, there is no report. Raises Unavailable.
         """
         report.parent.mkdir(parents=True, exist_ok=True)
         fixed = ["--profile-from-start", "off", "--nvtx", "--clock-control", "none"]
         fixed += ["--target-processes", "application-only"]
         fixed += ["--force-overwrite", "--export", str(report.with_suffix(""))]
         said = ""
-        # ncu gives up over a metric that this GPU lacks; the set alone always works.
+        # ncu fails if this GPU lacks a metric; then try the set without extra metrics.
         for extra in (["--metrics", ",".join(EXTRA)], []):
             words = [str(self.path), *fixed, *selection(metrics, extra), *command]
             report.unlink(missing_ok=True)
@@ -107,12 +107,13 @@ class Ncu:
         raise why(said)
 
     def page(self, report: Path, page: str) -> str:
-        """A page of a report (``raw``, ``details``) as CSV. Raises UnreadableError where there is none."""
+        """Return a page of a report (``raw`` or ``details``) as CSV. The page is empty if no kernel was
+        profiled. Raises UnreadableError if ncu can't show it."""
         units = ["--print-units", "base"] if page == "raw" else []
-        # In some locales a comma begins a fraction.
+        # Some locales use a decimal comma.
         plain = os.environ | {"LC_ALL": "C"}
         words = [str(self.path), "--import", str(report), "--page", page, "--csv", *units]
-        for nvtx in (["--nvtx"], []):  # not every version takes the option with a report
+        for nvtx in (["--nvtx"], []):  # some versions reject the option with --import
             done = _run([*words, *nvtx], env=plain)
             if done.returncode == 0 and '"ID"' in done.stdout:
                 return done.stdout
@@ -122,7 +123,7 @@ class Ncu:
 
 
 def selection(metrics: Sequence[str], extra: Sequence[str]) -> list[str]:
-    """ncu's options for a set by name, or for a list of sections and counters."""
+    """Return ncu's options for the name of a set, or for a list of sections and metrics."""
     if len(metrics) == 1 and metrics[0] in SETS:
         return ["--set", metrics[0], *extra]
     counters = [name for name in metrics if "__" in name]
@@ -132,7 +133,7 @@ def selection(metrics: Sequence[str], extra: Sequence[str]) -> list[str]:
 
 
 def find_ncu(environment: Mapping[str, str] | None = None, installed: Path = INSTALLED) -> Ncu:
-    """The newest ncu of this machine. Raises Unavailable when there is none or it is too old."""
+    """Find the newest ncu of this machine. Raises Unavailable if there is none or it is too old."""
     environment = os.environ if environment is None else environment
     found = [ncu for path in dict.fromkeys(_candidates(environment, installed)) if (ncu := _ncu_at(path))]
     if not found:
@@ -158,7 +159,7 @@ def _candidates(environment: Mapping[str, str], installed: Path) -> Iterator[Pat
 
 
 def _run(words: Sequence[str], **how: Any) -> subprocess.CompletedProcess[str]:
-    """Run ncu and read its output, also with names in an unknown encoding."""
+    """Run ncu and capture its output. Bytes that are no UTF-8 are replaced."""
     return subprocess.run(words, capture_output=True, encoding="utf-8", errors="replace", check=False, **how)
 
 
@@ -174,7 +175,7 @@ def _ncu_at(path: Path) -> Ncu | None:
 
 
 def why(said: str) -> Unavailable:
-    """The reason in ncu's output why it counted nothing."""
+    """Return the reason, from ncu's output, why it counted nothing."""
     if "ERR_NVGPUCTRPERM" in said:
         return NO_PERMISSION
     if re.search(r"profiler is already|already in use|driver resource was unavailable", said, re.IGNORECASE):
@@ -183,7 +184,7 @@ def why(said: str) -> Unavailable:
 
 
 def last_word(said: str) -> str:
-    """The first error in ncu's output, or else its last line."""
+    """Return the first error in ncu's output, or else its last line."""
     errors = re.findall(r"^==ERROR==\s*(.+)$", said, re.MULTILINE)
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     last = errors[0] if errors else (lines[-1] if lines else "it says nothing")
@@ -191,5 +192,5 @@ def last_word(said: str) -> str:
 
 
 def launched_nothing(said: str) -> bool:
-    """Whether ncu succeeded, and there was no kernel to count."""
+    """Return whether ncu succeeded but found no kernel to profile."""
     return "No kernels were profiled" in said and "==ERROR==" not in said

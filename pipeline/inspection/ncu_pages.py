@@ -1,4 +1,5 @@
-"""Read Nsight Compute's CSV pages: counters as rows, joined to points by NVTX range, with a sentence each."""
+"""Read Nsight Compute's CSV pages. Counters become numbers of rows, joined to points by NVTX range; ``bound``
+says what limits a kernel."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import Any, Literal
 from pipeline.inspection.library import known_name
 from pipeline.store.evidence import NcuRule
 
-csv.field_size_limit(2**31 - 1)  # a template's name may be longer than the 131072 characters that csv takes
+csv.field_size_limit(2**31 - 1)  # a template's name may exceed csv's default limit of 131072 characters
 
 METRICS: dict[str, tuple[str, float]] = {
     "duration_us": ("gpu__time_duration.sum", 1e-3),
@@ -31,7 +32,7 @@ METRICS: dict[str, tuple[str, float]] = {
     "block_size_threads": ("launch__block_size", 1),
     "waves_per_sm": ("launch__waves_per_multiprocessor", 1),
 }
-"""The metric of each number of a row, and the factor from base units to the row's unit."""
+"""The metric for each field of a row, and the factor from ncu's base unit to the field's unit."""
 
 LIMITS = {
     "blocks": "launch__occupancy_limit_blocks",
@@ -40,33 +41,33 @@ LIMITS = {
     "warps": "launch__occupancy_limit_warps",
     "barriers": "launch__occupancy_limit_barriers",
 }
-"""Metrics of the blocks that a multiprocessor could hold if this were the only limit."""
+"""Metrics that count the blocks a multiprocessor could hold if the named resource were the only limit."""
 
 STALL = re.compile(r"smsp__average_warps_issue_stalled_(?!\w*_not_issued_)(\w+)_per_issue_active\.ratio")
 READY = frozenset({"selected", "not_selected"})
-"""States of a warp that does not wait: it issues, or could."""
+"""The states of a warp that is not stalled: it issues an instruction or could issue one."""
 
 SECTOR_BYTES = 32
 BUSY_PCT = 60.0
-"""Percent of its peak at which a unit limits a kernel, as in ncu's own rules."""
+"""The percentage of peak from which a unit counts as a kernel's limit, as in ncu's own rules."""
 
 
 NUMBER = re.compile(r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?(?:[eE][+-]?\d+)?", re.ASCII)
-"""A number as ncu writes it, with or without commas between thousands."""
+"""A number as ncu writes it, with or without thousands separators."""
 
 LARGEST = 1e15
-"""Larger numbers are errors: nanoseconds of eleven days, a petabyte."""
+"""Larger numbers are errors: 1e15 is eleven days in nanoseconds, or a petabyte."""
 
 TIMES = {"n": 1.0, "u": 1e3, "m": 1e6, "": 1e9}
 BYTES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-"""Base units (nanoseconds, bytes) in a unit, by its prefix."""
+"""Factors from a unit to the base unit (nanoseconds, bytes), by the unit's prefix."""
 
 Line = dict[str, str]
 
 
 def cells(text: str) -> Iterator[list[str]]:
-    """The rows of a CSV page, from the row of column names on. Skips ncu's remarks before it, empty lines,
-    and a row that is no CSV, such as the last one of a page that was cut off."""
+    """Yield the rows of a CSV page, beginning with the column names. Skips ncu's remarks before them, empty
+    lines and invalid rows, such as the last row of a truncated page."""
     begin = re.search(r'^"ID"', text, re.MULTILINE)
     rows = csv.reader(io.StringIO("" if begin is None else text[begin.start() :], newline=""), strict=True)
     while True:
@@ -81,8 +82,8 @@ def cells(text: str) -> Iterator[list[str]]:
 
 
 def lines(text: str) -> tuple[list[Line], Line]:
-    """The rows of a CSV page by column, and the units of the columns. Skips a row with more cells than
-    columns."""
+    """Return the rows of a CSV page as dictionaries by column, and the units of the columns. Skips rows with
+    more cells than columns."""
     names, *rows = list(cells(text)) or [[""]]
     if names[0] != "ID":
         return [], {}
@@ -92,8 +93,8 @@ def lines(text: str) -> tuple[list[Line], Line]:
 
 
 def by_point(raw: str, details: str) -> dict[str, list[dict[str, Any]]]:
-    """The numbers of each kernel in a report's pages ``raw`` and ``details``, in the order of launch, by the
-    key in the NVTX range around it. Skips kernels outside of such ranges."""
+    """Return the numbers of each kernel launch in a report's pages ``raw`` and ``details``, in order, by the
+    point's key in the NVTX range around it. Skips kernels outside such ranges."""
     rules: dict[str, list[NcuRule]] = {}
     for line in lines(details)[0]:
         if line.get("Rule Name"):
@@ -111,12 +112,12 @@ def by_point(raw: str, details: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def of_points(page: str, keys: Collection[str]) -> str:
-    """Keep the lines of these points of a page."""
+    """Return a page with only the rows of these points, and the column names and units."""
     rows = list(cells(page))
     if not rows:
         return page
     marks = [f"point:{key}" for key in keys]
-    # The rows of column names and units have no number.
+    # The rows of column names and units have no numeric ID.
     kept = [
         row for row in rows if not row[0].strip().isdigit() or any(m in cell for cell in row for m in marks)
     ]
@@ -126,13 +127,13 @@ def of_points(page: str, keys: Collection[str]) -> str:
 
 
 def _ranges(line: Line) -> Iterator[str]:
-    """The cells that hold NVTX ranges."""
+    """Return the cells that hold NVTX ranges."""
     return (cell for name, cell in line.items() if name and "Range" in name and cell)
 
 
 def value(line: Mapping[str, str], name: str, units: Mapping[str, str] | None = None) -> float | None:
-    """A number of a line in base units; None for a missing column, a text such as ``n/a`` or ``nan``, or a
-    number above ``LARGEST``."""
+    """Return a number of a line in base units. Returns None for a missing column, a text such as ``n/a`` or
+    ``nan``, a time in an unknown unit, or a number above ``LARGEST``."""
     text = line.get(name, "").strip()
     scale = _scale(name, (units or {}).get(name, "").strip())
     if scale is None or not NUMBER.fullmatch(text):
@@ -142,12 +143,12 @@ def value(line: Mapping[str, str], name: str, units: Mapping[str, str] | None = 
 
 
 def _if_sane(number: Any) -> Any:
-    """None for a number above ``LARGEST``."""
+    """Return the number, or None if it is above ``LARGEST``."""
     return None if isinstance(number, float) and number > LARGEST else number
 
 
 def _scale(name: str, unit: str) -> float | None:
-    """The base units in a column's unit; None for a time in an unknown unit."""
+    """Return the factor from a column's unit to the base unit, or None for a time in an unknown unit."""
     if seconds := re.fullmatch(r"([num]?)s(?:ec|econd)?", unit):
         return TIMES[seconds[1]]
     if many := re.fullmatch(r"([KMGT]?)byte(?:/.*)?", unit):
@@ -201,14 +202,16 @@ def _rule(line: Line) -> NcuRule:
 
 
 def _gain(duration_us: float | None, rules: Sequence[NcuRule]) -> dict[str, Any]:
-    """The largest speedup that a rule estimates for the whole kernel, and its microseconds."""
+    """Return the rules, the largest speedup that one of them estimates for the whole kernel, and the
+    microseconds that it would save."""
     most = max((rule.gain_pct for rule in rules if rule.gain_pct is not None), default=None)
     saved = None if most is None or duration_us is None else duration_us * most / 100
     return {"rules": tuple(rules), "estimated_speedup_pct": most, "runtime_improvement_us": saved}
 
 
 def bound(numbers: Mapping[str, Any]) -> tuple[Literal["memory", "compute", "latency", "grid"] | None, str]:
-    """A kernel's limit, and a sentence with its numbers; None without counted throughputs."""
+    """Return what limits a kernel, and a sentence with the numbers. The limit is None if throughputs were not
+    counted."""
     memory, compute = numbers.get("memory_throughput_pct"), numbers.get("compute_throughput_pct")
     if memory is None or compute is None:
         return None, "throughputs were not counted; sets=basic counts them"

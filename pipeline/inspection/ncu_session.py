@@ -1,4 +1,4 @@
-"""One ncu session over points of one or several kernels, and the contents of its report by point."""
+"""Run one ncu session over points of one or several kernels, and read its report by point."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pipeline.inspection.ncu import Ncu, Unavailable
 from pipeline.inspection.ncu_pages import by_point
 
 PAGES = ("raw", "details")
-"""The pages of a report that rows are made of."""
+"""The pages of a report from which rows are made."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,9 @@ class SessionPoints:
 
 @dataclass(frozen=True)
 class SessionResult:
-    """The kernels that each point launched, by its key, and the reasons of points that failed, by key.
-    ``report`` is None where nothing was launched; ``pages`` are its CSV pages."""
+    """The result of a session. ``found`` are the numbers of the kernels that each point launched, and
+    ``failures`` the reasons why points failed, both by the point's key. ``report`` is None if nothing was
+    launched; ``pages`` are its CSV pages."""
 
     tool: Ncu
     report: Path | None
@@ -44,7 +45,7 @@ class SessionResult:
     found: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def knows(self, wanted: SessionPoints) -> bool:
-        """Whether there is a result or a failure of any of the points."""
+        """Return whether any of the points has a result or a failure."""
         return any(key in self.found or key in self.failures for key in wanted.points)
 
 
@@ -52,7 +53,7 @@ class SessionResult:
 def session(
     wanted: Sequence[SessionPoints], seed: int, sets: Sequence[str], timeout_s: float, device: Device
 ) -> Iterator[SessionResult]:
-    """Count the points by ncu. The report is removed when the context is left. Raises Unavailable."""
+    """Profile the points with ncu. The report is removed when the context ends. Raises Unavailable."""
     if device.kind != "cuda":
         raise ncu.NO_GPU
     tool = ncu.find_ncu()
@@ -65,13 +66,13 @@ def session(
             for key, point in one.points.items()
         ]
         plan.write_text(json.dumps({"tool": "ncu", "seed": seed, "points": points}))
-        os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no pool of processes for ncu to watch
+        os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no pool of compiler processes under ncu
         if device.uuid is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = device.uuid
         command = [sys.executable, "-m", "pipeline.inspection.watched_process", str(plan), str(failures)]
         tool.profile(command, report, sets, timeout_s, ROOT)
         failed: dict[str, str] = {}
-        with suppress(FileNotFoundError, ValueError):  # the process may have ended while it wrote
+        with suppress(FileNotFoundError, ValueError):  # the process may have died while it wrote the file
             failed = json.loads(failures.read_text())
         try:
             result = read(tool, report, failed) if report.is_file() else SessionResult(tool, None, failed)
@@ -84,8 +85,8 @@ def session(
 
 
 def read(tool: Ncu, report: Path, failures: Mapping[str, str] | None = None) -> SessionResult:
-    """Read a report; without ncu's rules where ncu can't show their page. Raises ncu.UnreadableError for a
-    file that is no report."""
+    """Read a report. If ncu can't show the page ``details``, the result has no rules. Raises
+    ncu.UnreadableError if the file is no report."""
     with ThreadPoolExecutor(len(PAGES)) as at_once:
         raw, details = (at_once.submit(tool.page, report, page) for page in PAGES)
     pages = {"raw": raw.result(), "details": ""}

@@ -1,8 +1,8 @@
 """Compile Numba kernels for any architecture, on a host with or without a GPU.
 
-As for Triton in ``programs``, the provider's own code launches, and a launch ends once its kernel is
-compiled. Numba and NVVM make PTX. A real launch assembles it by the ptxas within nvJitLink; here the newest
-ptxas of this machine does.
+As for Triton in ``programs``, the provider's own code launches the kernel, and the launch stops after
+compilation. Numba and NVVM generate PTX. A real launch assembles the PTX with the ptxas inside nvJitLink;
+this module uses the newest ptxas of the machine.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ NO_PTXAS = "neither a CUDA toolkit nor Triton brought ptxas, which assembles wha
 
 
 OPTIONS = ("fastmath", "opt")
-"""The options of a kernel's ``cuda.jit(...)`` that change its code."""
+"""The options of ``cuda.jit(...)`` that change a kernel's code."""
 
 
 @dataclass(frozen=True)
 class NumbaLaunch:
-    """A kernel's name and PTX, and its launch: threads a block and bytes of dynamic shared memory."""
+    """A kernel's name and PTX, with its launch: threads per block and bytes of dynamic shared memory."""
 
     name: str
     ptx: str
@@ -41,8 +41,8 @@ class NumbaLaunch:
 
 
 def compile_point(where: str, point: Point, architecture: str) -> list[NumbaLaunch]:
-    """The launches of a point of the kernel ``where``, compiled for an architecture. This process can launch
-    no Numba kernel afterwards. Raises whatever the kernel's files or Numba raise."""
+    """Return the launches of a point of the kernel ``where``, compiled for an architecture. Afterwards this
+    process can't launch Numba kernels any more. Raises whatever the kernel's files or Numba raise."""
     import torch
 
     from pipeline.execution import instance
@@ -55,7 +55,7 @@ def compile_point(where: str, point: Point, architecture: str) -> list[NumbaLaun
 
 
 def assembled(ptx: str, architecture: str) -> bytes:
-    """Assemble PTX to a cubin. Raises UserError with ptxas's message."""
+    """Assemble PTX into a cubin. Raises UserError with ptxas's message."""
     with tempfile.TemporaryDirectory() as folder:
         source, cubin = Path(folder, "numba.ptx"), Path(folder, "numba.cubin")
         source.write_text(ptx)
@@ -72,7 +72,7 @@ def assembled(ptx: str, architecture: str) -> bytes:
 
 @cache
 def find_ptxas() -> Path:
-    """The newest ptxas. Raises UserError when there is none."""
+    """Find the newest ptxas. Raises UserError if there is none."""
     found = []
     for path in _candidates():
         with suppress(OSError):
@@ -93,14 +93,14 @@ def _candidates() -> Iterator[Path]:
 
 
 def _only_compile(capability: int, made: list[NumbaLaunch]) -> None:
-    """Replace launches in this process: compile the kernel for a compute capability, 90 for sm_90, and append
-    it to ``made``."""
+    """Replace launches in this process. A launch then compiles the kernel for the compute capability (90 for
+    sm_90) and appends it to ``made``."""
     from numba.cuda import cuda_paths
     from numba.cuda.cudadrv import nvrtc
     from numba.cuda.dispatcher import CUDADispatcher
 
-    # Numba asks NVRTC for the known architectures, even for a kernel without C++. NVRTC is a library of 200
-    # MB that a host without a GPU need not have.
+    # Numba asks NVRTC for the supported architectures, even for a kernel without C++. A host without a GPU
+    # may lack NVRTC, a library of 200 MB.
     cuda_paths._get_nvrtc_path = lambda: None
     nvrtc.get_arch_option = lambda major, minor, arch="": f"compute_{major}{minor}{arch}"
 
@@ -118,8 +118,8 @@ def _only_compile(capability: int, made: list[NumbaLaunch]) -> None:
 
 
 def _compiled(dispatcher: Any, arguments: Sequence[Any], capability: tuple[int, int]) -> str:
-    """A kernel's PTX for arguments of these types. The function's name replaces its symbol, which Numba makes
-    of all types, in some hundred characters."""
+    """Return a kernel's PTX for arguments of these types. The Python function's name replaces Numba's symbol,
+    which encodes all types in hundreds of characters."""
     from numba import cuda, types
 
     signature = types.void(*(_type_of(argument) for argument in arguments))
@@ -131,7 +131,7 @@ def _compiled(dispatcher: Any, arguments: Sequence[Any], capability: tuple[int, 
 
 
 def _type_of(argument: Any) -> Any:
-    """The Numba type of a launch's argument; a contiguous tensor is an array."""
+    """Return the Numba type of a launch's argument. A tensor becomes a C-contiguous array."""
     import torch
     from numba import cuda, typeof, types
 

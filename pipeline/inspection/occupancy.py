@@ -1,7 +1,7 @@
-"""Theoretical occupancy: how many warps of a kernel a multiprocessor can hold, and its limit.
+"""Compute theoretical occupancy: the share of a multiprocessor's warps that a kernel can fill, and its limit.
 
-The limits are those of the table "Technical Specifications per Compute Capability" in the CUDA C++
-Programming Guide; the granularities those of the occupancy calculator that comes with the CUDA toolkit.
+The limits come from the table "Technical Specifications per Compute Capability" in the CUDA C++ Programming
+Guide, the allocation granularities from the occupancy calculator of the CUDA toolkit.
 """
 
 from __future__ import annotations
@@ -15,24 +15,25 @@ from kernel_pipeline.records.base import Record
 from kernel_pipeline.records.environment import Environment
 
 REGISTERS = 65536
-"""32-bit registers of a multiprocessor, on every architecture here."""
+"""32-bit registers per multiprocessor, the same on all architectures in LIMITS."""
 
 REGISTER_UNIT = 256
-"""Registers are given to a warp in units of so many."""
+"""The granularity of register allocation, in registers per warp."""
 
 WARP_UNIT = 4
-"""A block's warps are spread over a multiprocessor's four schedulers, each with a share of the registers."""
+"""The granularity of warp allocation: warps are spread over a multiprocessor's four schedulers, each with a
+quarter of the registers."""
 
 SHARED_UNIT = 128
-"""Shared memory is given to a block in units of so many bytes."""
+"""The granularity of shared memory allocation, in bytes per block."""
 
 RESERVED_SHARED = 1024
-"""Bytes of shared memory that the system keeps of every block."""
+"""Bytes of shared memory that the system reserves in every block."""
 
 
 @dataclass(frozen=True)
 class MultiprocessorLimits:
-    """The most warps, blocks and bytes of shared memory of a multiprocessor."""
+    """The maximum number of resident warps and blocks on a multiprocessor, and its shared memory in bytes."""
 
     warps: int
     blocks: int
@@ -51,12 +52,12 @@ LIMITS = {
     "120": MultiprocessorLimits(48, 24, 100 * 1024),
     "121": MultiprocessorLimits(48, 24, 100 * 1024),
 }
-"""By compute capability without the dot."""
+"""The limits by compute capability without the dot."""
 
 
 class Occupancy(Record):
-    """Blocks that a multiprocessor holds at once, their share of its warps, and the limit: warps, blocks,
-    registers or shared memory, several if they give the same number."""
+    """The blocks that a multiprocessor holds at once, their share of its warps, and the limit: ``warps``,
+    ``blocks``, ``registers`` or ``shared memory``. Limits that give the same number are joined by ``and``."""
 
     blocks_per_sm: int
     occupancy: float
@@ -64,8 +65,9 @@ class Occupancy(Record):
 
 
 def occupancy(architecture: str, registers: int, shared: int, threads: int) -> Occupancy | None:
-    """The occupancy of blocks of so many threads, registers a thread and bytes of shared memory (without
-    the system's reserve); None for an architecture whose limits are not known here."""
+    """Return the occupancy of blocks with ``threads`` threads, ``registers`` registers per thread and
+    ``shared`` bytes of shared memory, without the bytes that the system reserves. Returns None for an
+    architecture that is not in LIMITS."""
     limits = LIMITS.get(architecture.rstrip("af"))
     if limits is None:
         return None
@@ -87,8 +89,8 @@ def occupancy(architecture: str, registers: int, shared: int, threads: int) -> O
 
 
 def limits_of(environment: Environment) -> Gpu | None:
-    """The limits of a GPU on another host, by its compute capability and its L2 cache; None for a CPU. Its
-    number of multiprocessors is not recorded: any provider's need is met."""
+    """Return the limits of a GPU on another host, from its compute capability and L2 cache, or None for a
+    CPU. The number of multiprocessors is not recorded, so it is set to a maximum that meets every need."""
     if environment.compute_capability is None:
         return None
     major, minor = map(int, environment.compute_capability.split("."))

@@ -1,4 +1,4 @@
-"""Record one point by torch.profiler: its table of operators, its trace, and the launches of a call."""
+"""Record one point with torch.profiler: the table of operators, the trace, and the launches of a call."""
 
 from __future__ import annotations
 
@@ -24,12 +24,16 @@ if TYPE_CHECKING:
     from kernel_pipeline.loading import Tensors
 
 WAIT, WARM_UP, ACTIVE = 1, 2, 3
-"""Numbers of calls before the profiler starts, while it warms up, and while it records."""
+"""The numbers of calls before the profiler starts, while it warms up, and while it records."""
 
 
 @dataclass(frozen=True)
 class Profiled:
-    """A profile: the rows and the text of the table, the trace, and the device kernels."""
+    """A profile of a point.
+
+    ``operators`` and ``table`` are the table of operators as rows and as text. ``trace`` is gzipped JSON.
+    ``launches`` are the launches of all recorded calls. ``outermost`` and ``chain`` come from ``nesting``.
+    ``host_us`` is a call's time on the host."""
 
     operators: tuple[Operator, ...]
     table: str
@@ -47,15 +51,15 @@ def record(
     stacks: bool,
     tensorboard: Path | None,
 ) -> Profiled:
-    """Profile calls on the inputs' device: shapes and memory always, Python stacks if asked, and a copy of
-    the trace for TensorBoard's profiler plugin if a folder is named."""
+    """Profile calls on the inputs' device, with shapes and memory. ``stacks`` adds Python stacks.
+    ``tensorboard`` is a folder for a copy of the trace, which TensorBoard's profiler plugin reads."""
     import torch
     from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
     on_gpu = inputs[0].device.type == "cuda"
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * on_gpu
     synchronize = torch.cuda.synchronize if on_gpu else _nothing
-    call(*inputs)  # compiles, which is no part of a call
+    call(*inputs)  # compile outside the profile
     synchronize()
     finished: list[Path] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -83,7 +87,7 @@ def record(
                 profiler.step()
         raw = re.sub(r'\n *"host_name": "[^"]*",', "", whole(finished[0].read_bytes())).encode()
     if tensorboard is not None:
-        # TensorBoard's profiler plugin looks for this name; the point's key stands for the worker.
+        # TensorBoard's profiler plugin looks for WORKER.pt.trace.json; the point's key is the worker's name.
         write_atomically(tensorboard / f"{key}.pt.trace.json", raw)
     averages: Any = profiler.key_averages(group_by_input_shape=True)
     order = "self_device_time_total" if on_gpu else "self_cpu_time_total"
@@ -108,8 +112,8 @@ def record(
 
 
 def operator_names(trace: Mapping[str, Any]) -> set[str]:
-    """The names of a call's operators, of libraries' ranges around them, and of events of the runtime and the
-    device; without Python frames and the profiler's own events."""
+    """Return the names of operators, of libraries' ranges, and of runtime and device events in a trace.
+    Python frames and the profiler's own events are left out."""
     return {
         str(event["name"])
         for event in trace["traceEvents"]
@@ -119,7 +123,7 @@ def operator_names(trace: Mapping[str, Any]) -> set[str]:
 
 
 def in_trace(name: str) -> str:
-    """A range's name as torch writes it into a trace."""
+    """Return the name of a range as torch writes it to a trace."""
     written = name.replace("\n", "").replace("\\", "/")
     return written if written.isascii() and written.isprintable() else "unknown"
 
@@ -143,23 +147,24 @@ def _by_time(operator: Operator) -> tuple[float, float, str]:
 
 
 DYNAMO_LOOKUP = "TorchDynamo Cache Lookup"
-"""The profiler's name for Dynamo's search for a compiled function that fits the arguments."""
+"""The profiler's name for Dynamo's lookup of a compiled function that fits the arguments."""
 
 
 def plain(name: str) -> str:
-    """An operator's name without the parts that differ from one compilation to the next."""
+    """Remove the parts of an operator's name that differ from one compilation to the next."""
     name = re.sub(r"## Call CompiledFxGraph \w+ ##", "CompiledFxGraph", name)
     return re.sub(r"(Torch-Compiled Region): \d+/\d+", r"\1", name)
 
 
 def nesting(trace: Mapping[str, Any]) -> tuple[tuple[str, ...], str | None]:
-    """The outermost operators of the last recorded call, and the chain below the only one (None if there are
-    several)."""
+    """Return the outermost operators of the last recorded call, and the chain of operators below the only
+    one. Each link of the chain takes at least half the time of its caller. The chain is None if there are
+    several outermost operators or none."""
     spans = calls_of(trace)
     if not spans:
         return (), None
     within = _operators(trace, spans[-1])
-    # Dynamo's lookup comes before the compiled function.
+    # Leave out Dynamo's lookup, which is beside the compiled function.
     outermost = [event for event in _outermost(within) if event["name"] != DYNAMO_LOOKUP]
     chain = list(outermost) if len(outermost) == 1 else []
     while chain:
@@ -175,9 +180,11 @@ def nesting(trace: Mapping[str, Any]) -> tuple[tuple[str, ...], str | None]:
 
 
 def host_us(trace: Mapping[str, Any]) -> float:
-    """A call's time on the host, the median of the recorded calls: on a GPU from its begin until its last
-    launch, which includes launchers that are no operators, such as Triton's. A call without a launch takes
-    the time of its outermost operators, with Dynamo's lookup."""
+    """Return a call's time on the host in microseconds, as the median of the recorded calls.
+
+    On a GPU the time goes from the call's begin to the end of its last launch. This includes launchers that
+    are no operators, such as Triton's. For a call without a launch it is the sum of the outermost operators,
+    with Dynamo's lookup."""
     calls = [_until_last_launch(trace, span) for span in calls_of(trace)]
     return median(calls) if calls else 0.0
 
@@ -200,11 +207,11 @@ def _until_last_launch(trace: Mapping[str, Any], span: Mapping[str, Any]) -> flo
 
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 LAUNCHING = ("cuda_runtime", "cuda_driver")
-"""The trace's categories of events on the device, and of the host's calls that cause them."""
+"""The categories of trace events on the device, and of the host's runtime calls that launch them."""
 
 
 def _operators(trace: Mapping[str, Any], span: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The operators of one call by their begin, callers first."""
+    """Return the operators of one call, sorted by begin, callers first."""
     return sorted(
         (
             event
@@ -219,7 +226,7 @@ def _operators(trace: Mapping[str, Any], span: Mapping[str, Any]) -> list[Mappin
 
 
 def _outermost(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The events within no other one, of events sorted by their begin."""
+    """Return the events that no other event encloses. ``events`` are sorted by begin."""
     found: list[Mapping[str, Any]] = []
     for event in events:
         if not found or not holds(found[-1], event):
@@ -228,7 +235,7 @@ def _outermost(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def a_call(launches: Sequence[DeviceLaunch]) -> tuple[DeviceKernel, ...]:
-    """The kernels that one call launches, the longest first."""
+    """Return the kernels that one call launches, longest first, as averages of the recorded calls."""
     count = Counter(launch.name for launch in launches)
     time: Counter[str] = Counter()
     for launch in launches:
@@ -241,7 +248,7 @@ def a_call(launches: Sequence[DeviceLaunch]) -> tuple[DeviceKernel, ...]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Drop the lines that torch 2.13's native profiler logs to stderr; Python's errors still arise."""
+    """Discard what torch 2.13's native profiler logs to stderr. Python exceptions are still raised."""
     sys.stderr.flush()
     kept = os.dup(2)
     with Path(os.devnull).open("wb") as nowhere:
@@ -254,4 +261,4 @@ def _quiet() -> Iterator[None]:
 
 
 def _nothing() -> None:
-    """Stand in for a synchronization on a CPU."""
+    """Do nothing: a CPU needs no synchronization."""

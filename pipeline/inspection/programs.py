@@ -126,7 +126,7 @@ def _prepare(environment: Mapping[str, str]) -> None:
 
 
 def _end_with(sentinel: int) -> None:
-    """End this process when the process of the sentinel ends."""
+    """End this process when the process with this sentinel ends."""
     wait([sentinel])
     os._exit(1)
 
@@ -143,7 +143,7 @@ def _compile(where: str, points: Sequence[Point], architecture: str) -> list[Com
         compiled = _by_numba if language == "numba" else _by_triton
         try:
             programs = compiled(where, point, architecture, sources, known)
-        except Exception as error:  # a compiler may raise anything; it concerns this point alone
+        except Exception as error:  # a compiler may raise anything; only this point fails
             found.append(CompiledPoint(point, architecture, (), _reason(error, loaded.folder)))
             continue
         reason = None if programs else f"its call launches no kernel of {language.capitalize()}'s"

@@ -1,4 +1,4 @@
-"""Parse PTX: its entries, and their statements with source lines."""
+"""Parse PTX into its entries, and their bodies into statements with source lines."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pipeline.inspection.sources import REPOSITORY, SourceLine, Sources
 
 @dataclass(frozen=True)
 class Statement:
-    """One line of a body: its predicate (``@%p1``, ``@!%p1``; empty for none), opcode, whole text, and source
-    line. A label, a comment or a declaration has no opcode."""
+    """One line of a body: predicate (``@%p1``, ``@!%p1``, or empty), opcode, whole text, and source line. A
+    label or a declaration has no opcode."""
 
     predicate: str
     opcode: str
@@ -23,8 +23,8 @@ class Statement:
 
 @dataclass(frozen=True)
 class PtxFunction:
-    """A ``.entry``: its symbol, its parameters' types, the directives before its body (``.reqntid 256``), the
-    virtual registers that it declares by type, and its body. ptxas maps those registers to real ones."""
+    """A ``.entry``: symbol, types of its parameters, directives before its body (``.reqntid 256``), number of
+    declared virtual registers by type, and body. ptxas maps virtual registers to physical ones."""
 
     symbol: str
     parameters: tuple[str, ...]
@@ -34,7 +34,7 @@ class PtxFunction:
 
     @property
     def most_threads(self) -> int | None:
-        """The most threads a block by the launch bounds; None without them."""
+        """The largest block that the launch bounds allow, in threads, or None without launch bounds."""
         for directive in self.directives:
             if match := re.match(r"\.(?:maxntid|reqntid)\s+(.+)", directive):
                 return prod(int(number) for number in re.findall(r"\d+", match[1]))
@@ -42,7 +42,7 @@ class PtxFunction:
 
 
 def parse(text: str, sources: Sources = REPOSITORY) -> dict[str, PtxFunction]:
-    """The entries of a PTX module by symbol."""
+    """Parse a PTX module. Returns its entries by symbol."""
     files = {int(number): path for number, path in re.findall(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', text, re.M)}
     found = {}
     for match in re.finditer(r"^\.(?:visible|weak)? *\.?entry (\S+?)\(", text, re.MULTILINE):
@@ -71,10 +71,10 @@ def _statements(body: str, files: dict[int, str], sources: Sources) -> Iterator[
             numbered = [place.groups(), *re.findall(r"inlined_at (\d+) (\d+)", text)]
             chain = [(files.get(int(file), "?"), number) for file, number in numbered]
             if len(chain) == 1:
-                # Triton names the caller in a comment, `@[ triton.py:28:36 ]`, without the file's folders.
+                # Triton writes the caller in a comment, `@[ triton.py:28:36 ]`, without the file's folder.
                 callers = re.findall(r"@\[ ([^\s:]+):(\d+):\d+", text)
                 chain += [(named[file][0], n) for file, n in callers if len(named.get(file, ())) == 1]
-            # Line 0 means no line.
+            # Line 0 means that there is no source line.
             line = sources.own(SourceLine(file, int(number)) for file, number in chain if number != "0")
         elif text and not text.startswith((".reg", "//")):
             match = re.match(r"(@!?%\w+\s+)?([a-z][\w:]*(?:\.[\w:]+)*)\s", text)
@@ -83,7 +83,7 @@ def _statements(body: str, files: dict[int, str], sources: Sources) -> Iterator[
 
 
 def note(statement: Statement) -> str:
-    """A note on an instruction; empty for a self-explanatory one."""
+    """Return a note on an instruction, or an empty string if it is self-explanatory."""
     opcode = statement.opcode
     if match := re.match(r"(ld|st)\.(?:\w+\.)*?(global|shared|local)\b", opcode):
         access = {"ld": "load", "st": "store"}[match[1]]
@@ -114,7 +114,7 @@ def _when(predicate: str) -> str:
 
 
 def width(opcode: str) -> int:
-    """Bytes that a thread's load or store moves."""
+    """Return the bytes that a thread's load or store moves."""
     vector = re.search(r"\.v([248])(?=\.|$)", opcode)
     bits = re.findall(r"\.[bfsu](?:16x2|(\d+))(?=\.|$)", opcode)
     return (int(vector[1]) if vector else 1) * int(bits[-1] or 32) // 8

@@ -1,4 +1,4 @@
-"""compute-sanitizer: find it, run it over a command, read its log."""
+"""Find compute-sanitizer, run a command under it, and read its log."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ NOT_FOUND = (
 )
 
 PADDING_BYTES = 1024
-"""Between two allocations, so that a write just behind one does not lie in the next."""
+"""The padding after each allocation, so that a write just past its end does not hit the next allocation."""
 
 MOST_FINDINGS = 20
-"""Different findings that a session keeps; the number of errors counts all."""
+"""The most kinds of findings that a session keeps. The numbers of errors and warnings count all findings."""
 
 HEADER = "COMPUTE-SANITIZER"
 
 
 @dataclass(frozen=True)
 class SessionFindings:
-    """The findings of a session: errors, warnings, and a line with a count for each kind; or in ``trouble``
-    the reason why it could not check."""
+    """The result of a session: the numbers of errors and warnings, and a line with a count for each kind of
+    finding. ``trouble`` is the reason why the tool could not check everything."""
 
     errors: int
     warnings: int
@@ -46,27 +46,28 @@ class SessionFindings:
 
     @property
     def is_clean(self) -> bool:
-        """Whether everything was checked and nothing found."""
+        """Whether the session checked everything and found nothing."""
         return not (self.errors or self.warnings or self.trouble)
 
 
 @dataclass(frozen=True)
 class Sanitizer:
-    """A compute-sanitizer and its version."""
+    """An installed compute-sanitizer and its version."""
 
     path: Path
     version: str
 
     def check(self, tool: str, command: Sequence[str], timeout_s: float, cwd: Path) -> SessionFindings:
-        """Run a command, without the processes that it starts, under one of the tools."""
+        """Run a command under one of the tools. Processes that the command starts are not checked."""
         with tempfile.TemporaryDirectory() as folder:
             log = Path(folder, "log")
             words = [str(self.path), "--tool", tool, "--target-processes", "application-only"]
             words += ["--log-file", str(log), "--show-backtrace", "device", "--print-limit", "1000"]
             if tool == "memcheck":
-                # torch and Triton make calls that may fail; these are no errors of a kernel.
+                # torch and Triton make API calls that may fail; such a failure is no error of a kernel.
                 words += ["--padding", str(PADDING_BYTES), "--report-api-errors", "no"]
-            # Torch would hand out parts of large blocks, within which no access is out of bounds.
+            # torch's caching allocator hands out parts of large blocks. An access past the end of such a part
+            # would still be inside the block.
             environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
             process = subprocess.Popen(
                 [*words, *command],
@@ -91,7 +92,8 @@ class Sanitizer:
 
 
 def find(environment: Mapping[str, str] | None = None) -> Sanitizer:
-    """The first compute-sanitizer that works: on PATH, in a CUDA toolkit, or from PyPI. Raises UserError."""
+    """Find the first working compute-sanitizer: on PATH, in a CUDA toolkit, or from PyPI. Raises UserError if
+    there is none."""
     for path in _candidates(os.environ if environment is None else environment):
         if os.access(path, os.X_OK):
             with suppress(OSError):
@@ -111,19 +113,19 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
         yield home / "compute-sanitizer" / "compute-sanitizer"
     packages = util.find_spec("nvidia")
     for folder in (packages.submodule_search_locations or []) if packages else []:
-        # Not the programs in bin/: packages before 13.4.92 lack the launcher beside them.
+        # Leave out bin/: in packages before 13.4.92 its programs lack the launcher.
         yield from sorted(Path(folder).glob("cu[0-9]*/compute-sanitizer/compute-sanitizer"), reverse=True)
 
 
 def parse(log: str, said: str) -> SessionFindings:
-    """Read a log; ``said`` is the program's own output, which explains a missing summary."""
+    """Parse a log. ``said`` is the output of the process, which explains a missing summary."""
     lines = [
         line.removeprefix("=========").rstrip() for line in log.splitlines() if line.startswith("=========")
     ]
     text = "\n".join(lines)
     errors = re.search(r"^ ERROR SUMMARY: (\d+) errors?", text, re.MULTILINE)
     races = re.search(r"^ RACECHECK SUMMARY: .*\((\d+) errors?, (\d+) warnings?\)", text, re.MULTILINE)
-    # A race's line begins with the same words.
+    # The line of a race begins with "Error: ", too.
     kinds = r"^ (?:Internal Sanitizer Error|Error): (?!Race |Potential |\()(.+)$"
     trouble = re.search(kinds, text, re.MULTILINE)
     why = None
@@ -137,7 +139,7 @@ def parse(log: str, said: str) -> SessionFindings:
 
 
 def _findings(lines: Sequence[str]) -> tuple[str, ...]:
-    """A line for each kind of finding: the access, the function and the source line."""
+    """Return a line for each kind of finding: the access, the function and the source line."""
     found: Counter[str] = Counter()
     current: list[str] = []
 
@@ -155,7 +157,7 @@ def _findings(lines: Sequence[str]) -> tuple[str, ...]:
             if word != HEADER and "SUMMARY:" not in word and "Target application" not in word:
                 current.append(word)
         elif current and re.match(r" {5}(at|and \w+ access at|\w+ Thread .+ at) ", line):
-            # Findings of a kind differ by thread and address.
+            # Remove the thread, by which findings of one kind differ.
             current.append(re.sub(r" Thread \([\d,]+\)", "", line.strip()))
     end()
     return tuple(

@@ -1,6 +1,6 @@
-"""Parse SASS, the machine code of an NVIDIA GPU, from nvdisasm's text, and count instructions by kind.
+"""Parse SASS, the machine code of NVIDIA GPUs, from nvdisasm's text, and count instructions by kind.
 
-The counts are static: an instruction in a loop counts once, however often it runs.
+The counts are static: an instruction in a loop counts once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pipeline.store.evidence import Mix
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction: its offset, its predicate (``@!P1``, empty for none) and its source line."""
+    """One instruction: offset, predicate (``@!P1``, or empty), opcode, operands and source line."""
 
     offset: int
     predicate: str
@@ -31,18 +31,18 @@ class Instruction:
 
     @property
     def bits(self) -> int:
-        """Bits that a thread's memory access moves: 32 unless a modifier says otherwise."""
+        """The bits that a thread's memory access moves: 32 unless a modifier gives another width."""
         widths = re.findall(r"\.(?:ENL2\.)?[US]?(8|16|64|128|256)(?=\.|$)", self.opcode)
         return int(widths[-1]) if widths else 32
 
     @property
     def space(self) -> str | None:
-        """The memory that the instruction accesses: global, shared or local; None for any other."""
+        """The memory that the instruction accesses: ``global``, ``shared``, ``local``, or None."""
         return SPACES.get(self.name)
 
     @property
     def stores(self) -> bool:
-        """Whether a memory access writes."""
+        """Whether the memory access is a write."""
         return self.name.startswith("ST") or self.name in ("RED", "REDG")
 
 
@@ -51,8 +51,8 @@ SPACES = {
     **dict.fromkeys(("LDS", "STS", "LDSM", "STSM"), "shared"),
     **dict.fromkeys(("LDL", "STL"), "local"),
 }
-"""The memory that each opcode accesses. A generic access (LD, ST) counts as global: no kernel here makes one
-to anything else."""
+"""The memory that each opcode accesses. A generic access (LD, ST) counts as global, because the kernels of
+this repository make generic accesses to global memory only."""
 
 FMA = ("FFMA", "FFMA2", "FFMA32I", "HFMA2", "DFMA")
 TENSOR = re.compile(r"[BDHIOQ]MMA|[HIQ]GMMA|UTC\w*MMA")
@@ -62,14 +62,15 @@ BARRIERS = ("BAR", "SYNCS")
 
 @dataclass(frozen=True)
 class SassFunction:
-    """A ``__global__`` function by its mangled name, as the GPU runs it."""
+    """The instructions of a ``__global__`` function, with its mangled name."""
 
     symbol: str
     instructions: tuple[Instruction, ...]
 
 
 def parse(text: str, sources: Sources = REPOSITORY) -> list[SassFunction]:
-    """The functions in the output of ``nvdisasm -c -gi``. Raises ValueError for text without a function."""
+    """Parse the output of ``nvdisasm -c -gi`` into functions. Raises ValueError if the text has no
+    instructions."""
     functions: dict[str, list[Instruction]] = {}
     current: list[Instruction] | None = None
     chain: list[SourceLine] = []
@@ -78,7 +79,7 @@ def parse(text: str, sources: Sources = REPOSITORY) -> list[SassFunction]:
         if match := re.match(r"\s*\.section\s+\.text\.([^\s,]+)", row):
             current, chain = functions.setdefault(match[1], []), []
         elif match := re.match(r'\s*//## File "(.*?)", line (\d+)', row):
-            # The innermost place comes first; the places it was inlined at follow, a line each.
+            # The innermost source line comes first. The lines at which it was inlined follow, one per row.
             chain = (
                 [*chain, SourceLine(match[1], int(match[2]))]
                 if fresh
@@ -103,7 +104,7 @@ def _instruction(row: str, line: SourceLine | None) -> Instruction | None:
 
 
 def _without_padding(instructions: list[Instruction]) -> Iterator[Instruction]:
-    """Drop the assembler's padding behind the end: a branch to itself and NOPs."""
+    """Drop the assembler's padding after the end of the code: a branch to itself and NOPs."""
     end = len(instructions)
     while end and instructions[end - 1].name == "NOP":
         end -= 1
@@ -113,7 +114,7 @@ def _without_padding(instructions: list[Instruction]) -> Iterator[Instruction]:
 
 
 def is_constant_move(instruction: Instruction) -> bool:
-    """Whether an HFMA2 only loads a constant."""
+    """Return whether the instruction is an HFMA2 that only loads a constant."""
     return instruction.name == "HFMA2" and "-RZ, RZ" in instruction.operands
 
 

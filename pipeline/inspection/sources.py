@@ -1,4 +1,4 @@
-"""Source lines of compilers' line tables: in a kernel's own files, or in files of installed packages."""
+"""Map the source lines of compilers' line tables to a kernel's own files or files of installed packages."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from kernel_pipeline import loading
 from kernel_pipeline.loading import Loaded
 
 INSTALLED = re.compile(r"^.*?(?:site-packages|dist-packages|include)/")
-"""The part of a path before the package that installed the file."""
+"""Matches the part of a path before the package that installed the file."""
 
 
 @dataclass(frozen=True)
 class SourceLine:
-    """A line of source in a compiler's line table."""
+    """A source line in a compiler's line table."""
 
     file: str
     number: int
@@ -25,41 +25,42 @@ class SourceLine:
 
 @dataclass(frozen=True)
 class Sources:
-    """Tells a kernel's own files from others. Own files lie below ``kernels/``, wherever the repository was
-    when they were compiled, or in the folder of an ``outside`` kernel or a copy of it."""
+    """Distinguishes a kernel's own files from others. Own files are below ``kernels/`` or
+    ``kernel_pipeline/``, wherever the repository was when they were compiled, or in the folder of an
+    ``outside`` kernel or a copy of it."""
 
     outside: Path | None = None
 
     @classmethod
     def for_kernel(cls, loaded: Loaded) -> Sources:
-        """The sources of a kernel."""
+        """Return the sources of a kernel."""
         return cls(loaded.folder if loaded.is_outside else None)
 
     def below(self, path: str) -> str | None:
-        """The path of an own file from ``kernels/`` or the outside kernel's folder on; None for another
-        file."""
+        """Return the path of an own file, beginning with ``kernels/``, ``kernel_pipeline/`` or the name of
+        the outside kernel's folder. Returns None for any other file."""
         return _below(path, self.outside)
 
     def own(self, chain: Iterable[SourceLine]) -> SourceLine | None:
-        """The innermost line in an own file, among those that an instruction was inlined through; else the
-        outermost line."""
+        """Return the innermost line in an own file, else the outermost line. ``chain`` has the lines through
+        which an instruction was inlined, innermost first."""
         lines = list(chain)
         return next((line for line in lines if self.below(line.file)), lines[-1] if lines else None)
 
     def relative(self, path: str) -> str:
-        """A file's path below this repository, the kernel's folder or site-packages."""
+        """Return a file's path relative to the repository, the kernel's parent folder, or site-packages."""
         return self.below(path) or INSTALLED.sub("", path)
 
     def portable(self, text: str) -> str:
-        """A compiler's text without the folders of this machine."""
+        """Remove the folders of this machine from a compiler's text."""
         return re.sub(r"(?<![\w.])/[^\s\"']+/[^\s\"']+", lambda match: self.relative(match[0]), text)
 
     def place(self, line: SourceLine) -> str:
-        """``file:line`` without this machine's folders."""
+        """Return ``file:line`` without the folders of this machine."""
         return f"{self.relative(line.file)}:{line.number}"
 
     def text(self, line: SourceLine) -> str:
-        """The text of a line; empty where the file is not there."""
+        """Return the text of a line, or an empty string if the file is missing."""
         content = _content(self._path(line.file))
         return content[line.number - 1].strip() if 0 < line.number <= len(content) else ""
 
@@ -73,7 +74,7 @@ class Sources:
 
 
 REPOSITORY = Sources()
-"""The sources of a kernel of this repository."""
+"""The sources of any kernel in this repository."""
 
 
 @cache
@@ -84,7 +85,8 @@ def _below(path: str, outside: Path | None) -> str | None:
         if path.startswith((f"{folder}/", f"{folder.name}/")):
             return f"{folder.name}/{path.removeprefix(f'{folder}/').removeprefix(f'{folder.name}/')}"
     if outside is not None:
-        # Triton's cache knows a kernel by its text, and names the copy of the file that it was compiled from.
+        # Triton's cache identifies a kernel by its text, so a cached line table may name another copy of the
+        # file.
         _, _, rest = path.rpartition(f"/{outside.name}/")
         if rest and (outside / rest).is_file():
             return f"{outside.name}/{rest}"

@@ -1,4 +1,4 @@
-"""The target of profile, counters and sanitize: some points of one kernel on one device, by today's keys."""
+"""The target of ``profile``, ``counters`` and ``sanitize``: some points of one kernel on one device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from pipeline.store import results
 
 
 class KernelTarget:
-    """One kernel on one device. ``output`` is the folder of its rows; for a CPU this host's own folder."""
+    """One kernel on one device. ``output`` is the folder for its rows. A CPU's rows go to ``local/`` instead
+    of the repository's own folders."""
 
     def __init__(
         self, entry: Entry, chosen: device.Device, settings: TimingSettings, seed: int, output: Path
@@ -34,7 +35,7 @@ class KernelTarget:
 
     @property
     def title(self) -> str:
-        """As people write it: ``softmax on nvidia-h200``."""
+        """The name for people: ``softmax on nvidia-h200``."""
         return f"{self.entry.name} on {self.slug}"
 
     def points(
@@ -45,10 +46,10 @@ class KernelTarget:
         kind: str,
         which: slice = choice.EVERY,
     ) -> tuple[list[Point], list[str]]:
-        """The points at a few problems, of providers that a kind of device can time; and lines on providers
-        without points. Raises UserError as ``plan`` does."""
+        """Return the points at a few problems, of the providers that devices of ``kind`` can time, and a
+        sentence about each group of providers without points. Raises the UserErrors of ``plan``."""
         if self.device.kind == "cpu" and which == choice.EVERY:
-            # A large problem takes a CPU seconds, and shows the same.
+            # A large problem takes seconds on a CPU and shows nothing more.
             which = slice(2)
         target = Target(self.device.kind, device.capabilities(self.device))
         planned = plan(self.entry, preset, target, pins, providers)
@@ -68,7 +69,8 @@ class KernelTarget:
         return points, [f"Left out: {', '.join(names)} ({why})." for why, names in without.items()]
 
     def timed(self, warn: Callable[[str], None]) -> dict[Point, Measurement]:
-        """The times by the same settings in the ledger of ``output``, or else of this repository."""
+        """Return the rows timed with the same settings, from the ledger of ``output`` or else of this
+        repository."""
         repository = results.folder_for(ROOT / "results", self.device.kind)
         folders = list(dict.fromkeys([self.output, repository]))
         return results.timed(folders, self.entry.name, self.slug, self.identity.settings_digest, warn)

@@ -1,7 +1,8 @@
-"""The process that ncu or compute-sanitizer watches: it calls each point of a plan once.
+"""Call each point of a plan once, in a process under ncu or compute-sanitizer.
 
-``ncu … python -m pipeline.inspection.watched_process PLAN FAILURES``. The plan is JSON: the tool (``ncu`` or
-``sanitizer``), the seed, and points, each with its kernel and a name. Errors are written as JSON by name.
+``ncu ... python -m pipeline.inspection.watched_process PLAN FAILURES``. PLAN is a JSON file with the tool
+(``ncu`` or ``sanitizer``), the seed, and the points, each with its kernel and a name. Errors are written to
+FAILURES as JSON, by the point's name.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pipeline.points import tracebacks
 
 
 def main(plan: Path, failures: Path) -> None:
-    """Call the plan's points. A point that fails leaves the others."""
+    """Call the plan's points. If a point fails, the others are still called."""
     wanted = json.loads(plan.read_text())
     call = under_ncu if wanted["tool"] == "ncu" else under_sanitizer
     failed: dict[str, str] = {}
@@ -34,11 +35,12 @@ def main(plan: Path, failures: Path) -> None:
 
 
 def under_ncu(where: str, key: str, point: Point, seed: int) -> None:
-    """Call a point once in an NVTX range named by its key, and once before, so that it is compiled."""
+    """Call a point once to compile it, and once in an NVTX range that is named after its key."""
     nvtx: Any = torch.cuda.nvtx
     runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    # Before its first pass over a kernel ncu saves all device memory of this process, with the cached memory
-    # of earlier points. Free that now and not right before the call: the device clears it in the background.
+    # Before its first pass over a kernel, ncu saves all device memory of this process, including cached
+    # memory of earlier points. Free the cache here, not right before the call, because the device clears the
+    # memory in the background.
     torch.cuda.empty_cache()
     found = instance.standalone(where, point)
     inputs = found.inputs(torch.device("cuda"), seed)
@@ -55,7 +57,7 @@ def under_ncu(where: str, key: str, point: Point, seed: int) -> None:
 
 
 def under_sanitizer(where: str, name: str, point: Point, seed: int) -> None:
-    """Call a point once. The host makes its inputs, so that only the provider's kernels are checked."""
+    """Call a point once. The inputs are made on the host, so only the provider's kernels are checked."""
     found = instance.standalone(where, point)
     inputs = [x.to("cuda") for x in found.inputs(torch.device("cpu"), seed)]
     found.call(*inputs)

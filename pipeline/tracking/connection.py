@@ -179,7 +179,7 @@ def _client(uri: str) -> Any:
 
 @contextmanager
 def _as_tracker_error(uri: str) -> Iterator[None]:
-    """Turn the store's errors into one clause without its credentials."""
+    """Turn the store's errors into a TrackerError whose text has no credentials."""
     try:
         yield
     except (sqlite3.Error, OSError) as error:

@@ -50,7 +50,7 @@ def application() -> ASGIApp:
 
 
 class Guard:
-    """An application behind a token."""
+    """An ASGI application that needs a token."""
 
     def __init__(self, app: Callable[[Any, Any, Any], Awaitable[None]], token: str) -> None:
         self._app = app
@@ -65,11 +65,11 @@ class Guard:
         elif scope["type"] == "http":
             await self._app(scope, receive, send)
         else:
-            await send({"type": "websocket.close"})  # MLflow has none
+            await send({"type": "websocket.close"})  # MLflow has no websockets
 
     def _answer(self, request: HTTPConnection, method: str) -> Response | None:
         """Return the welcome page for a request with the token, a refusal, or None if MLflow shall answer."""
-        # Browsers share the cookies of an address among all of its ports.
+        # Browsers share cookies among all ports of an address, so the port is in the cookie's name.
         cookie = f"pipeline-ui-{request.url.port}"
         if self._is_right(request.query_params.get("token", "")):
             found = HTMLResponse(

@@ -19,7 +19,7 @@ from pipeline.tracking import metrics
 from pipeline.tracking.run_families import Run, Value
 
 SWEEP, AD_HOC, CONFIG, BEST = "sweep", "ad_hoc", "config", "best"
-"""The kinds of runs: a ledger's parent, an ad-hoc sweep's parent, a configuration, the best of a provider."""
+"""The kinds of runs: parent of a ledger, parent of an ad-hoc sweep, configuration, best of a provider."""
 
 OURS = {"kernel", "gpu", "provider", "workload", "timer", "cache"}
 """Params of every child run. A dimension with one of these names gets a prefix, as in ``problem.kernel``."""

@@ -18,7 +18,7 @@ from pipeline.tracking import metrics, notes
 from pipeline.tracking.run_families import NOTE
 
 SHARED = "mlflow.sharedViewState."
-"""The prefix of a view's tag; the view's key follows."""
+"""The prefix of the name of a view's tag. The view's key follows."""
 
 KIND = {"mlflow.experimentKind": "custom_model_development"}
 """The tag that makes some releases of MLflow show their pages for experiments with metrics."""
