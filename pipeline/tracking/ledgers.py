@@ -196,7 +196,7 @@ def _family(
         groups.setdefault(key, []).append(one)
     children = [mlflow_runs.configuration(group, identity, reasons, suffix) for group in groups.values()]
     if kind == SWEEP:
-        children += [runs.best(group, identity) for group in metrics.bests(placed).values()]
+        children += [mlflow_runs.best(group, identity) for group in metrics.bests(placed).values()]
     # MLflow lists runs in the order of writing, so the best runs are on a kernel's first page.
     children.sort(key=lambda run: (run.tags["kind"] != BEST, -run.ended_ms))
     parent = mlflow_runs.run(
