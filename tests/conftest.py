@@ -1,5 +1,5 @@
-"""Where there is no GPU, Triton runs under its interpreter and Numba under its simulator, which must be
-chosen before a kernel's import."""
+"""Shared fixtures. Without a GPU, Triton runs under its interpreter and Numba under its simulator; both
+must be chosen before a kernel is imported."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ if not torch.cuda.is_available():
     os.environ.update(INTERPRETERS)
 
 
-# What Inductor's C++ needs is built once for all processes, whatever their folder for temporary files.
+# All test processes share what Inductor builds for its C++, although each may have its own TMPDIR.
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(runtime_folder() / "inductor"))
 
-# A script's background job ignores Ctrl-C and one of nohup a hang-up, and so would the commands that are
-# started and stopped here.
+# A background job of a script ignores SIGINT and a child of nohup ignores SIGHUP. The commands that the tests
+# start and stop would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-# A busy machine takes longer for an example than Hypothesis likes.
+# On a busy machine an example takes longer than Hypothesis's default deadline.
 hypothesis.settings.register_profile("without a clock", deadline=None)
 hypothesis.settings.load_profile("without a clock")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Share a GPU among processes; let NumPy, in which interpreter and simulator compute, not warn of the
-    infinities and NaN that the tests ask for."""
+    """Let processes share a GPU, and silence NumPy's warnings. The interpreter and the simulator compute
+    with NumPy, and the tests use infinities and NaN."""
     if torch.cuda.is_available():
         from tests import gpu_sharing
 
@@ -56,23 +56,22 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first and the shortest last, so that several processes end at about the same time: those
-    that need ``project``, and of them those that leave it as it is; at the end the kernels' many, of which
-    none takes long."""
+    """Put the longest tests first, so that parallel processes end at about the same time: tests that leave
+    ``project`` unchanged, then its other tests, and last the many short tests of the kernels."""
     order = {"test_remote.py": 0, "test_end_to_end.py": 1, "test_compile.py": 2}
     items.sort(key=lambda item: order.get(item.path.name, 4 if item.path.parent.name == "kernels" else 3))
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected stays to the end: Python's collector need not look through it again."""
+    """Freeze what was imported and collected, so that Python's garbage collector does not scan it again."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="session")
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of an MLflow store without runs, shared by pytest-xdist's processes: MLflow takes seconds to
-    make its tables."""
+    """Return the folder of an MLflow store without runs. MLflow takes seconds to create its tables, so
+    pytest-xdist's processes share it."""
     from pipeline.tracking.store import opened
 
     shared = tmp_path_factory.getbasetemp()
@@ -89,14 +88,14 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def database(tmp_path: Path, empty_store: Path) -> Path:
-    """An MLflow store of the test's own, without runs."""
+    """Return a copy of the empty MLflow store for one test."""
     return shutil.copytree(empty_store, tmp_path / "store") / "mlflow.db"
 
 
 @pytest.fixture(scope="session")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A repository in which the pipeline has run once beside an H200's results, all of it committed. Whoever
-    takes it belongs to the xdist group ``end-to-end``."""
+    """Return a repository in which the pipeline has run once, beside results of an H200, with everything
+    committed. A test that uses it belongs to the xdist group ``end-to-end``."""
     from pipeline import report
     from pipeline.command.options import ReportConfig
     from tests import factory

@@ -1,8 +1,8 @@
-"""Synthetic results that are valid and the same on every run: what a sweep could have left behind.
+"""Synthetic results that are valid and the same on every run, in the form that a sweep leaves.
 
-``grid`` makes measurements, ``write_results`` puts them where the stages look for them, with an
-environment, ceilings, a resolved configuration and a build report for each GPU. A kernel that is not there
-has problems of the dimensions ``n`` and ``dtype``.
+``grid`` makes measurements. ``write_results`` writes them where the stages look for them, with an
+environment, ceilings, a resolved configuration and a build report for each GPU. A kernel that does not
+exist has problems with the dimensions ``n`` and ``dtype``.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ EFFICIENCY = {
     "liger": 0.8,
     "quack": 0.95,
 }
-"""The share of the copy rate that each provider reaches at large sizes."""
+"""The fraction of the copy rate that each provider reaches at large sizes."""
 
 
 def environment(gpu: str = H200) -> Environment:
-    """A plausible environment; GPUs whose slug starts with ``cpu-`` are processors."""
+    """Return a plausible environment. A slug that starts with ``cpu-`` stands for a CPU."""
     kind = "cpu" if gpu.startswith("cpu-") else "cuda"
     return Environment(
         gpu=gpu,
@@ -76,7 +76,7 @@ def environment(gpu: str = H200) -> Environment:
 
 
 def ceilings(gpu: str = H200) -> Ceilings:
-    """Ceilings that fit the environment of the same GPU."""
+    """Return ceilings that match ``environment(gpu)``."""
     copy = COPY_GBPS.get(gpu, 2000.0)
     tflops = {"float32": copy / 80, "tf32": copy / 12, "bfloat16": copy / 6, "float16": copy / 6}
     where = environment(gpu)
@@ -90,7 +90,7 @@ def ceilings(gpu: str = H200) -> Ceilings:
 
 
 def timing(median_us: float, samples: int = 20) -> Timing:
-    """A timing whose samples lie within two per cent of the median."""
+    """Return a timing whose samples lie within 2 % of the median."""
     spread = [median_us * (1 + 0.02 * (2 * i / (samples - 1) - 1)) for i in range(samples)]
     return Timing(
         timer="graph",
@@ -106,7 +106,7 @@ def timing(median_us: float, samples: int = 20) -> Timing:
 
 
 def declared_parameters(kernel: str, provider: str) -> dict[str, Variable]:
-    """A provider's parameters; none of one that is not there."""
+    """Return a provider's parameters, or none if the provider does not exist."""
     entry = entry_of(kernel)
     try:
         return {} if entry is None else entry.loaded.kernel.provider(provider).variables()
@@ -121,8 +121,8 @@ def made_point(
     dtype: str = "float32",
     **named: Value | None,
 ) -> Point:
-    """A point from what people name of it: a size, dimensions, parameters. Those that are not named, or None,
-    have their defaults."""
+    """Return a point of a size, dimensions and parameters. Those that are missing or None have their
+    defaults."""
     entry = entry_of(kernel)
     given: dict[str, Value] = {name: value for name, value in named.items() if value is not None}
     if entry is None:
@@ -153,7 +153,8 @@ def made_point(
 
 
 def work_of(point: Point) -> Work:
-    """The least work of a point's problem; of a kernel that is not there a copy of ``n`` elements."""
+    """Return the least work of a point's problem. For a kernel that does not exist, it is a copy of ``n``
+    elements."""
     entry = entry_of(point.kernel)
     if entry is None:
         size = int(point.problem["n"])
@@ -163,8 +164,8 @@ def work_of(point: Point) -> Work:
 
 
 def time_us(point: Point, gpu: str) -> float:
-    """A launch's cost plus the time of the bytes or of the operations, whichever is longer, at the provider's
-    share of the ceiling; wide blocks are best."""
+    """Return a plausible time: the launch overhead plus the time for the bytes or the operations,
+    whichever is longer, at the provider's fraction of the ceiling. Wide blocks are fastest."""
     work, limits = work_of(point), ceilings(gpu)
     share = EFFICIENCY.get(point.provider, 0.7)
     share *= 1 - 0.04 * abs(int(point.parameters.get("block_size", 1024)).bit_length() - 11)
@@ -197,8 +198,8 @@ def measurement(
     throttle: str | None = None,
     **named: Value | None,
 ) -> Measurement:
-    """One measurement; what is not given is plausible and follows from what is. ``named`` are dimensions and
-    parameters: ``rows=37``, ``block_size=512``."""
+    """Return one measurement. Arguments that are left out get plausible values that agree with the others.
+    ``named`` are dimensions and parameters: ``rows=37``, ``block_size=512``."""
     point = made_point(kernel, provider, size, dtype, **named)
     right = status in ("ok", "verified")
     median = rounded(median_us or time_us(point, gpu), TIME_DIGITS) if status == "ok" else None
@@ -219,7 +220,7 @@ def measurement(
     outcome = Outcome(
         status=status,
         error=None if right else (error or f"{provider} could not do this: {status}"),
-        # An incorrect output was compared too; all that failed earlier were not.
+        # An incorrect output was also compared. The other failures ended before the comparison.
         max_abs_err=1e-7 if right else 3.0 if status == "incorrect" else None,
         max_rel_err=1e-6 if right else 1.0 if status == "incorrect" else None,
         timing=None if median is None else timing(median).replace(cache=cache),
@@ -252,24 +253,25 @@ def measurement(
 
 
 def fresh(row: Measurement, identity: Identity) -> Measurement:
-    """The row under the key that its point has today: one that is not old."""
+    """Return the row with the key that its point has today, which makes it a fresh row."""
     parts = identity.parts(row.point)
     return row.replace(parts=parts, key=parts.key)
 
 
 def run_id(*shared: object) -> str:
-    """A run's id, which is another for rows that do not share what a run's rows share."""
+    """Return a run's id. Rows that differ in what the rows of a run share have different ids."""
     return RUN[:-6] + digest(shared)[:6]
 
 
 def moved(row: Measurement, point: Point) -> Measurement:
-    """The same measurement of another point, under that point's key."""
+    """Return the same measurement for another point, with that point's key."""
     parts = row.parts.replace(point=digest(point.to_dict()))
     return row.replace(point=point, parts=parts, key=parts.key)
 
 
 def relevant_environment(kernel: str, provider: str, gpu: str) -> str:
-    """The digest of the environment as a provider feels it; of one that is not there of all of it."""
+    """Return the digest of the environment fields that the provider's key includes. For a provider that
+    does not exist, these are all fields."""
     entry = entry_of(kernel)
     try:
         assert entry is not None
@@ -279,7 +281,7 @@ def relevant_environment(kernel: str, provider: str, gpu: str) -> str:
 
 
 def usual_workload(kernel: str) -> str:
-    """The first that the standard preset measures."""
+    """Return the first workload that the standard preset measures."""
     entry = entry_of(kernel)
     return "sizes" if entry is None else entry.groups("standard")[0].workloads[0]
 
@@ -297,7 +299,7 @@ def grid(
     commit: str = COMMIT,
     started: datetime = MEASURED_AT,
 ) -> list[Measurement]:
-    """A sweep over all combinations of what the providers can be tuned by, measured a second apart."""
+    """Return a sweep over all combinations of the providers' tuning parameters, measured one second apart."""
     rows: list[Measurement] = []
     for kernel, gpu, provider, dtype in itertools.product(kernels, gpus, providers, dtypes):
         declared = declared_parameters(kernel, provider)
@@ -322,7 +324,7 @@ def grid(
 
 
 def flat(row: Measurement) -> dict[str, Any]:
-    """A row without its nesting: the point's and the outcome's fields, the dimensions, the parameters."""
+    """Return a row as one flat dict: fields of the point and the outcome, dimensions, parameters."""
     line = row.to_dict()
     point, outcome = line["point"], line["outcome"]
     timing, state, rate_ = (part or {} for part in (outcome["timing"], outcome["state"], line["rate"]))
@@ -340,15 +342,15 @@ def flat(row: Measurement) -> dict[str, Any]:
 
 
 def build(kernel: str) -> BuildReport:
-    """A build report of a kernel that has no extension."""
+    """Return a build report for a kernel without an extension."""
     return BuildReport(
         kernel=kernel, torch="2.11.0", nvcc=None, cxx=None, architectures=(), remarks=(), functions=()
     )
 
 
 def write_results(folder: Path, measurements: Iterable[Measurement]) -> Path:
-    """Replace the ledgers of these measurements' kernels and GPUs below the folder, and write what belongs
-    to them. Returns the folder."""
+    """Replace the ledgers of these measurements' kernels and GPUs below the folder, and write the files
+    that belong to them. Return the folder."""
 
     def ledger_of(row: Measurement) -> tuple[str, str]:
         return row.point.kernel, row.origin.gpu
@@ -371,7 +373,7 @@ def write_results(folder: Path, measurements: Iterable[Measurement]) -> Path:
 
 
 def write_provenance(path: Path, rows: Iterable[Measurement | Final]) -> None:
-    """Write the lines of runs that rows of a file name."""
+    """Write the provenance lines of the runs that these rows name."""
     provenance.cover(path, ((row.origin, row.parts, row.point.kernel) for row in rows))
 
 
@@ -381,8 +383,8 @@ def final(
     against: tuple[Measurement, float, str] | None = None,
     run: str = "20260901T120000Z-abcdef",
 ) -> Final:
-    """A final of a measurement's point, that took ``us``; ``against`` is our fastest, its time and the
-    verdict."""
+    """Return a final of a measurement's point that took ``us``. ``against`` is our fastest measurement,
+    its time and the verdict."""
     assert row.rate is not None and row.outcome.timing is not None
     us = rounded(us, TIME_DIGITS)
     work = Work(row.rate.bytes, {str(row.point.problem["dtype"]): row.rate.flops})
@@ -412,15 +414,15 @@ def final(
 
 
 def write_finals(folder: Path, rows: Sequence[Final]) -> None:
-    """Add finals of one kernel on one GPU to a folder of results."""
+    """Add finals of one kernel on one GPU to a results folder."""
     finals.append(finals.path(folder, rows[0].point.kernel, rows[0].origin.gpu), rows)
 
 
 def write_record(
     output: Path, rows: Sequence[Measurement], run: str, *, killed: bool = False, before: Parts | None = None
 ) -> Path:
-    """Write what an ad-hoc sweep into the folder leaves that measured these rows in this run, or what it has
-    left when it is killed. Returns the record."""
+    """Write the record that an ad-hoc sweep leaves in the folder after it measured these rows in this run;
+    with ``killed``, the record of a sweep that was killed. Return the record's path."""
     gpu = rows[0].origin.gpu
     heading = Heading(
         run=run, kernel=rows[0].point.kernel, environment=environment(gpu), ceilings=ceilings(gpu)

@@ -1,8 +1,8 @@
 """Write golden outputs of the results in git: ``python tests/freeze.py OUT [PART ...]``.
 
-Run it in the root of a checkout. Two runs of equal trees write equal files, so that ``diff -r`` of two such
-folders shows what a change does to the report, the tuned tables, what MLflow gets, the plans with their keys,
-and the help.
+Run it in the root of a checkout. Equal trees write equal files, so ``diff -r`` of two output folders shows
+how a change affects the report, the tuned tables, the MLflow runs, the plans with their keys, and the
+help.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROOT = Path.cwd()
 sys.path.insert(0, str(ROOT))
 
 GPUS = ("nvidia-h100-80gb-hbm3", "nvidia-h200")
-"""The GPUs that the results in git are of."""
+"""The GPUs whose results are in git."""
 
 CPU: dict[str, Any] = {
     "gpu": "cpu-frozen",
@@ -34,14 +34,14 @@ CPU: dict[str, Any] = {
     "cuda": None,
 }
 CPU |= {"torch": "2.13.0+cpu", "cpu": "frozen", "cpu_threads": 2, "host": "frozen", "l2_bytes": None}
-"""What differs of a CPU's environment from a GPU's, the same on every host."""
+"""The fields in which a CPU's environment differs from a GPU's, with the same values on every host."""
 
 TIMED = ("mlflow.parentRunId", "mlflow.user")
-"""Tags with identifiers or with something of the host."""
+"""Tags that hold identifiers or depend on the host."""
 
 
 def command(name: str, *words: str) -> str:
-    """What a command of this checkout says. Raises CalledProcessError where it fails."""
+    """Return the output of one of this checkout's commands. Raises CalledProcessError if it fails."""
     left = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")}
     return subprocess.run(
         [sys.executable, "-m", f"pipeline.{name}", *words],
@@ -54,12 +54,12 @@ def command(name: str, *words: str) -> str:
 
 
 def report(out: Path, scratch: Path) -> None:
-    """The report's pages, plots, metrics and data."""
+    """Write the report's pages, plots, metrics and data."""
     command("report", "device=cpu", f"output={out}")
 
 
 def tune(out: Path, scratch: Path) -> None:
-    """The table of each GPU, made anew in a copy of the results, and what the command says."""
+    """Write each GPU's tuned table, made from a copy of the results, and the command's output."""
     copy = scratch / "results"
     shutil.copytree(ROOT / "results", copy)
     shutil.rmtree(copy / "tuned", ignore_errors=True)
@@ -72,7 +72,7 @@ def tune(out: Path, scratch: Path) -> None:
 
 
 def mlflow(out: Path, scratch: Path) -> None:
-    """What MLflow gets: a file for each experiment, a line for each run, without identifiers and times."""
+    """Write the MLflow runs, one file per experiment and one line per run, without identifiers and times."""
     database, pages = scratch / "mlflow.db", scratch / "reports"
     command("report", "device=cpu", f"output={pages}")
     command(
@@ -93,7 +93,7 @@ def mlflow(out: Path, scratch: Path) -> None:
 
 
 def runs_of(store: sqlite3.Connection, experiment: str) -> Iterator[dict[str, Any]]:
-    """The runs of an experiment with their tags, parameters, metrics and artifacts' names."""
+    """Yield the runs of an experiment with their tags, parameters, metrics and artifact names."""
     found = store.execute(
         "select run_uuid, name, status, artifact_uri from runs where experiment_id = ?", [experiment]
     ).fetchall()
@@ -117,7 +117,8 @@ def runs_of(store: sqlite3.Connection, experiment: str) -> Iterator[dict[str, An
 
 
 def plans(out: Path, scratch: Path) -> None:
-    """The points of every kernel and preset and the parts of their keys, on both GPUs and a made-up CPU."""
+    """Write the points of every kernel and preset and the parts of their keys, on both GPUs and a made-up
+    CPU."""
     from kernel_pipeline import loading
     from kernel_pipeline.contract import Gpu
     from kernel_pipeline.records.environment import Environment
@@ -146,7 +147,7 @@ def plans(out: Path, scratch: Path) -> None:
 
 
 def helps(out: Path, scratch: Path) -> None:
-    """What each command says of itself, and a sweep of each kernel."""
+    """Write the help of each command, and of a sweep of each kernel."""
     from kernel_pipeline import loading
 
     for path in sorted((ROOT / "pipeline").glob("[a-z]*.py")):
@@ -165,7 +166,7 @@ PARTS: dict[str, Callable[[Path, Path], None]] = {
 
 
 def main() -> None:
-    """Write the parts that are named, or all."""
+    """Write the named parts, or all parts."""
     os.environ["TRITON_INTERPRET"] = "1"
     whole = Path(sys.argv[1]).resolve()
     for name in sys.argv[2:] or PARTS:

@@ -1,12 +1,13 @@
-"""How the tests that need a GPU share one among pytest-xdist's processes.
+"""Share one GPU among the tests of several pytest-xdist processes.
 
-Most run side by side: a process waits for a compiler far longer than for the GPU. Two kinds do not:
+Most tests run side by side, because a process waits far longer for a compiler than for the GPU. Two kinds do
+not:
 
-- A test marked ``alone`` times something, or judges by times. It begins when no other runs, and none begins
-  before it ends. All of them are one xdist group, the last in the queue.
-- What needs many GiB is in ``much_memory()``, which one process is in at a time.
+- A test marked ``alone`` times something or depends on times. It runs while no other GPU test runs. All of
+  these tests are in one xdist group, the last in the queue.
+- Code that needs many GiB runs in ``much_memory()``, which admits one process at a time.
 
-The first case of each test and provider is ``smoke`` besides, unless it is ``alone`` or ``long``.
+The first case of each test and provider is also marked ``smoke``, unless it is ``alone`` or ``long``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import pytest
 import torch
 
 KEPT_BYTES = 2**29
-"""Of freed memory, which torch keeps for the process's next tensors: other processes need it, too."""
+"""The freed memory that torch may keep for the process's next tensors. Other processes need the rest."""
 
 MARKERS = (
     "alone: has the GPU to itself, for it times something",
@@ -36,18 +37,18 @@ MARKERS = (
 
 FOLDER = pytest.StashKey[Path]()
 _folder: Path | None = None
-"""Where the processes' locks lie; None in a process that shares the GPU with none."""
+"""The folder of the processes' locks; None if only one process uses the GPU."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Know the marks, and have a folder for locks if there are several processes."""
-    global _folder  # noqa: PLW0603  # a test's context manager knows no configuration
+    """Register the marks. With several processes, also create the folder for their locks."""
+    global _folder  # noqa: PLW0603  # much_memory() has no access to pytest's configuration
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
     worker = getattr(config, "workerinput", None)
     if worker is not None:
         _folder = Path(worker["gpu_locks"])
-        # A pool of compilers for each process would be more processes than cores.
+        # One pool of compilers per process would start more processes than there are cores.
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
         torch.set_num_threads(1)
     elif getattr(config.option, "numprocesses", None):
@@ -56,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell a process of pytest-xdist where the locks lie."""
+    """Tell a pytest-xdist process where the locks are."""
     node.workerinput["gpu_locks"] = str(node.config.stash[FOLDER])
 
 
@@ -68,7 +69,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Choose the smoke tests; order the others so that no library is waited for while there is other work."""
+    """Mark the smoke tests. Order the others so that no test waits for a library while there is other
+    work."""
     seen = set()
     for item in (item for item in items if item.get_closest_marker("gpu")):
         if item.get_closest_marker("alone"):
@@ -84,7 +86,7 @@ def _parameters(item: pytest.Item) -> dict[str, Any]:
 
 
 def _about(item: pytest.Item) -> tuple[str, ...]:
-    """The test, and the kernel and provider that it is about."""
+    """Return the test's id, its kernel and its provider."""
     parameters = _parameters(item)
     case = parameters.get("case")
     provider = getattr(case, "provider", parameters.get("provider"))
@@ -98,7 +100,7 @@ def _provider(item: pytest.Item) -> Any:
 
 
 def _is_long(item: pytest.Item) -> bool:
-    """Whether it takes most of a minute, as torch's autotuning does."""
+    """Return whether a test takes most of a minute, as torch's autotuning does."""
     return bool(item.get_closest_marker("long")) or "autotune" in getattr(_provider(item), "name", "")
 
 
@@ -108,7 +110,7 @@ def _rank(item: pytest.Item) -> int:
     if item.get_closest_marker("alone"):
         return 5
     if _is_long(item):
-        return 1  # in one process each, while the others have their work
+        return 1  # in one process each, while the other processes run other tests
     if item.get_closest_marker("builds"):
         return 4
     return 3 if getattr(_provider(item), "extension", None) else 2
@@ -116,7 +118,7 @@ def _rank(item: pytest.Item) -> int:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Run a test beside others or alone, and leave the GPU's memory to them."""
+    """Run a GPU test beside others or alone, then free its GPU memory for the others."""
     if not item.get_closest_marker("gpu"):
         return (yield)
     with _locked("all", fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH):
@@ -128,7 +130,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @contextmanager
 def much_memory() -> Iterator[None]:
-    """Need many GiB of the GPU's memory while no other process does, and leave none of them allocated."""
+    """Run code that needs many GiB of GPU memory while no other process does, then free that memory."""
     with _locked("memory", fcntl.LOCK_EX):
         try:
             yield

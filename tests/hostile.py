@@ -1,6 +1,6 @@
-"""Results as somebody might send them: ledgers whose lines were edited, by accident or to do harm.
+"""Ledgers whose lines were edited by accident or with intent to harm.
 
-``lines`` are Hypothesis's strategy for a ledger's lines, ``KNOWN`` those that have stopped a stage before.
+``lines`` is a Hypothesis strategy for a ledger's lines. ``KNOWN`` holds lines that once stopped a stage.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ GARBAGE = (
 
 
 def rows_of(gpu: str = factory.H200, kernel: str = "softmax") -> list[Measurement]:
-    """Measurements with all that one may hold."""
+    """Return measurements that together hold a value for nearly every field."""
     return [
         factory.measurement(kernel, "torch", 1024, gpu=gpu),
         factory.measurement(kernel, "torch", 4096, "bfloat16", gpu=gpu, valid=False),
@@ -55,12 +55,12 @@ def rows_of(gpu: str = factory.H200, kernel: str = "softmax") -> list[Measuremen
 
 
 def base(gpu: str = factory.H200, kernel: str = "softmax") -> list[dict[str, Any]]:
-    """Their lines."""
+    """Return the same measurements as the lines of a ledger."""
     return [json.loads(encode(row)) for row in rows_of(gpu, kernel)]
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The path of every value in a line."""
+    """Yield the path of every value in a line."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, inner in items:
         yield (*at, name)
@@ -68,8 +68,8 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def changed(line: dict[str, Any], at: tuple[Any, ...], value: Any, *, name: bool = False) -> dict[str, Any]:
-    """The line with another value, or another name of the value, at a place; its key and rates are put right,
-    as whoever edits a line can."""
+    """Return the line with another value at a path, or with the value as the field's new name. Key and
+    rates are corrected, as a person who edits a line can do."""
     made: dict[str, Any] = json.loads(json.dumps(line))
     *way, last = at
     inner = made
@@ -83,7 +83,7 @@ def changed(line: dict[str, Any], at: tuple[Any, ...], value: Any, *, name: bool
 
 
 def consistent(line: dict[str, Any]) -> dict[str, Any]:
-    """The line with the key of its point, where it has one."""
+    """Return the line with the right key for its point, if it has a point."""
     try:
         shared = rows_of()[0].parts
         parts = {**line["parts"], "measurement": shared.measurement, "settings": shared.settings}
@@ -95,13 +95,13 @@ def consistent(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def encoded(line: dict[str, Any]) -> bytes:
-    """A line as JSON, with ``Infinity`` and half a surrogate where they are asked for."""
+    """Return a line as JSON, which may contain ``Infinity`` and lone surrogates."""
     return json.dumps(line).encode()
 
 
 @st.composite
 def lines(draw: st.DrawFn, gpu: str = factory.H200, kernel: str = "softmax") -> list[bytes]:
-    """Some lines of a ledger: whole ones, edited ones and garbage."""
+    """Draw lines of a ledger: unchanged lines, edited lines and garbage."""
     found = []
     for whole in base(gpu, kernel):
         edited = whole
@@ -123,7 +123,7 @@ def _at(*at: str, value: Any) -> bytes:
 
 
 def in_time(line: dict[str, Any], us: float) -> bytes:
-    """The line with this for all of its times."""
+    """Return the line with all times set to this one."""
     made: dict[str, Any] = json.loads(json.dumps(line))
     names = ("median_us", "p20_us", "p80_us", "min_us")
     made["outcome"]["timing"].update({**dict.fromkeys(names, us), "samples_us": [us] * 20})
@@ -132,7 +132,7 @@ def in_time(line: dict[str, Any], us: float) -> bytes:
 
 INFINITE = float("inf")
 TIMES = {"nan": float("nan"), "infinite": INFINITE, "zero": 0, "minus": -5, "tiny": 1e-300, "huge": 1e300}
-"""Times that no call takes."""
+"""Times that no call can take."""
 
 
 KNOWN = {
@@ -154,7 +154,7 @@ KNOWN = {
     "nested deeper": b"[" * 200_000,
     "infinity in a field": _at("outcome", "state", "power_w", value=float("inf")),
 }
-"""Lines that are to be skipped with a sentence, by what is wrong with them."""
+"""Lines that a reader skips with a sentence, by their fault."""
 
 SHOWN = {
     "an error": encoded(
@@ -169,11 +169,12 @@ SHOWN = {
     ),
     "a dtype": encoded(changed(base()[2], ("point", "problem", "dtype"), f"{SCRIPT} {MARKUP} $\\frac{{")),
 }
-"""Lines that are shown, and only shown."""
+"""Lines that are shown as text and have no other effect."""
 
 
 def write(path: Path, some: list[bytes]) -> None:
-    """A file of these lines, beside a ledger the lines of the runs that they name."""
+    """Write a file of these lines. Beside a ledger, also write the provenance of the runs that the lines
+    name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"\n".join(some) + b"\n")
     if path.parent.parent.name == "timings":
@@ -181,16 +182,16 @@ def write(path: Path, some: list[bytes]) -> None:
 
 
 class AnyRun(dict[str, RunProvenance]):
-    """Knows every run, by that of the first of the rows."""
+    """A mapping that returns the run of the first row for every run id."""
 
     def get(self, run: str, default: Any = None) -> RunProvenance:
-        """What the rows' run shares."""
+        """Return the provenance of that run."""
         first = rows_of()[0]
         return provenance.run_of(first.origin, first.parts, first.point.kernel)
 
 
 def is_measurement(line: bytes) -> bool:
-    """Whether the line can be read."""
+    """Return whether the line is a valid measurement."""
     try:
         Reader(Path("ledger"), Measurement, AnyRun()).row(line)
     except (ValueError, TypeError, RecursionError, UserError, UnknownRunError):

@@ -1,4 +1,4 @@
-"""The commands of docs/lectures/ and what the pages say that they print."""
+"""The commands of docs/lectures/, and the outputs that the pages show."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ PAGES = sorted((ROOT / "docs" / "lectures").glob("*.md"))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 NEEDS_A_GPU = "# needs a GPU\n"
-"""How a block begins whose command can't run without one."""
+"""The first line of a block whose command needs a GPU."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """A block of a page: the environment variables and the words after ``python``, and the output that is
-    shown below it, "" for none."""
+    """A command block of a page: its environment variables, the words after ``python``, and the output
+    that the page shows below it, "" if it shows none."""
 
     page: str
     needs_a_gpu: bool
@@ -31,12 +31,13 @@ class Command:
         return f"{self.page}: {' '.join(self.words)[:60]}"
 
     def is_shown_by(self, printed: str) -> bool:
-        """Whether an output is the page's."""
+        """Return whether an output matches the page's."""
         return is_shown(self.output, printed)
 
 
 def is_shown(shown: str, printed: str) -> bool:
-    """Whether an output is what a page shows: ``…`` is any text there, and any white space is alike."""
+    """Return whether an output matches the text that a page shows. There an ellipsis (U+2026) matches any
+    text, and white space matches any other white space."""
     pieces = [re.split(r"\s+", piece.strip()) for piece in shown.split("…")]
     pattern = ".*?".join(r"\s+".join(map(re.escape, piece)) for piece in pieces)
     return re.search(pattern, printed, re.DOTALL) is not None
@@ -47,7 +48,7 @@ def _parted(word: str) -> tuple[str, str, str]:
 
 
 def commands() -> list[Command]:
-    """Every block with a command, in the pages' order."""
+    """Return every block with a command, in the order of the pages."""
     found = []
     for page in PAGES:
         blocks = [match.groups() for match in BLOCK.finditer(page.read_text())]

@@ -1,4 +1,4 @@
-"""Stores to publish to, and what is in them."""
+"""Publish to MLflow stores and read their contents."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pipeline.tracking.connection import OFFLINE
 
 
 def log(results: Path, uri: str, **options: Any) -> None:
-    """What ``python -m pipeline.publish input=... tracking.uri=...`` does, in this process."""
+    """Do in this process what ``python -m pipeline.publish input=... tracking.uri=...`` does."""
     tracking = TrackingConfig(name="local", uri=uri)
     publish(
         PublishConfig(**({"input": results, "reports": None, "kernel": None} | options), tracking=tracking)
@@ -34,7 +34,8 @@ def log(results: Path, uri: str, **options: Any) -> None:
 
 
 def start(*arguments: str, stage: str = "publish", **env: str) -> subprocess.Popen[str]:
-    """The command line itself. What the arguments do not name of what is published is left out."""
+    """Start the stage's command. Runs, reports and artifacts are published only if the arguments name
+    them."""
     named = {argument.partition("=")[0] for argument in arguments}
     left_out = [f"{name}=null" for name in ("runs", "reports", "artifacts") if name not in named]
     command = [sys.executable, "-m", f"pipeline.{stage}", *left_out, *arguments]
@@ -44,7 +45,7 @@ def start(*arguments: str, stage: str = "publish", **env: str) -> subprocess.Pop
 
 @contextmanager
 def server(folder: Path) -> Iterator[str]:
-    """The address of an MLflow server with one worker over an SQLite store in the folder."""
+    """Start an MLflow server with one worker and an SQLite store in the folder. Yield its address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -75,7 +76,8 @@ def server(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def behind_a_password(address: str, user: str, password: str) -> Iterator[str]:
-    """The address, without credentials, of a proxy that lets those to the server who know the password."""
+    """Start a proxy that forwards requests with this user and password to the server. Yield its address
+    without credentials."""
     expected = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
     class Proxy(BaseHTTPRequestHandler):
@@ -95,7 +97,7 @@ def behind_a_password(address: str, user: str, password: str) -> Iterator[str]:
             self.wfile.write(body)
 
         def log_message(self, *_: Any) -> None:
-            """Nothing."""
+            """Log no requests."""
 
         do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = forward  # noqa: N815  # as http.server calls them
 
@@ -113,7 +115,7 @@ def _answers(address: str) -> bool:
 
 
 def content(database: Path) -> dict[str, list[tuple[Any, ...]]]:
-    """Every row that MLflow keeps of runs and experiments."""
+    """Return every row that MLflow keeps about runs and experiments."""
     tables = ("experiments", "experiment_tags", "runs", "params", "tags", "metrics", "latest_metrics")
     with sqlite3.connect(database) as connection:
         return {table: sorted(connection.execute(f"SELECT * FROM {table}"), key=repr) for table in tables}
@@ -125,8 +127,8 @@ AND (? OR run_uuid NOT IN (SELECT run_uuid FROM tags WHERE key = 'kind' AND valu
 
 
 def shown(database: Path, experiment: str | None = None, best: bool = False) -> dict[str, dict[str, Any]]:
-    """The runs that a user sees, of one experiment or of all, by name: all but their id. Those that repeat
-    the best of each provider are among them with ``best``. Fails if a name is there twice."""
+    """Return the runs that a user sees, of one experiment or of all, by name and without their ids. With
+    ``best``, include the runs that repeat the best of each provider. Fails if two runs have the same name."""
     query = f"SELECT run_uuid, runs.name, status, start_time, end_time {SEEN}"
     with sqlite3.connect(database) as connection:
 
@@ -152,6 +154,6 @@ def shown(database: Path, experiment: str | None = None, best: bool = False) -> 
 
 
 def run_ids(database: Path, experiment: str | None = None, best: bool = False) -> dict[str, str]:
-    """The id of each run that ``shown`` shows, by name."""
+    """Return the id of each run that ``shown`` returns, by name."""
     with sqlite3.connect(database) as connection:
         return dict(connection.execute(f"SELECT runs.name, run_uuid {SEEN}", [experiment, best]).fetchall())

@@ -1,4 +1,4 @@
-"""The report's pages, read: sections and tables of Markdown, and the elements of HTML."""
+"""Parse the report's pages: sections and tables of Markdown, and elements of HTML."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from html.parser import HTMLParser
 
 
 def section(markdown: str, title: str) -> str:
-    """The text below a heading, up to the next of its level or a higher one; empty where it is not."""
+    """Return the text below a heading, up to the next heading of its level or higher; empty if it is
+    missing."""
     found = re.search(rf"^(#+) {re.escape(title)}\n(.*)", markdown, re.MULTILINE | re.DOTALL)
     if found is None:
         return ""
@@ -15,19 +16,19 @@ def section(markdown: str, title: str) -> str:
 
 
 def tables(markdown: str) -> list[list[list[str]]]:
-    """The tables of a text as lists of cells, without the lines that align them."""
+    """Return the tables of a text as lists of cells, without their separator lines."""
     blocks = re.findall(r"(?:^\|.*\n)+", markdown, re.MULTILINE)
     found = [[cells(line) for line in block.splitlines()] for block in blocks]
     return [[line for line in table if not set("".join(line)) <= set("-:")] for table in found]
 
 
 def cells(line: str) -> list[str]:
-    """The cells of a line of a Markdown table."""
+    """Return the cells of a line of a Markdown table."""
     return [cell.strip() for cell in line.removeprefix("|").removesuffix("|").split("|")]
 
 
 class Page(HTMLParser):
-    """A page's tables as lists of cell texts, its references, ids and text."""
+    """The tables of a page as lists of cell texts, its references, ids and text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -67,6 +68,6 @@ class Page(HTMLParser):
 
 
 def part(html: str, anchor: str) -> Page:
-    """A section of a page."""
+    """Return a section of a page."""
     found = re.search(rf'<section id="{anchor}".*?</section>', html, re.DOTALL)
     return Page("" if found is None else found[0])

@@ -1,4 +1,4 @@
-"""A repository of its own with this one's files, to run the pipeline in as a user does."""
+"""A copy of this repository in which the pipeline runs as a user runs it."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from pipeline.store.ledger import read_rows
 PRESET = "smoke"
 
 KERNELS = ("softmax", "square")
-"""Two that differ in kind: what holds between them holds between any."""
+"""Two kernels of different kinds. What holds for both should hold for any."""
 
 MEASURING = ("sweep", "finals", "profile", "counters", "codegen")
-"""The stages that follow a change of what is measured."""
+"""The stages that run again when a measured kernel changes."""
 
 STAGES = (
     *("environment", "ceilings", "sweep", "finals", "profile", "counters"),
@@ -42,17 +42,17 @@ STAGES = (
 )
 
 OF_MAKE = ("ARGS", "JOBS", "PROOFS", "PYTHON", "TORCH", "VENV", "WHEELHOUSE")
-"""What `make test` hands on to the commands below it, if its caller set it."""
+"""The variables that `make test` passes on to its commands if its caller set them."""
 
 
 class Project:
-    """A git repository in a folder, with caches, temporary files and an MLflow store that nobody shares."""
+    """A git repository in a folder, with its own caches, temporary files and MLflow store."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "repository"
         temporary = folder / "tmp"
         temporary.mkdir(parents=True)
-        # What decides where the pipeline writes or how it runs is not inherited from whoever runs the tests.
+        # Variables that decide where or how the pipeline runs are not inherited from the caller of the tests.
         inherited = {
             name: value
             for name, value in os.environ.items()
@@ -60,9 +60,9 @@ class Project:
             and name not in OF_MAKE
         }
         self.env = inherited | {
-            # Python's own name for itself may be a link, so its folder is where `python` lies.
+            # sys.executable may be a link, so use the folder that contains it.
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "TMPDIR": str(temporary),  # the device's lock too: other tests may measure at the same time
+            "TMPDIR": str(temporary),  # also the device's lock: other tests may measure too
             "DVC_SITE_CACHE_DIR": str(folder / "dvc"),
             "DVC_NO_ANALYTICS": "true",
             "GIT_CONFIG_GLOBAL": os.devnull,
@@ -72,8 +72,8 @@ class Project:
         }
 
     def create(self, *kernels: str) -> None:
-        """Copy the files that git knows as they are now, edits included, choose the smallest grid and these
-        kernels, commit."""
+        """Copy the files that git tracks or would add, with local edits. Choose the smallest grid and
+        these kernels, then commit."""
         listed = subprocess.run(
             ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
             cwd=ROOT,
@@ -85,7 +85,7 @@ class Project:
             if (ROOT / name).is_file():
                 (self.root / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, self.root / name)
-        # As on a machine that measured nothing yet, whatever this repository has come to hold.
+        # Start like a machine that has measured nothing, whatever results are in this repository.
         (self.root / "dvc.lock").unlink(missing_ok=True)
         shutil.rmtree(self.root / "reports", ignore_errors=True)
         for name in ("timings", "ceilings", "build", "profile", "counters", "codegen"):
@@ -96,15 +96,16 @@ class Project:
         self.commit("Start")
 
     def measure_less(self) -> None:
-        """Leave out of the smallest grid what takes long and is there a second time: a size of softmax, what
-        torch.compile makes of square, a closer look at smaller problems."""
+        """Drop slow points of the smallest grid that add no coverage: one size of softmax, torch.compile
+        for square, and the closer look at smaller problems."""
         self.edit(f"conf/preset/{PRESET}.yaml", lambda text: f"{text}closer: largest\n")
         self.edit("conf/kernel/softmax.yaml", lambda text: f"{text}workloads:\n  smoke: {{size: [64]}}\n")
         self.edit("kernels/square/__init__.py", lambda text: re.sub(".*compiled=True.*\n", "", text))
 
     def adopt_builds(self) -> None:
-        """Take over libraries from this repository's own build folder, built there first if need be: their
-        manifests say that they are what a build here would make. Where there is no GPU, none of CUDA."""
+        """Copy the libraries from this repository's build folder, after building any that are missing.
+        Their manifests say that a build here would give the same. Without a GPU, leave out the CUDA
+        libraries."""
         left_out = shutil.ignore_patterns(*([] if device.gpus() else ["cuda.*"]))
         for kernel in self.kernels():
             loaded = loading.load(kernel)
@@ -115,7 +116,7 @@ class Project:
     def run(
         self, *command: str, ok: bool = True, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end; fails with what it printed unless it succeeds, or fails as it should."""
+        """Run a command to its end. Fails with its output if its success differs from ``ok``."""
         done = subprocess.run(
             command,
             cwd=self.root,
@@ -131,11 +132,11 @@ class Project:
     def python(
         self, *words: str, ok: bool = True, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """``python -m WORDS``."""
+        """Run ``python -m WORDS``."""
         return self.run("python", "-m", *words, ok=ok, env=env)
 
     def repro(self, env: Mapping[str, str] | None = None) -> list[str]:
-        """``dvc repro``; the stages that it ran, in their order."""
+        """Run ``dvc repro``. Return the stages that it ran, in order."""
         return ran(self.python("dvc", "repro", env=env).stdout)
 
     def commit(self, message: str) -> None:
@@ -143,7 +144,7 @@ class Project:
         self.run("git", "commit", "--quiet", "--message", message)
 
     def edit(self, name: str, change: Callable[[str], str]) -> None:
-        """Change a file; fails if the change does nothing."""
+        """Change a file. Fails if the change has no effect."""
         before = (self.root / name).read_text()
         after = change(before)
         assert after != before, f"{name} is not as the test takes it to be"
@@ -154,49 +155,49 @@ class Project:
         self.edit("params.yaml", lambda text: re.sub(rf"(?m)^{name}: .*$", f"{name}: {value}", text))
 
     def kernels(self) -> list[str]:
-        """The kernels that `dvc repro` measures."""
+        """Return the kernels that `dvc repro` measures."""
         return str(yaml.safe_load((self.root / "params.yaml").read_text())["kernels"]).split(",")
 
     def read_json(self, name: str) -> Any:
-        """What a JSON file holds."""
+        """Return the content of a JSON file."""
         return json.loads((self.root / name).read_bytes())
 
     def gpu(self) -> str:
-        """The slug of the machine that the tests run on."""
+        """Return the slug of the machine that runs the tests."""
         return str(self.read_json("build/environment.json")["gpu"])
 
     def place(self, name: str) -> Path:
-        """Where this machine's ``results`` or ``reports`` lie: a CPU's beside those that git has."""
+        """Return this machine's ``results`` or ``reports`` folder. A CPU's is in local/, outside of git."""
         return self.root / ("local" if self.gpu().startswith("cpu-") else "") / name
 
     def ledger(self, kernel: str, folder: Path | None = None) -> Path:
         return (folder or self.place("results")) / "timings" / kernel / f"{self.gpu()}.jsonl"
 
     def rows(self, kernel: str, folder: Path | None = None) -> dict[Point, Measurement]:
-        """A ledger's rows by their points; fails on a torn one, and if a point is there twice."""
+        """Return a ledger's rows by their points. Fails on a torn line, and on a point with two rows."""
         rows = read_rows(self.ledger(kernel, folder), pytest.fail)
         found = {row.point: row for row in rows}
         assert len(found) == len(rows), "a point is there twice"
         return found
 
     def state(self) -> dict[str, bytes]:
-        """What git and DVC know of the working tree and what this machine measured, to put back."""
+        """Return the contents of all tracked files and of local/, for ``put_back``."""
         known = self.run("git", "ls-files", "-z").stdout.split("\0")
         local = (str(path.relative_to(self.root)) for path in (self.root / "local").rglob("*"))
         names = {name for name in (*known, *local) if (self.root / name).is_file()}
         return {name: (self.root / name).read_bytes() for name in sorted(names)}
 
     def put_back(self, state: Mapping[str, bytes]) -> None:
-        """Make the files of a state as they were."""
+        """Restore the files of a state."""
         for name, content in state.items():
             if (self.root / name).read_bytes() != content:
                 (self.root / name).write_bytes(content)
         if "local/dvc.lock" not in state:
-            # By which the next `make repro` would go.
+            # The next `make repro` would use it.
             (self.root / "local/dvc.lock").unlink(missing_ok=True)
 
     def tree(self, *without: str) -> dict[str, str]:
-        """SHA-256 by path of every file outside of hidden folders and Python's caches."""
+        """Return the SHA-256 of every file by its path, without hidden folders and Python's caches."""
         return {
             str(path.relative_to(self.root)): hashlib.sha256(path.read_bytes()).hexdigest()
             for path in sorted(self.root.rglob("*"))
@@ -206,7 +207,7 @@ class Project:
         }
 
     def processes(self) -> dict[int, str]:
-        """Command lines of the processes that run in this repository, by process id."""
+        """Return the command lines of the processes that run in this repository, by process id."""
         found = {}
         for folder in Path("/proc").glob("[0-9]*"):
             try:
@@ -214,12 +215,12 @@ class Project:
                     words = (folder / "cmdline").read_bytes().split(b"\0")
                     found[int(folder.name)] = b" ".join(words).decode(errors="replace").strip()
             except OSError:
-                continue  # it has ended, or is somebody else's
+                continue  # the process has ended, or another user owns it
         return {pid: line for pid, line in found.items() if line}
 
     def kill_sweep(self, when: Callable[[], bool]) -> None:
-        """Start ``dvc repro`` and, once ``when`` is true, kill DVC and the sweep as a power cut would, and
-        nothing else: what they started has to end by itself."""
+        """Start ``dvc repro`` and kill DVC and the sweep once ``when()`` is true, as a power cut would.
+        Their child processes must end by themselves."""
         with (self.root.parent / "killed.log").open("w+") as log:
             dvc = subprocess.Popen(
                 ["python", "-m", "dvc", "repro"], cwd=self.root, env=self.env, stdout=log, stderr=log
@@ -240,14 +241,14 @@ class Project:
 
 
 def is_measured(point: Point) -> bool:
-    """Whether a point of the smallest grid is left in ``Project.measure_less``."""
+    """Return whether ``Project.measure_less`` keeps a point of the smallest grid."""
     if point.kernel == "softmax":
         return point.problem["columns"] == 64
     return point.provider != "torch_compile"
 
 
 def python(*command: str | Path, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A command line of this Python in the repository itself or a copy, where no GPU is to be seen."""
+    """Run this Python with a command line in the repository or a copy of it, with all GPUs hidden."""
     return subprocess.run(
         [sys.executable, *command],
         cwd=cwd,
@@ -266,12 +267,12 @@ def wait_until(condition: Callable[[], object], seconds: float = 120) -> None:
 
 
 def ran(output: str) -> list[str]:
-    """The stages that DVC says it ran."""
+    """Return the stages that DVC reports as run."""
     return re.findall(r"^Running stage '([^']+)'", output, re.MULTILINE)
 
 
 def skipped(output: str) -> list[str]:
-    """The stages that DVC says it did not need to run."""
+    """Return the stages that DVC reports as skipped."""
     return re.findall(
         r"^Stage '([^']+)' (?:didn't change, skipping|is cached - skipping)", output, re.MULTILINE
     )

@@ -1,4 +1,4 @@
-"""Git repositories that tests make, whatever the host's own configuration says."""
+"""Git repositories for tests, independent of the host's git configuration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ALONE = {**WHO, "GIT_CONFIG_GLOBAL": os.devnull}
 
 
 def git(folder: Path, *words: str) -> str:
-    """What a command of git's prints, which has to succeed."""
+    """Run a git command, which must succeed. Return its output."""
     done = subprocess.run(
         ["git", *words], cwd=folder, env=os.environ | ALONE, capture_output=True, text=True, check=True
     )
@@ -19,7 +19,7 @@ def git(folder: Path, *words: str) -> str:
 
 
 def commit(folder: Path, *paths: str, message: str = "A tree") -> str:
-    """Commit these files of a folder, or all, in a repository of its own; the commit."""
+    """Commit these files of a folder, or all files, in the folder's own repository. Return the commit."""
     git(folder, "init", "--quiet")
     git(folder, "add", "--all", *paths)
     git(folder, "commit", "--quiet", "--allow-empty", "--message", message)

@@ -1,4 +1,5 @@
-"""What the documentation tells to type works, what it names is there, and it prints what it shows."""
+"""The commands that the documentation shows run and print what it shows, and the names that it mentions
+exist."""
 
 from __future__ import annotations
 
@@ -40,25 +41,25 @@ COMMAND = re.compile(r"python -m pipeline\.(\w+(?:\.\w+)*)((?:[ \t]+(?:\\\n[ \t]
 
 ENDINGS = r"py|md|yaml|yml|json|jsonl|cu|cuh|cpp|h|svg|csv|html|toml|txt|lock|Dockerfile"
 PATH = re.compile(rf"(?:[\w.*@-]+/)+[\w.*@-]*|[\w*-]+\.(?:{ENDINGS})")
-"""A text that is a path, or the name of a file, and nothing else."""
+"""Matches a whole text that is a path or a file name."""
 
 STANDS_FOR = re.compile(r"<\w+>|NAME|my_kernel|swiglu")
-"""What a reader puts a name of their own for, and the kernels that the reader is told to write."""
+"""Placeholders for the reader's own names, and kernels that the documentation tells the reader to write."""
 
 MADE = ("build", "outputs", "local", "artifacts", "wheelhouse", ".venv", "docker/.env")
-"""What a checkout has only after some command, so that git ignores it."""
+"""Paths that a checkout has only after some command has run. git ignores them."""
 
 OF_A_GPU = ("results/tuned/",)
-"""What a checkout has once a GPU has rows that are not old."""
+"""Paths that a checkout has once a GPU has fresh rows."""
 
 OF_A_START = {"size", "elements", "dtype", "block_size", "num_warps"}
-"""What a kernel declares that ``pipeline.new`` wrote."""
+"""The variables of a kernel that ``pipeline.new`` wrote."""
 
 OUTSIDE = ("path/to/", "/", ".dvc/", "nvidia/", "triton/language/", "Dao-AILab/", "nvidia.com/")
-"""How paths begin that are no paths of this repository."""
+"""Prefixes of paths outside this repository."""
 
 OF_THE_READER = ("look.py", "kernel.yaml", "add.py")
-"""Files that the text tells to write, and those of a kernel outside of the repository."""
+"""Files that the documentation tells the reader to write, and files of a kernel in another repository."""
 
 
 def text_of(page: str) -> str:
@@ -66,7 +67,8 @@ def text_of(page: str) -> str:
 
 
 def mentioned(page: str) -> Iterator[str]:
-    """What a page has in backticks, its links, and the words of its blocks that begin in a folder here."""
+    """Yield the texts in backticks, the link targets, and the words in blocks that start with a folder of
+    this repository."""
     text = text_of(page)
     prose = FENCED.sub("", text)
     yield from INLINE.findall(prose)
@@ -79,33 +81,34 @@ def mentioned(page: str) -> Iterator[str]:
 
 
 def sentences(page: str) -> Iterator[str]:
-    """The sentences of a page's paragraphs, list entries and cells, with code in backticks as one word."""
+    """Yield the sentences of a page's paragraphs, list entries and cells, with each code in backticks as
+    one word."""
     prose = re.sub(r"<!-- figures.*?<!-- end -->", "", FENCED.sub("", text_of(page)), flags=re.DOTALL)
     prose = re.sub(r"\]\([^)]*\)", "]", INLINE.sub("code", prose))
     blocks = re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )|\||^#.*$", prose, flags=re.MULTILINE)
     for block in blocks:
         if block.startswith(("    ", ">")):
-            continue  # a formula, or what a command prints
+            continue  # a formula, or a command's output
         yield from re.split(r"(?<=[.!?])\s+", " ".join(block.split()))
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/kernels/")])
 def test_a_kernels_page_has_no_measured_figure_in_its_prose(page: str) -> None:
-    """A block that a command fills has it, or a page of docs/log/, which says when it was measured."""
+    """Measured figures belong in blocks that a command fills, or in pages of docs/log/, which are dated."""
     typed = re.compile(r"\d (?:us|GB/s|TFLOP/s)\b|\d\.\d+ times\b.*\b(?:quack|Liger|cuBLAS|torch)\b")
     assert [one for one in sentences(page) if typed.search(one)] == []
 
 
 @cache
 def names_of_files() -> frozenset[str]:
-    """The names of all files in the folders that git has."""
+    """Return the names of all files in the repository's folders."""
     folders = ("kernels", "pipeline", "conf", "docs", "docker", "tests", "results", "reports")
     found = {path.name for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()}
     return frozenset(found | {path.name for path in ROOT.iterdir() if path.is_file()})
 
 
 def is_there(path: str) -> bool:
-    """Whether a path of the repository exists; a name alone may be that of a file anywhere."""
+    """Return whether a path of the repository exists. A bare file name may be in any folder."""
     pattern = STANDS_FOR.sub("*", path).rstrip("/")
     if "/" not in pattern and not path.endswith("/"):
         return pattern in names_of_files() or any(ROOT.glob(pattern))
@@ -119,7 +122,7 @@ def test_every_path_that_a_page_names_exists(page: str) -> None:
         path = re.sub(r":\d+$", "", words).removeprefix("./")
         first = path.partition("/")[0]
         is_path = PATH.fullmatch(STANDS_FOR.sub("X", path)) is not None
-        # A variant is written with slashes, too: cuda/1024x2w.
+        # The text cuda/1024x2w has a slash, but is a variant and not a path.
         is_path &= path.endswith("/") or "." in path.rpartition("/")[2] or (ROOT / first).is_dir()
         if not is_path or path.startswith((*OUTSIDE, *OF_A_GPU)) or path in OF_THE_READER:
             continue
@@ -141,12 +144,13 @@ def test_every_link_to_a_section_finds_it(page: str) -> None:
 
 
 DEFINITION = re.compile(r"((?:[\w.]+/)+[\w.]+):([A-Za-z_][\w.]*)")
-"""A file and a definition in it: pipeline/sweep.py:Sweep.measure."""
+"""Matches a file and a definition in it: pipeline/sweep.py:Sweep.measure."""
 
 
 @cache
 def names_in(file: Path) -> frozenset[str]:
-    """What a file defines, a class's members after its name; of C++ every word of its code."""
+    """Return the names that a Python file defines, with class members as Class.member. For C++, return
+    every word of its code."""
     if file.suffix != ".py":
         return frozenset(re.findall(r"[A-Za-z_]\w*", re.sub(r"//.*", "", file.read_text())))
     found: set[str] = set()
@@ -179,7 +183,7 @@ def test_every_definition_that_a_page_names_is_there(page: str) -> None:
 
 
 def commands(page: str) -> Iterator[tuple[str, list[str]]]:
-    """Each command of the pipeline that a page tells to type, with its words."""
+    """Yield each pipeline command on a page as its name and its words."""
     for name, words in COMMAND.findall(text_of(page)):
         yield name, words.replace("\\\n", " ").split()
 
@@ -212,7 +216,7 @@ def test_every_option_that_is_told_is_one(page: str) -> None:
 
 
 def test_every_command_is_in_the_documentation() -> None:
-    """But for the packages, whatever stands at the top of pipeline/ can be run, and a page says so."""
+    """Every module at the top of pipeline/ is a command, and a page mentions it."""
     told = "".join(map(text_of, [*PAGES, *HELP]))
     modules = {path.stem for path in (ROOT / "pipeline").glob("[a-z]*.py")}
     assert [name for name in sorted(modules) if f"pipeline.{name}" not in told] == []
@@ -227,7 +231,7 @@ def test_every_command_is_in_the_documentation() -> None:
     ],
 )
 def test_the_example_of_debugging_a_kernel(tmp_path: Path, page: str, title: str, last: str) -> None:
-    """The script, the command and the output of a section."""
+    """The section's script, run by the section's command, prints the section's output."""
     section = text_of(page).split(title)[1].split("\n## ")[0]
     script, command, output = re.findall(r"```(?:python|sh)?\n(.*?)```", section, re.DOTALL)
     (tmp_path / "look.py").write_text(script)
@@ -246,7 +250,7 @@ def test_the_example_of_debugging_a_kernel(tmp_path: Path, page: str, title: str
 
 
 def test_the_code_of_the_first_kernel_is_what_its_files_have() -> None:
-    """A page may leave out types and docstrings, and no more."""
+    """The page may leave out types and docstrings, but nothing else."""
     blocks = re.findall(r"```(python|c\+\+)\n(.*?)```", text_of("docs/first-kernel.md"), re.DOTALL)
     of_file = {"triton.py": blocks[0], "cuda.cu": blocks[2], "numba.py": blocks[3]}
     for name, (_, shown) in of_file.items():
@@ -257,12 +261,12 @@ def test_the_code_of_the_first_kernel_is_what_its_files_have() -> None:
 
 
 def test_the_query_of_registers_against_time_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The query of docs/why.md, on the results in the repository."""
+    """The query of docs/why.md runs on the results in the repository."""
     section = text_of("docs/why.md").split("## A plot of time against registers is one query")[1]
     query = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0]
     monkeypatch.chdir(ROOT)
     names: dict[str, object] = {}
-    exec(query, names)  # the documentation's own text
+    exec(query, names)  # the query as docs/why.md has it
     both = names["both"]
     assert len(both) > 0  # type: ignore[arg-type]
 
@@ -270,13 +274,13 @@ def test_the_query_of_registers_against_time_runs(monkeypatch: pytest.MonkeyPatc
 def test_the_notebook_of_experiments_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The block of docs/experiments.md, on the report in the repository."""
+    """The code block of docs/experiments.md runs on the report in the repository."""
     section = text_of("docs/experiments.md").split("## In a notebook")[1]
     (block,) = re.findall(r"```python\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
     monkeypatch.chdir(ROOT)
     names: dict[str, Any] = {}
-    exec(block, names)  # the documentation's own text
-    # pandas prints the middle of a long table as dots.
+    exec(block, names)  # the code as docs/experiments.md has it
+    # The expected texts avoid the middle of the table, which pandas abbreviates.
     assert "attention bfloat16 nvidia-h100" in " ".join(capsys.readouterr().out.split())
     assert ("softmax", "bfloat16", "nvidia-h200") in names["best"].groupby(["kernel", "words", "gpu"]).groups
     assert names["rates"]["cuda"].notna().any()

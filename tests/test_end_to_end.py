@@ -1,7 +1,7 @@
-"""The pipeline as a user runs it: real processes, DVC, compilers and MLflow, in a repository of its own.
+"""The pipeline as a user runs it: real processes, DVC, compilers and MLflow, in its own repository.
 
-The tests change something each and look at what follows. Each leaves the repository reproduced, so that any
-of them can be run alone.
+Each test changes something and checks the consequences. Each leaves the repository reproduced, so that any
+test can run alone.
 """
 
 from __future__ import annotations
@@ -43,14 +43,15 @@ pytestmark = [
 
 @pytest.fixture
 def before(project: Project) -> Iterator[dict[str, bytes]]:
-    """What a test changes; put back after it too, lest its failure be that of all that follow."""
+    """Yield the state of the files before the test. They are also restored after it, so that a failed test
+    does not make the following tests fail."""
     state = project.state()
     yield state
     project.put_back(state)
 
 
 def points_of(kernel: str) -> set[Point]:
-    """The points that a sweep of the kernel should hold by its configuration."""
+    """Return the points that a sweep of the kernel must hold."""
     here = device.resolve("auto")
     target = Target(here.kind, device.capabilities(here))
     return {point for point in plan(catalog.find(kernel), PRESET, target).points if is_measured(point)}
@@ -65,12 +66,12 @@ def without_lock(tree: dict[str, str]) -> dict[str, str]:
 
 
 def stored(project: Project) -> dict[str, dict[str, Any]]:
-    """What the MLflow store shows, by kernel and run."""
+    """Return the runs that the MLflow store shows, by kernel and name."""
     return {kernel: shown(project.root / "mlflow.db", kernel) for kernel in KERNELS}
 
 
 def of_h200(project: Project) -> dict[str, str]:
-    """Another machine's results, which came with git."""
+    """Return the hashes of the H200's results, which came with git."""
     files = project.tree().items()
     return {name: digest for name, digest in files if name.startswith("results/") and H200 in name}
 
@@ -100,7 +101,7 @@ def test_every_point_is_in_the_ledger_once_with_the_status_it_must_have(
 
 
 def head_before_results(project: Project) -> str:
-    """The commit that the pipeline ran at."""
+    """Return the commit at which the pipeline ran."""
     return project.run("git", "rev-list", "--reverse", "HEAD").stdout.split()[1]
 
 
@@ -123,7 +124,7 @@ def test_results_of_every_stage_are_there(project: Project) -> None:
         timed = [p for p, row in rows.items() if row.outcome.timing and p.problem["columns"] == 64]
         assert timed
         rounds = turns.read(finals.rounds_path(place, kernel, gpu), pytest.fail)
-        if held or all(turn.timing is not None for turn in rounds):  # else the machine was too busy to tell
+        if held or all(turn.timing is not None for turn in rounds):  # otherwise the machine was too busy to decide
             assert {row.point.provider for row in held} == {point.provider for point in timed}
         assert kernel in (reports / "report.md").read_text()
     assert (reports / "plots/square.svg").is_file(), "it has several sizes"
@@ -138,7 +139,8 @@ def test_results_of_every_stage_are_there(project: Project) -> None:
 
 @pytest.mark.skipif(not device.resolve("auto").slug.startswith("cpu-"), reason="of a host without a GPU")
 def test_what_a_cpu_gave_stays_on_its_host(project: Project) -> None:
-    """It is no model of a machine: the repository keeps what GPUs gave, and what is said of them."""
+    """A host's CPU is not a machine that others have, so the repository keeps only results and reports of
+    GPUs."""
     commit = project.run("git", "log", "-1", "--format=%H", "--", "dvc.lock").stdout.strip()
     changed = project.run("git", "show", "--name-only", "--format=", commit).stdout.split()
     assert changed == ["dvc.lock"]
@@ -167,7 +169,7 @@ def test_a_second_make_repro_runs_and_changes_nothing_and_ends_with_the_table(pr
         assert lines[-1] == f"{measured}; {cloned} came with the clone ({H200})."
     assert project.run("git", "status", "--porcelain").stdout == ""
     shown = [line.split()[0] for line in lines if line.startswith(KERNELS)]
-    # Where a CPU's cache is hundreds of MB large, no inputs of the smallest problems are out of it.
+    # If a CPU's cache holds hundreds of MB, the smallest problems cannot be measured with a cold cache.
     timings = {kernel: [row.outcome.timing for row in project.rows(kernel).values()] for kernel in KERNELS}
     cold = {kernel for kernel, some in timings.items() if any(one and one.cache == "cold" for one in some)}
     assert cold and set(shown) == cold
@@ -177,7 +179,8 @@ def test_a_second_make_repro_runs_and_changes_nothing_and_ends_with_the_table(pr
 def test_dvc_runs_nothing_again_after_make_repro_has_put_gits_lock_back(
     project: Project, before: dict[str, bytes]
 ) -> None:
-    """DVC finds in its run cache what the lock of a clone does not say. Only the machine is looked at."""
+    """DVC finds in its run cache the stages that the lock of a clone lacks. Only the environment stage
+    runs."""
     (project.root / "dvc.lock").write_text("schema: '2.0'\nstages: {}\n")
     for path in (project.root / "build").glob("*.done"):
         path.unlink()
@@ -188,7 +191,8 @@ def test_dvc_runs_nothing_again_after_make_repro_has_put_gits_lock_back(
 
 
 def test_an_edit_that_is_taken_back_is_measured_again(project: Project, before: dict[str, bytes]) -> None:
-    """Its rows took the place of those before, also on a host without a GPU, whose rows git does not have."""
+    """The rows of the edited code replaced the earlier rows. A host without a GPU has no copy of those in
+    git."""
     name = "kernels/square/reference.py"
     project.edit(name, lambda text: text.replace("x.double()", "(x.double())[:]"))
     assert "sweep" in ran(project.python("dvc", "repro", "sweep").stdout)
@@ -199,7 +203,7 @@ def test_an_edit_that_is_taken_back_is_measured_again(project: Project, before: 
 
 
 def nothing_activated(project: Project) -> str:
-    """A PATH whose ``python`` has nothing of this project, which .venv has."""
+    """Return a PATH whose ``python`` lacks this project's packages. The ``python`` in .venv has them."""
     other, own = project.root.parent / "bin", project.root / ".venv/bin"
     for folder, script in ((other, "exit 1"), (own, f'exec {sys.executable} "$@"')):
         folder.mkdir(parents=True, exist_ok=True)
@@ -209,7 +213,7 @@ def nothing_activated(project: Project) -> str:
 
 
 def test_an_experiment_in_a_folder_of_its_own_leaves_the_checkout_as_it_was(project: Project) -> None:
-    """In a shell where nothing was activated, too."""
+    """This also works in a shell where no environment is activated."""
     path = nothing_activated(project)
     tree = project.tree()
     try:
@@ -225,7 +229,7 @@ def test_an_experiment_in_a_folder_of_its_own_leaves_the_checkout_as_it_was(proj
 
 
 def test_dvc_finds_its_python_where_nothing_was_activated(project: Project) -> None:
-    """`python` on PATH is another one, which has nothing of this project."""
+    """The `python` on PATH is another Python without this project's packages."""
     path = nothing_activated(project)
     dvc = [sys.executable, "-m", "dvc", "repro"]
     try:
@@ -285,12 +289,12 @@ def test_what_would_run_is_said_and_nothing_runs(project: Project) -> None:
 
 
 def libraries(project: Project) -> dict[str, str]:
-    """What was built; a stage that runs again finds it up to date."""
+    """Return the files below build/, without locks. A stage that runs again finds them up to date."""
     return without_lock({k: v for k, v in project.tree().items() if k.startswith("build/")})
 
 
 def due(project: Project) -> set[str]:
-    """The stages that DVC would run."""
+    """Return the stages that DVC would run."""
     return set(ran(project.python("dvc", "repro", "--dry").stdout))
 
 
@@ -337,8 +341,8 @@ def test_an_edited_definition_measures_its_providers_again_and_a_comment_none(
 
 
 def test_a_killed_sweep_goes_on_where_it_was(project: Project, before: dict[str, bytes]) -> None:
-    """A reference concerns all of its kernel, which is due then. DVC and a sweep are killed in the middle, as
-    by a power cut."""
+    """An edited reference makes all points of its kernel due. DVC and the sweep are killed halfway, as by
+    a power cut."""
     old: dict[str, dict[Point, Measurement]] = {kernel: project.rows(kernel) for kernel in KERNELS}
     built = libraries(project)
     project.edit("kernels/square/reference.py", lambda text: text.replace("x.double()", "(x.double())[:]"))
@@ -346,14 +350,14 @@ def test_a_killed_sweep_goes_on_where_it_was(project: Project, before: dict[str,
     size, lines = ledger.stat().st_size, len(old["square"])
 
     project.kill_sweep(when=lambda: ledger.stat().st_size > size)
-    wait_until(lambda: not project.processes())  # the worker must not outlive its sweep
+    wait_until(lambda: not project.processes())  # the worker must end with its sweep
     text = ledger.read_bytes()
     reader = Reader(ledger, Measurement)
     whole = [line for line in text[size:].splitlines() if line.endswith(b"}")]
     survivors = {row.point: row for row in map(reader.row, whole)}
     assert 0 < len(survivors) < lines, "killed in the middle"
 
-    # What a crash may do beside: half a line.
+    # A crash can also leave half a line.
     with ledger.open("ab") as file:
         file.write(text[size : size + 100])
     stages = ran(project.python("dvc", "repro", "sweep").stdout)
@@ -429,7 +433,8 @@ def test_an_ad_hoc_sweep_measures_once_and_publishes_when_there_is_a_tracker(pro
 def test_another_environment_measures_anew_and_keeps_other_machines(
     project: Project, before: dict[str, bytes]
 ) -> None:
-    """Fewer cores are another environment, and cost no compiling; an H200's results came with git."""
+    """Running on fewer cores makes another environment without any compiling. The H200's results came with
+    git."""
     old, foreign = project.rows("square"), of_h200(project)
     project.set_param("kernels", "square")
     assert len(foreign) >= 5

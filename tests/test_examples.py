@@ -1,4 +1,4 @@
-"""examples/ run as they are, on a CPU too."""
+"""The examples in examples/ run unchanged, also on a CPU."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_block_of_these_kernels_is_as_exact_as_torchs(
 
 
 class Largest(TorchDispatchMode):
-    """Keeps the number of elements of the largest tensor that any operator gives."""
+    """Record the number of elements of the largest tensor that any operator returns."""
 
     elements = 0
 

@@ -1,4 +1,4 @@
-"""Which tests of a GPU run side by side, which alone, and which are the smoke tests: no GPU is needed."""
+"""Which GPU tests run side by side, which run alone, and which are smoke tests. These checks need no GPU."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_beside_others(name, number):
 
 
 def run(folder: Path, *words: str) -> tuple[str, list[str]]:
-    """What pytest prints for the tests, and what they noted."""
+    """Run the tests. Return pytest's output and the lines that the tests logged."""
     (folder / "test_planted.py").write_text(TESTS)
     (folder / "log").write_text("")
     command = [sys.executable, "-m", "pytest", "-p", "tests.gpu_sharing", "-p", "no:cacheprovider", "-c"]

@@ -1,4 +1,4 @@
-"""The library and the kernels as ``pip install .`` gives them, without the pipeline."""
+"""The library and the kernels, installed by ``pip install .`` without the pipeline."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BUILT = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built without an index, of a copy of the tree in which a table of some GPU lies."""
+    """Build a wheel without a package index, from a copy of the tree that contains a tuned table."""
     folder = tmp_path_factory.mktemp("wheel")
     (source := folder / "source").mkdir()
     for name in BUILT:
@@ -43,7 +43,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What pip would add to an environment, and a package of another project's that is called kernels."""
+    """Return a folder with the wheel's files, as pip installs them, and another project's package named
+    kernels."""
     site = tmp_path_factory.mktemp("site")
     with zipfile.ZipFile(wheel) as packed:
         packed.extractall(site)
@@ -53,7 +54,8 @@ def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(site: Path, program: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A program in an environment that has the wheel and torch, and nothing of the pipeline's."""
+    """Run a program with the wheel and torch installed, but without the packages that only the pipeline
+    needs."""
     blocked = "dvc, hydra, mlflow, pipeline, pydantic, yaml, omegaconf, pandas, ninja, scipy"
     before = f"import sys\nfor name in '{blocked}'.split(', '): sys.modules[name] = None\n"
     return subprocess.run(

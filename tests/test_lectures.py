@@ -1,4 +1,4 @@
-"""docs/lectures/: every command that needs no GPU is run, and prints what its page shows."""
+"""Every command in docs/lectures/ that needs no GPU prints what its page shows."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ for number, (variables, words) in enumerate(json.loads(sys.argv[2])):
         sys.exit()
     os.waitpid(child, 0)
 """
-"""Runs commands, each in a process that is forked when all that most need is imported."""
+"""Run each command in its own process, forked after the imports that most commands need."""
 
 
 def said(tree: Tree, several: Sequence[Command]) -> dict[Command, str]:
-    """What the commands print, without a GPU."""
+    """Run the commands without a GPU. Return their outputs."""
     folder = tree.temporary
     words = [(dict(command.variables), [*command.words, *on_the_cpu(command)]) for command in several]
     environment = {name: value for name, value in tree.variables.items() if name != "TRITON_INTERPRET"}
@@ -64,13 +64,14 @@ def said(tree: Tree, several: Sequence[Command]) -> dict[Command, str]:
 
 
 def on_the_cpu(command: Command) -> list[str]:
-    """The option that keeps a command of the pipeline off a GPU."""
+    """Return the option that makes a pipeline command run on the CPU."""
     return ["device=cpu"] * any(word in ("pipeline.profile", "pipeline.codegen") for word in command.words)
 
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[Command, str]:
-    """What each command prints; those that set what torch reads at its import begin anew."""
+    """Run the commands and return their outputs. A command that sets variables which torch reads at import
+    runs in a new process."""
     tree = cpu_tree(tmp_path_factory.mktemp("lectures"))
     shutil.copytree(ROOT / "docs" / "lectures", tree.root / "docs" / "lectures")
     found = said(tree, [one for one in WITHOUT_A_GPU if not of_torch(one)])
@@ -116,7 +117,8 @@ def test_every_page_has_a_command_and_is_in_the_list() -> None:
 
 @pytest.mark.parametrize("script", ["events", "profiler", "hello"])
 def test_the_first_scripts_are_notebooks(script: str) -> None:
-    """Percent format: every line belongs to a cell, and each cell of text is one of comments."""
+    """The scripts use the percent format: every line belongs to a cell, and text cells contain only
+    comments."""
     text = (ROOT / "docs" / "lectures" / f"{script}.py").read_text()
     first, *cells = text.split("# %%")
     assert first == "" and len(cells) >= 4

@@ -1,4 +1,4 @@
-"""locks/install.py with locks of a few lines and small packages in a folder: no index is asked."""
+"""locks/install.py with short locks and small packages in a folder, without a package index."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 
 def wheel(folder: Path, name: str, version: str, **files: str) -> Path:
-    """A wheel with these modules."""
+    """Write a wheel with these modules."""
     info = f"{name}-{version}.dist-info"
     contents = {f"{module}.py": text for module, text in files.items()} | {
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
@@ -38,7 +38,7 @@ def wheel(folder: Path, name: str, version: str, **files: str) -> Path:
 
 
 def source(folder: Path, name: str, version: str, script: str) -> Path:
-    """A source archive that any setuptools could build."""
+    """Write a source archive that any setuptools can build."""
     contents = {
         "setup.py": script,
         "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
@@ -54,7 +54,7 @@ def source(folder: Path, name: str, version: str, script: str) -> Path:
 
 
 def lock_of(lock: Path, *paths: Path) -> None:
-    """Write a lock of files as they are now."""
+    """Write a lock with the current hashes of the files."""
     lines = []
     for path in paths:
         name, version = path.name.removesuffix(".tar.gz").split("-")[:2]
@@ -64,7 +64,7 @@ def lock_of(lock: Path, *paths: Path) -> None:
 
 
 class Place:
-    """The installer beside locks of its own, a folder that pip takes files from, and one that it fills."""
+    """The installer with its own locks, a folder from which pip takes files, and a target folder."""
 
     def __init__(self, folder: Path) -> None:
         self.locks, self.files, self.target = (folder / name for name in ("locks", "files", "target"))
@@ -77,7 +77,7 @@ class Place:
         lock_of(self.locks / f"{lock}.lock", *paths)
 
     def install(self, *words: str) -> subprocess.CompletedProcess[str]:
-        # Links with hashes, as an index has them.
+        # The links have hashes, as those of a package index do.
         page = self.files / "index.html"
         links = [
             f'<a href="{path.name}#sha256={hashlib.sha256(path.read_bytes()).hexdigest()}">{path.name}</a>'
@@ -145,7 +145,7 @@ def test_torchs_cpu_build_is_taken_where_it_is_served(place: Place, cpu_build: s
 
 
 def test_a_source_is_built_by_what_is_installed_and_nothing_is_fetched_to_build_it(place: Place) -> None:
-    """The folder has no setuptools, which an environment of pip's own to build in would be filled with."""
+    """The folder has no setuptools, so a build in an isolated environment of pip's would fail."""
     archive = source(
         place.files,
         "built",

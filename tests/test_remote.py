@@ -1,4 +1,4 @@
-"""What was built, through a DVC remote from one clone to another: by a folder and by S3's protocol."""
+"""Built libraries go through a DVC remote from one clone to another, by a folder and by the S3 protocol."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BUCKET = "kernels"
 
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server on loopback that speaks S3's protocol and has an empty bucket."""
+    """Start an S3-compatible server on loopback with an empty bucket. Yield its address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -62,25 +62,25 @@ def answers(address: str) -> bool:
 
 
 def clone(project: Project, folder: Path) -> Project:
-    """Another machine's clone, with a cache of its own."""
+    """Clone the project as another machine would, with its own caches."""
     made = Project(folder)
     project.run("git", "clone", "--quiet", str(project.root), str(made.root))
     return made
 
 
 def shared(project: Project) -> dict[str, str]:
-    """What machines have in common: not who each is, what it measured, and which stages it ran."""
+    """Return the files that are equal on all machines: no environment, no measurements, no locks."""
     files = project.tree("mlflow.db", "mlartifacts", "build/environment.json", "local/")
     return {name: digest for name, digest in files.items() if not name.endswith(".lock")}
 
 
 def through(project: Project, second: Project, remote: tuple[tuple[str, ...], ...]) -> None:
-    """Push from one, pull in the other."""
+    """Push from the first project and pull in the second."""
     for one in (project, second):
         for words in remote:
             one.python("dvc", "remote", *words)
     project.python("dvc", "repro", "share/dvc.yaml")
-    if project.run("git", "status", "--porcelain").stdout:  # the other remote's test may have committed it
+    if project.run("git", "status", "--porcelain").stdout:  # the test of the other remote may have committed it
         project.commit("What is shared")
     project.python("dvc", "push", env=KEYS)
     second.run("git", "pull", "--quiet")
@@ -106,13 +106,13 @@ def test_what_one_clone_pushed_another_pulls_and_then_has_nothing_to_build(
     built = [name for name in shared(second) if name.startswith("build/kernels/square/")]
     assert built, "the libraries came with the pull"
     before = shared(second)
-    # A GPU's results came with git, and all is done. Another checkout's CPU is another machine, which
-    # measures; but what it would build is there.
+    # On a GPU, the results came with git and nothing is due. A CPU of another checkout counts as another
+    # machine, so its stages run, but the libraries are already built.
     stages = ran(second.python("dvc", "repro", "build").stdout)
     on_cpu = second.gpu().startswith("cpu-")
     assert stages == ["environment", *["build"] * on_cpu]
     assert shared(second) == before
     if not on_cpu:
         assert second.repro() == ["environment", "publish"], "its own MLflow has nothing yet"
-    # Where the store is and how to get in stays with each machine.
+    # The remote's address and credentials stay on each machine.
     assert ".dvc" not in second.run("git", "status", "--porcelain").stdout

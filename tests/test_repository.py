@@ -1,4 +1,4 @@
-"""What holds for the repository as a whole."""
+"""Rules for the repository as a whole."""
 
 import ast
 import hashlib
@@ -20,7 +20,7 @@ from tests.project import python
 
 ROOT = Path(__file__).parents[1]
 
-# Split, so that this file does not hold what it looks for.
+# One pattern is split in two strings, so that this file does not match it.
 NOT_HERE = {
     "a folder of one machine": r"(?<![\w.~}])/(?:work|root|home/\w+|Users/\w+|opt/(?:wheels|pypi))(?![\w-])",
     "a package index": r"(?:pypi|pythonhosted|download\.pytorch)\.(?:or" + r"g)(?:/simple|/whl|/packages)",
@@ -58,7 +58,7 @@ def test_constraints_pin_every_package_exactly() -> None:
 
 
 def pinned(path: Path) -> set[str]:
-    """The pins of a lock, without their markers."""
+    """Return the pins of a lock, without their markers."""
     return set(re.findall(r"(?m)^[a-z0-9-]+==[^\s;]+", path.read_text()))
 
 
@@ -84,7 +84,8 @@ def test_no_package_is_in_two_locks_that_are_installed_together_but_those_the_co
         "cuda-toolkit",
         "nvidia-cuda-runtime",
     }
-    # Torch's CPU build brings no bindings of CUDA, and a host with a compiler needs no nvcc.
+    # The lock numba brings CUDA bindings, which torch's CPU build lacks. A host with a compiler needs no
+    # nvcc.
     assert {pin.partition("==")[0] for pin in numba & (runtime | dev | torch | nvcc)} <= {
         "cuda-bindings",
         "cuda-pathfinder",
@@ -156,8 +157,9 @@ def test_a_stage_runs_again_when_its_own_module_or_options_change() -> None:
 
 
 def test_every_stage_but_the_first_is_in_dvcs_run_cache_with_what_it_writes() -> None:
-    """DVC leaves out a stage whose output is kept when it runs again. A stage that writes what is not among
-    its dependencies would be taken for done after an edit that was taken back."""
+    """DVC skips a stage if its output is unchanged after the stage ran again. After an edit and its
+    revert, a stage would then count as done although its files hold results of the edit. So each stage
+    depends on the files that it writes."""
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
     written = {"sweep": "timings", "tune": "tuned"}
     for name, stage in stages.items():
@@ -192,7 +194,8 @@ def test_a_sweep_depends_on_no_package_that_explains_or_shows() -> None:
     "name", ["sweep", "finals", "profile", "counters", "codegen", "tune", "report", "publish"]
 )
 def test_a_stage_depends_on_what_it_measures_and_keeps_results_by(name: str) -> None:
-    """All that its module imports of the packages whose code decides what is in a file."""
+    """A stage depends on each module that it reaches in the packages whose code decides the content of
+    files."""
     stage = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"][name]
     missing = {
         file
@@ -223,7 +226,8 @@ LAYERS = (
     {"points"},
     {"store"},
 )
-"""The packages of pipeline/, each level importing of those below; the modules at its top are the commands."""
+"""The packages of pipeline/. Each level imports only from the levels below. "commands" are the modules at
+its top."""
 
 
 @cache
@@ -232,13 +236,13 @@ def parsed(path: Path) -> ast.Module:
 
 
 def modules(folder: str) -> Iterator[tuple[Path, ast.Module]]:
-    """Every Python file below a folder of the repository."""
+    """Yield every Python file below a folder of the repository."""
     for path in sorted((ROOT / folder).rglob("*.py")):
         yield path, parsed(path)
 
 
 def imported(path: Path, tree: ast.Module) -> Iterator[str]:
-    """The names that a module imports, in full."""
+    """Yield the full names that a module imports."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -256,14 +260,14 @@ def imported_by(path: Path) -> tuple[str, ...]:
 
 
 def reached(file: str) -> set[str]:
-    """The files that a module of the repository imports, and those that these do."""
+    """Return the files of the repository that a module imports, directly or indirectly."""
     found: set[str] = set()
     waiting = [file]
     while waiting:
         one = waiting.pop()
         found.add(one)
         names = [name.replace(".", "/") for name in imported_by(ROOT / one)]
-        # A module, or a name in one.
+        # The name is a module, or an object in a module.
         paths = {f"{place}.py" for name in names for place in (name, name.rpartition("/")[0])}
         waiting += [path for path in paths - found if (ROOT / path).is_file()]
     return found
@@ -286,12 +290,12 @@ def test_imports_of_the_pipelines_packages_only_go_down() -> None:
             other = target if target in packages else "commands"
             if level[other] <= level[mine]:
                 up.append((str(path.relative_to(ROOT)), target))
-    # Who looks at the store wants all in it that the files hold.
+    # pipeline.ui publishes first, so that the store is complete.
     assert set(up) == {("pipeline/ui.py", "publish")}
 
 
 def test_imports_of_the_librarys_parts_make_no_circle() -> None:
-    """The parts are its packages and the modules beside them."""
+    """The parts are the packages and modules at the top of the library."""
     root = ROOT / "kernel_pipeline"
     arrows: dict[str, set[str]] = {}
     for path, tree in modules("kernel_pipeline"):
@@ -310,7 +314,8 @@ def test_imports_of_the_librarys_parts_make_no_circle() -> None:
 
 
 def test_the_library_imports_nothing_of_what_the_experiment_needs() -> None:
-    """At import: a function may import what a caller without it does not need."""
+    """Only imports at module level count. A function may import a package that its other callers do not
+    need."""
     heavy = {"dvc", "hydra", "mlflow", "ninja", "pandas", "pydantic", "rich", "scipy", "yaml"}
     found = {
         f"{path.relative_to(ROOT)} imports {name}"
@@ -324,8 +329,8 @@ def test_the_library_imports_nothing_of_what_the_experiment_needs() -> None:
 
 
 def test_a_class_of_the_pipeline_has_a_name_that_no_other_class_has() -> None:
-    """Kernels name theirs alike, as ``Problem``. Both classes ``Rate`` are part of what times and verifies:
-    another name would make every measured row old."""
+    """Kernels are exempt: each names its classes alike, as ``Problem``. The two classes ``Rate`` belong to
+    code that times and verifies, so a new name would make every measured row old."""
     places: dict[str, list[str]] = {}
     for package in ("kernel_pipeline", "pipeline"):
         for path in (ROOT / package).rglob("*.py"):
@@ -352,7 +357,8 @@ def test_the_library_knows_neither_kernels_nor_pipeline_and_these_not_each_other
 
 
 def words(tree: ast.Module) -> Iterator[str]:
-    """What a module decides by: strings that are no docstrings, attributes, names of arguments."""
+    """Yield the texts on which a module's decisions can depend: strings except docstrings, attributes, and
+    names of keyword arguments."""
     prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
@@ -366,24 +372,24 @@ def words(tree: ast.Module) -> Iterator[str]:
 def test_the_pipeline_decides_nothing_by_a_kernels_name_or_parameters() -> None:
     loaded = [loading.load(name).kernel for name in loading.names()]
     parameters = {name for one in loaded for provider in one.providers for name in provider.variables()}
-    # Other words of theirs, as rows and tile, are everyone's.
+    # Parameters without an underscore, such as rows and tile, are common words.
     own = {name for name in parameters if "_" in name}
     assert {"block_size", "num_warps"} <= own
     decisive = {*loading.names(), *own, *(f".{name}" for name in own), *(f"{name}=" for name in own)}
     found = {
         (path.name, word)
         for path, tree in modules("pipeline")
-        if path.name != "new.py"  # which writes a kernel
+        if path.name != "new.py"  # new.py writes a kernel
         for word in words(tree)
         if word in decisive
     }
-    # Triton's own words for what it compiled.
+    # Triton uses these names for a compiled program.
     of_triton = {(file, ".num_warps") for file in ("launch_recorder.py", "programs.py")}
     assert found <= {*of_triton, ("launch_recorder.py", "num_stages")}
 
 
 def test_nobody_lists_the_kernels() -> None:
-    """There is one more with every folder. Neither in a list nor within a text."""
+    """Adding a folder adds a kernel, so no list and no text may name all kernels."""
     names = set(loading.names())
     found = []
     for folder in ("pipeline", "tests", "kernels"):
@@ -414,7 +420,7 @@ def test_planning_and_help_start_without_torch() -> None:
 
 
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """``make`` as from a shell: the tests themselves may run under make and inherit its variables."""
+    """Run ``make`` as from a shell, without the variables of a make that runs the tests."""
     return subprocess.run(
         ["make", "--no-print-directory", *arguments],
         cwd=folder,
@@ -427,7 +433,7 @@ def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """A folder with what make reads."""
+    """Return a folder with the files that make reads."""
     for name in ("Makefile", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(ROOT / "locks", tmp_path / "locks")
@@ -453,7 +459,7 @@ def test_help_lists_every_target_and_variable() -> None:
 
 
 def test_without_a_venv_python_means_the_one_that_was_named(copy: Path) -> None:
-    """dvc.yaml's commands say ``python``; a host may have ``python3`` alone."""
+    """The commands in dvc.yaml call ``python``, but a host may have only ``python3``."""
     python = program(copy / "my-python", 'echo "$@"')
     result = make(copy, "repro", "VENV=", f"PYTHON={python}", "ARGS=--dry")
     assert result.returncode == 0, result.stderr
@@ -476,7 +482,7 @@ def test_a_failed_repro_fails_make(copy: Path) -> None:
 
 
 def test_setup_installs_once_and_again_when_the_lock_changed(copy: Path) -> None:
-    """With a Python whose venv and pip only write down that they were called."""
+    """The fake Python only records the calls of venv and pip."""
     fake = """[ "$*" = "-m venv --clear .venv" ] && mkdir -p .venv/bin && cp "$0" .venv/bin/python
 case "$*" in *install*) echo "$@" >>installed ;; *find_nvcc*) exit 1 ;; esac"""
     python = program(copy / "my-python", fake)
@@ -485,7 +491,8 @@ case "$*" in *install*) echo "$@" >>installed ;; *find_nvcc*) exit 1 ;; esac"""
     assert make(copy, *command).returncode == 0
     assert make(copy, *command).returncode == 0
     first = calls.read_text().splitlines()
-    # The locks by their hashes; this project with no index to take anything from; the absent compiler.
+    # Locked packages are installed by their hashes, this project without a package index, and nvcc because it
+    # is missing.
     assert first == [
         "locks/install.py runtime dev torch",
         "-m pip install --quiet --no-index --no-deps --no-build-isolation --editable .",

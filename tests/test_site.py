@@ -1,4 +1,4 @@
-"""``make docs``: the documentation as a site, in a browser without a screen."""
+"""The documentation site that ``make docs`` builds, in a headless browser."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def build(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
 
 
 def copied(folder: Path) -> Path:
-    """A tree with all that the site is made of."""
+    """Copy the files from which the site is built. Return the folder."""
     for name in ("docs", "reports"):
         shutil.copytree(ROOT / name, folder / name)
     for name in ("mkdocs.yaml", "README.md", "CONTRIBUTING.md", "SECURITY.md"):
@@ -49,7 +49,7 @@ def copied(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site of this tree. It was built without a warning."""
+    """Build the site of this tree without warnings. Return its folder."""
     folder = tmp_path_factory.mktemp("site")
     done = build(ROOT, folder)
     assert done.returncode == 0 and "WARNING" not in done.stderr, done.stdout + done.stderr
@@ -58,11 +58,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def address(site: Path) -> Iterator[str]:
-    """Where the site is served."""
+    """Serve the site. Yield its address."""
 
     class Quiet(SimpleHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log no requests."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site)))
     thread = Thread(target=server.serve_forever)

@@ -28,7 +28,8 @@ def test_the_pins_are_those_of_the_hosts_python_with_their_hashes() -> None:
 
 
 def test_no_pin_is_for_some_releases_of_one_python_alone() -> None:
-    """A wheelhouse is gathered for Python 3.11, and a host may have any release of that."""
+    """A wheelhouse is gathered for a Python version such as 3.11, and a host may have any patch release of
+    it."""
     for lock in sorted((LOCKS).glob("*.lock")):
         patch = re.findall(r"^.*python_full_version\D+\d+\.\d+\.\d.*$", lock.read_text(), re.MULTILINE)
         assert not patch, f"{lock.name}: {patch}; hold the package back in pyproject.toml's tool.uv"
@@ -52,7 +53,7 @@ def test_a_file_is_taken_by_its_hash_and_what_no_lock_names_goes(
     for path in (served, locks, folder):
         path.mkdir()
     monkeypatch.setattr(wheelhouse, "LOCKS", locks)
-    # A host's own settings may cap versions.
+    # The host's own pip settings may restrict versions.
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(served))
