@@ -124,7 +124,7 @@ def test_results_of_every_stage_are_there(project: Project) -> None:
         timed = [p for p, row in rows.items() if row.outcome.timing and p.problem["columns"] == 64]
         assert timed
         rounds = turns.read(finals.rounds_path(place, kernel, gpu), pytest.fail)
-        if held or all(turn.timing is not None for turn in rounds):  # otherwise the machine was too busy to decide
+        if held or all(turn.timing is not None for turn in rounds):  # else the machine was too busy to tell
             assert {row.point.provider for row in held} == {point.provider for point in timed}
         assert kernel in (reports / "report.md").read_text()
     assert (reports / "plots/square.svg").is_file(), "it has several sizes"

@@ -80,7 +80,7 @@ def through(project: Project, second: Project, remote: tuple[tuple[str, ...], ..
         for words in remote:
             one.python("dvc", "remote", *words)
     project.python("dvc", "repro", "share/dvc.yaml")
-    if project.run("git", "status", "--porcelain").stdout:  # the test of the other remote may have committed it
+    if project.run("git", "status", "--porcelain").stdout:  # the other case may have committed it
         project.commit("What is shared")
     project.python("dvc", "push", env=KEYS)
     second.run("git", "pull", "--quiet")

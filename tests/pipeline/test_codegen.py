@@ -1,4 +1,5 @@
-"""Generated code, for real: Triton, nvcc and Inductor compile, the tools take apart, the command shows."""
+"""Generated code from real compilers and tools: Triton, nvcc and Inductor compile, NVIDIA's tools
+disassemble, and the command prints."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ from tests.repository import commit, git
 
 
 def softmax(provider: str, columns: int, **parameters: Value) -> Point:
-    """A point of softmax in float32."""
+    """Return a point of softmax in float32."""
     problem = Values({"rows": 4096, "columns": columns, "dtype": "float32"})
     return Point(kernel="softmax", provider=provider, problem=problem, parameters=Values(parameters))
 
@@ -60,14 +61,14 @@ ONLINE = softmax("triton_online", 4096, block_size=1024, num_warps=8)
 
 
 def smallest(folder: Path, *options: str, kernel: str = "softmax") -> list[str]:
-    """Options of the command: the smallest preset of a kernel, written below a folder."""
+    """Return the command's options for a kernel's smallest preset, with all output below a folder."""
     fixed = [f"kernel={kernel}", "preset=smoke", "device=cpu"]
     return [*fixed, f"output={folder}/results", f"artifacts={folder}/artifacts", *options]
 
 
 @dataclass
 class Said:
-    """How a command ended and what it printed."""
+    """The exit code and output of a command."""
 
     code: int
     out: str
@@ -79,7 +80,7 @@ Run = Callable[..., Said]
 
 @pytest.fixture
 def said_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """The command in this process, which has torch imported already."""
+    """Return a function that runs the command in this process, where torch is already imported."""
 
     def run(*options: str, kernel: str = "softmax", folder: Path = tmp_path) -> Said:
         monkeypatch.setattr(sys, "argv", ["codegen", *smallest(folder, *options, kernel=kernel)])
@@ -99,7 +100,7 @@ def rows(folder: Path, kernel: str = "softmax") -> list[dict[str, Any]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_stopped_command_waits_for_no_compiler(tmp_path: Path, stop: signal.Signals) -> None:
-    """The whole grid takes minutes; a bound far below that is no measurement."""
+    """Compiling the whole grid takes minutes. The timeout is far below that and measures nothing."""
     words = [
         "kernel=layernorm",
         "preset=standard",
@@ -126,7 +127,7 @@ def test_a_stopped_command_waits_for_no_compiler(tmp_path: Path, stop: signal.Si
     finally:
         process.kill()
     if stop is signal.SIGKILL:
-        assert process.returncode == -stop  # Python's resource tracker has a word to say
+        assert process.returncode == -stop  # stderr may hold a warning of Python's resource tracker
     else:
         assert (process.returncode, errors) == (128 + stop, "")
     _, alive = psutil.wait_procs(compilers, timeout=120)
@@ -134,7 +135,8 @@ def test_a_stopped_command_waits_for_no_compiler(tmp_path: Path, stop: signal.Si
 
 
 def test_each_architecture_gets_its_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three architectures in two processes: one compiles the same launch for one after the other."""
+    """Compile for three architectures in two processes, so that one process compiles the same launch
+    twice."""
     monkeypatch.setattr(programs, "cpu_threads", lambda: 2)
     wanted = [(ONLINE, architecture) for architecture in ("80", "90", "100")]
     together = list(programs.compile_points("softmax", wanted))
@@ -154,7 +156,7 @@ def test_a_masked_row_load_is_wide_and_predicated_and_a_narrow_row_is_not_wide()
         mixes[one.point] = sass.mix(program.analysis.instructions)
     loads = mixes[wide].global_loads_128
     assert loads == 4096 * 4 // 16 // 128, "128 threads load a row in 16-byte pieces"
-    # The last store may stand behind an exit instead.
+    # A predicated exit may guard the last store instead.
     assert mixes[wide].predicated >= loads + mixes[wide].global_stores_128 - 1
     assert mixes[odd].global_loads_128 == 0 < mixes[odd].global_loads_32
 
@@ -186,7 +188,7 @@ def test_a_lazy_run_without_a_gpu_compiles_for_none_and_keeps_what_is_there(
 def test_what_a_preset_leaves_out_is_looked_into_only_when_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Inductor autotunes at half a minute a problem, which preset quick leaves out for that."""
+    """Inductor's autotuning takes half a minute a problem, so preset quick leaves it out."""
     h100 = device.Device(kind="cuda", name="NVIDIA H100", uuid="GPU-planted")
     monkeypatch.setattr(codegen.device, "resolve", lambda _: h100)
     monkeypatch.setattr(codegen.device, "capabilities", lambda _: Gpu((9, 0), 132, 232448, 52428800))
@@ -210,10 +212,10 @@ def test_what_a_preset_leaves_out_is_looked_into_only_when_asked_for(
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("square/cuda.cu")  # as those that wait for it to be built
+@pytest.mark.xdist_group("square/cuda.cu")  # the group of the tests that need this library built
 @needs_nvcc
 def test_the_assemblers_own_report_and_the_library_agree() -> None:
-    """Registers, static shared memory and spills, told twice: by ptxas as it compiled, and by the library."""
+    """ptxas's report and the library agree about registers, static shared memory and spills."""
     loaded = loading.load("square")
     found = library.library_of(loaded, "cuda.cu")
     told = {(row.symbol, row.architecture): row for row in resources(Place.for_kernel(loaded), "cuda.cu")}
@@ -270,7 +272,7 @@ def test_the_listing_of_one_variant(tmp_path: Path, said_here: Run) -> None:
 
 
 def test_a_row_has_the_key_of_the_ledgers_row(tmp_path: Path, said_here: Run) -> None:
-    """The key that a sweep with the same options would write: from point, sources, environment and timing."""
+    """The key equals the key that a sweep with the same options writes."""
     assert said_here("provider=triton_row", "size=64").code == 0
     (row,) = rows(tmp_path)
     timing = TimingSettings(min_samples=5, max_seconds=0.05)
@@ -290,7 +292,7 @@ def test_a_comparison_says_in_numbers_what_differs(tmp_path: Path, said_here: Ru
     assert "float32 4096" in " ".join(done.out.split()), "the problem that was left open"
     listings = {path.name for path in (tmp_path / "artifacts/codegen/softmax").glob("*/*.txt")}
     assert listings == {f"triton_row-float32-{w}w-4096-sm_90.txt" for w in (4, 8)}, "of both"
-    # A parameter that only one of the two has is pinned for that one.
+    # A parameter that only one of the two providers has is pinned for that provider.
     both = said_here("a=triton_online", "b=triton_row", "size=1024", "block_size=512", "num_warps=2")
     assert both.code == 0, both.err
     assert not list(tmp_path.glob("results/codegen/*/*.jsonl")), "a comparison leaves no rows"
@@ -328,14 +330,15 @@ def test_bad_input_is_one_sentence(options: list[str], said: str, said_here: Run
 
 
 def of_planted(test: Callable[..., None]) -> Callable[..., None]:
-    """A test of the planted kernel: its libraries are built once for all of them, which takes long."""
+    """Mark a test as slow and put it into the planted kernel's xdist group, which builds its libraries
+    once."""
     return pytest.mark.slow(pytest.mark.xdist_group("two_of_each")(test))
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path | None:
-    """The libraries of the planted kernel, whose manifests say that they are what a build of it elsewhere
-    would make."""
+    """Build the planted kernel's libraries, if nvcc is there. Their manifests also hold for copies of the
+    kernel in other folders."""
     if not has_nvcc():
         return None
     folder = tmp_path_factory.mktemp("built")
@@ -349,7 +352,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path | None:
 
 @pytest.fixture
 def planted(tmp_path: Path, built: Path | None, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A kernel outside of the repository, whose libraries lie below the test's folder."""
+    """Return the folder of a kernel outside the repository, whose libraries are below the test's folder."""
     monkeypatch.setattr(extension, "WORK", tmp_path)
     monkeypatch.setattr(extension, "_capabilities", list)
     folder = two_of_each.write(tmp_path)
@@ -359,7 +362,7 @@ def planted(tmp_path: Path, built: Path | None, monkeypatch: pytest.MonkeyPatch)
 
 
 class Work:
-    """The rows and texts that a run of the command left, and its output."""
+    """The rows, texts and output of one run of the command."""
 
     def __init__(self, folder: Path, out: str) -> None:
         self.out = out
@@ -371,7 +374,7 @@ class Work:
         return "Nothing to compile: " in self.out
 
     def by_origin(self) -> Mapping[str, list[dict[str, Any]]]:
-        """The rows by provider, and those of CUDA functions by file."""
+        """Return the rows by provider, and the rows of CUDA functions by source file."""
         found: dict[str, list[dict[str, Any]]] = {}
         for row in self.rows:
             found.setdefault(row.get("source") or row["point"]["provider"], []).append(row)
@@ -386,7 +389,7 @@ def edit(path: Path, old: str, new: str) -> None:
 
 @pytest.fixture
 def run(tmp_path: Path, planted: Path, said_here: Run) -> Callable[..., Work]:
-    """The command about the planted kernel, in the test's folder or another, which has to succeed."""
+    """Return a function that runs the command on the planted kernel, which must succeed."""
 
     def succeed(*options: str, folder: Path = tmp_path) -> Work:
         done = said_here(*options, kernel=str(folder / planted.name), folder=folder)
@@ -490,12 +493,12 @@ def test_a_clone_knows_by_its_rows_and_the_builds_report_that_there_is_nothing_t
     assert cloned.nothing and cloned.rows == first.rows and not cloned.texts
     assert not (clone / "build").exists()
 
-    # A listing is asked for: its library is built.
+    # Asking for a listing builds its library.
     shown = run("provider=grids", folder=clone)
     assert {path.name for path in clone.rglob("*.so")} == {"halves.so"}
     assert shown.rows == [row for row in first.rows if row.get("source") == "halves.cu"]
 
-    # A report with wrong inputs is no basis of any row.
+    # A report with wrong inputs is not used for any row.
     shutil.rmtree(clone / "build")
     (report,) = (clone / "results/build/two_of_each").glob("*.json")
     content = json.loads(report.read_text())
@@ -542,7 +545,7 @@ def test_a_source_that_does_not_compile_leaves_the_others(
 
 
 def target_of_gpu(planted: Path, tmp_path: Path) -> CodeTarget:
-    """A kernel on a GPU that is not there."""
+    """Return the target for a kernel on a made-up GPU."""
     loaded = loading.load(str(planted))
     environment = fingerprint(device.resolve("cpu")).replace(compute_capability="9.0")
     identity = Identity(loaded, environment, TimingSettings(min_samples=5, max_seconds=0.05), 0)
@@ -559,7 +562,7 @@ def code_of(target: CodeTarget, warn: Callable[[str], None]) -> CudaCode:
 def test_launches_are_rows_of_their_points_and_unknown_ones_are_said(
     tmp_path: Path, planted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a GPU would tell them, of which there is none here."""
+    """The launches are made up, in the form that a GPU reports them."""
     target = target_of_gpu(planted, tmp_path)
     loaded, identity = target.loaded, target.identity
     said: list[str] = []
@@ -598,7 +601,7 @@ def test_launches_are_rows_of_their_points_and_unknown_ones_are_said(
 def test_launches_that_fail_beside_others_are_tried_alone(
     tmp_path: Path, planted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a GPU would tell them, of which there is none here."""
+    """The launches are made up, in the form that a GPU reports them."""
     target = target_of_gpu(planted, tmp_path)
     loaded = target.loaded
     made = code_of(target, print)
@@ -622,7 +625,7 @@ def test_launches_that_fail_beside_others_are_tried_alone(
         except UserError:
             alone = True
         asked.append((alone, [point for _, point in points]))
-        # The second has no memory beside others.
+        # The second point runs out of memory while other points share the GPU.
         return {key: [seen] for key, point in points if alone or point == one}
 
     monkeypatch.setattr(launches, "observe", observe)

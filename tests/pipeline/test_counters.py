@@ -1,6 +1,7 @@
-"""Counters: which points are counted and which again, and what a machine says that can't count.
+"""Nsight Compute counters: which points are counted, which are counted again, and what happens on a machine
+that cannot count.
 
-A program that answers as ncu does hands out pages of reports that were made on an H200.
+A fake ncu returns pages of reports that were made on an H200.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ from tests.pipeline.inspection.fake_ncu import PAGES, fake
 from tests.planted import outside
 
 LAYERNORM, SOFTMAX = "9acf7a496546aac2", "042f75208056a6bf"
-"""Keys of two recorded points, of one launch each."""
+"""Keys of two points in the recorded reports, with one launch each."""
 B = "b" * 16
 
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What compilers were asked for before ncu was started."""
+    """Record the libraries and points that are compiled before ncu starts."""
     found: list[str] = []
 
     def build(place: Place, sources: Sequence[str]) -> None:
@@ -60,7 +61,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch, compiled: list[str]) -> None:
-    """A machine that has a GPU as far as the stage asks."""
+    """Make the stage see an H200."""
     chosen = Device(kind="cuda", name="NVIDIA H200", index=0)
     monkeypatch.setattr(device, "resolve", lambda wanted: chosen)
     monkeypatch.setattr(device, "capabilities", lambda one: Gpu((9, 0), 132, 227 << 10, 50 << 20))
@@ -69,13 +70,13 @@ def gpu(monkeypatch: pytest.MonkeyPatch, compiled: list[str]) -> None:
 
 @pytest.fixture
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch, gpu: None) -> None:
-    """Such a machine, without results."""
+    """Make the stage see an H200 without results."""
     monkeypatch.setattr(target.results, "timed", lambda *_: {})
 
 
 @pytest.fixture
 def known_as(monkeypatch: pytest.MonkeyPatch) -> Callable[[Mapping[str, str]], None]:
-    """Gives providers' points the keys of recorded ones."""
+    """Return a function that gives the points of providers the keys of recorded points."""
 
     def give(keys: Mapping[str, str]) -> None:
         monkeypatch.setattr(Identity, "key", lambda self, point: keys[point.provider])
@@ -91,7 +92,7 @@ def command(
     kernel: str = "softmax",
     preset: str = "smoke",
 ) -> list[dict[str, Any]]:
-    """Run the stage; its rows."""
+    """Run the stage. Return its rows."""
     fixed = [
         f"kernel={kernel}",
         f"preset={preset}",
@@ -108,7 +109,7 @@ def command(
 
 
 def sessions(folder: Path) -> int:
-    """How often ncu was started to count."""
+    """Return the number of profiling sessions that ncu was started for."""
     return (folder / "calls").read_text().count("--export")
 
 
@@ -144,7 +145,7 @@ def test_the_stage_joins_the_report_to_its_points(
 
 @pytest.fixture
 def two_kernels(monkeypatch: pytest.MonkeyPatch, on_a_gpu: None) -> None:
-    """Of each the point of one provider, which has the key of a recorded one."""
+    """Give the points of two kernels the keys of recorded points."""
     keys = {"softmax": SOFTMAX, "layernorm": LAYERNORM}
     monkeypatch.setattr(Identity, "key", lambda self, point: keys[point.kernel])
 
@@ -172,7 +173,7 @@ def test_kernels_share_a_session_and_each_keeps_its_own(
 def test_a_kernel_that_breaks_the_session_costs_no_other_its_counters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_kernels: None
 ) -> None:
-    """ncu ends without a report if layernorm's points are among those that it is told to run."""
+    """ncu ends without a report if layernorm's points are in the list that its process runs."""
     does = f"""for last in "$@"; do plan=$before; before=$last; done
 if grep -q {LAYERNORM} "$plan"; then echo Killed; exit 1; fi; touch "$report.ncu-rep" """
     monkeypatch.setenv("PATH", str(fake(tmp_path, does=does).parent), prepend=":")
@@ -204,7 +205,7 @@ def test_what_points_need_is_compiled_before_ncu_starts(
 
 @pytest.fixture
 def timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: None) -> None:
-    """A GPU, one point that was timed, and an ncu that may not read counters."""
+    """Provide a GPU, one timed point, and an ncu without permission to read counters."""
     row = factory.measurement("softmax", "triton_row", 64, num_warps=8)
     monkeypatch.setattr(target.KernelTarget, "timed", lambda self, warn: {row.point: row})
     fake(tmp_path, does="echo '==ERROR== ERR_NVGPUCTRPERM'; exit 1")
@@ -300,9 +301,9 @@ def test_only_what_changed_is_counted_again(
 def test_after_an_edit_of_one_provider_its_points_alone_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_a_gpu: None
 ) -> None:
-    """What ncu is asked for is what its process is told to call."""
+    """The plan of ncu's process holds only the points that are counted."""
     made = outside.write(tmp_path)
-    # As if each point launched a kernel.
+    # Pretend that each point launched a kernel.
     monkeypatch.setattr(
         ncu_session, "by_point", lambda raw, details: {key: [{"launch": 0}] for key in asked[-1]}
     )
@@ -361,7 +362,7 @@ def test_the_best_by_the_ledger_its_default_and_the_baseline_are_counted(
 def test_a_counter_that_the_gpu_lacks_costs_only_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_a_gpu: None
 ) -> None:
-    """ncu gives up over an unknown counter; the set alone is tried then."""
+    """ncu fails on an unknown counter. The stage then tries the set without extra counters."""
     does = 'case "$*" in *--metrics*) echo "==ERROR== Failed to find metric x"; exit 1 ;; esac\n'
     fake(tmp_path, does=does + 'touch "$report.ncu-rep"')
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
@@ -427,11 +428,12 @@ def test_a_provider_that_no_gpu_runs_is_one_sentence(
 def test_a_page_that_ncu_cant_show_ends_no_stage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_kernels: None
 ) -> None:
-    """Without the numbers rows say why, and without the page of rules they have the numbers."""
+    """Without the page of numbers, rows give the reason. Without the page of rules, they still have the
+    numbers."""
     pages = tmp_path / "pages"
     pages.mkdir()
     does = (
-        'touch "$report.ncu-rep"; for last in "$@"; do :; done; printf "{" >"$last"'  # ended while it wrote
+        'touch "$report.ncu-rep"; for last in "$@"; do :; done; printf "{" >"$last"'  # the file ends in the middle of a write
     )
     monkeypatch.setenv("PATH", str(fake(tmp_path, does=does, pages=pages).parent), prepend=":")
     words = {"kernel": "[softmax,layernorm]"}
@@ -447,7 +449,7 @@ def test_a_page_that_ncu_cant_show_ends_no_stage(
 def test_ncu_writes_numbers_in_no_users_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_a_gpu: None
 ) -> None:
-    """In German 1,234 is a little more than one; and a name may be in any encoding."""
+    """In a German locale 1,234 is a little more than one. Names may have any encoding."""
     program = fake(tmp_path)
     says = f"echo \"$LC_ALL\" >>'{tmp_path}/locales'; printf '==PROF== gr\\374n\\n'"
     program.write_text(program.read_text().replace("'--page raw')", f"'--page raw') {says};"))

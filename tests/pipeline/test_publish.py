@@ -1,4 +1,4 @@
-"""Each ledger is in the store once and whole, whatever happened before."""
+"""A publish stores each ledger once and completely, whatever the store held before."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ def uri(database: Path) -> str:
 
 @pytest.fixture
 def no_database(tmp_path: Path) -> Path:
-    """The place of a store that nobody made yet."""
+    """Return the path of a store that does not exist."""
     return tmp_path / "store" / "mlflow.db"
 
 
 def changed(rows: list[Measurement], index: int) -> list[Measurement]:
-    """The same rows, one of them measured again a day later."""
+    """Return the rows with one of them measured again a day later."""
     row = rows[index]
     again = measurement(
         row.point.kernel,
@@ -93,7 +93,7 @@ def changed(rows: list[Measurement], index: int) -> list[Measurement]:
 
 
 def number(row: Measurement, name: str) -> float:
-    """A field of what was timed."""
+    """Return a field of the row's timing or rate."""
     return float(getattr(row.outcome.timing, name, None) or getattr(row.rate, name))
 
 
@@ -297,7 +297,8 @@ def test_reports_are_uploaded_to_their_kernel_and_only_when_they_change(
 def test_a_report_is_added_to_what_was_published_before_it_was_there(
     results: Path, tmp_path: Path, database: Path
 ) -> None:
-    """As ``make repro`` does, which publishes while the report is made: no run is made twice."""
+    """``make repro`` publishes while the report is being made. A later publish adds the report without
+    creating a run twice."""
     listing = tmp_path / "artifacts/codegen/softmax" / H200 / "torch.txt"
     page = tmp_path / "reports/softmax.html"
     for path in (listing, page):
@@ -324,7 +325,7 @@ def test_only_the_kernel_asked_for(tmp_path: Path, database: Path) -> None:
 
 
 def steps(run: dict[str, Any], name: str = "median_us") -> list[int]:
-    """Where the line of a metric has its points."""
+    """Return the steps at which a metric has values."""
     return [step for key, step, *_ in run["metrics"] if key == name]
 
 
@@ -338,7 +339,8 @@ def test_a_line_runs_along_the_workloads_x_and_what_stays_the_same_is_a_param(
     rows = [
         *(matmul(size, "square") for size in (512, 1024)),
         *(matmul(8192, "decode", m=m) for m in (1, 16, 64)),
-        # Pinned by hand: of the workload by name, but on no line with its square ones.
+        # Pinned by hand, this point counts to workload square, but does not lie on the line of its square
+        # problems.
         matmul(512, "square", k=4096),
         measurement("matmul", "torch", 512, "float32", arithmetic="tf32", workload="square_tf32"),
     ]
@@ -370,7 +372,7 @@ def test_a_line_runs_along_the_workloads_x_and_what_stays_the_same_is_a_param(
     assert (decode["tags"]["workload"], decode["tags"]["headline"]) == ("decode", "gbps")
     pinned = runs[f"triton_tiled bfloat16 {tiles} n=512 k=4096 @ {H200}"]
     assert (steps(pinned), pinned["params"]["m"], pinned["params"]["k"]) == ([512], "512", "4096")
-    # The best is that of the kernel's own line, by what people compare.
+    # The kernel's run holds the best of its own line, in the unit by which people compare.
     parent = runs[f"matmul @ {H200}"]
     assert steps(parent, "best_tflops_bfloat16") == [512, 1024]
     assert steps(parent, "best_tflops_float32_tf32") == [512]
@@ -405,7 +407,7 @@ def test_two_workloads_share_a_line_or_have_another_x(tmp_path: Path, database: 
 
 
 def of_problem(problem: dict[str, Value], **parameters: Value) -> Measurement:
-    """A row of a kernel that this repository does not have, of that problem."""
+    """Return a row of this problem for a kernel that the repository does not have."""
     row = measurement("convolution", "own", workload="causal", **parameters)
     return moved(row, row.point.replace(problem=Values(problem)))
 
@@ -697,7 +699,7 @@ def test_a_server_shows_what_a_command_publishes(
         link = f"{address}/#/experiments/1/runs?{view}"
         assert capsys.readouterr().out.splitlines()[-1] == f"Open {link}"
 
-        # What others read over HTTP.
+        # Other clients read the same over HTTP.
         body = {"experiment_ids": ["1"], "filter": "tags.kind = 'sweep'"}
         answer = requests.post(f"{address}/api/2.0/mlflow/runs/search", json=body, timeout=10).json()
         assert {run["info"]["run_name"] for run in answer["runs"]} == {

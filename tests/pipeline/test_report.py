@@ -35,7 +35,7 @@ from tests import pages
 from tests.factory import COMMIT, CPU, H100, H200, environment, flat, grid, measurement, moved, write_results
 from tests.pages import Page
 
-# The command draws for long, and most of the tests look at what it drew once.
+# Drawing a report takes long, and most tests read the same one.
 pytestmark = pytest.mark.xdist_group("report")
 
 OTHER_COMMIT = "fedcba98" * 5
@@ -47,9 +47,9 @@ PLOTS = ("matmul", "matmul-decode", "matmul-square_tf32", "of_old", "softmax", "
 
 
 def synthetic() -> list:
-    """Three machines as sweeps leave them: all of softmax on GPUs, what a CPU can do, a dirty commit, a
-    distrusted timing, a point that did not fit; a kernel of three dimensions that is compared by TFLOP/s,
-    and of two that are gone one that was timed."""
+    """Return rows of three machines as sweeps leave them. They include all of softmax on GPUs, the points
+    that a CPU can run, a dirty commit, a distrusted timing, and a point that ran out of memory. matmul has
+    three dimensions and is compared by TFLOP/s. Two kernels no longer exist; one of them was timed."""
     rows = grid(
         gpus=(H100, H200), providers=DRAWN, dtypes=("float32", "bfloat16"), sizes=(256, 1024, 4096, 16384)
     )
@@ -90,13 +90,13 @@ def synthetic() -> list:
 
 
 def rows_of(folder: Path) -> list[dict]:
-    """Every ledger row, without its nesting."""
+    """Return every ledger row as a flat dict."""
     paths = folder.glob("timings/*/*.jsonl")
     return [flat(row) for path in paths for row in read_rows(path, lambda sentence: None)]
 
 
 def problem_of(row: dict) -> tuple[str, str]:
-    """A row's numbers and words, as people read them."""
+    """Return a row's problem in two texts: its numbers and its words."""
     if row["kernel"] == "matmul":
         m, n, k = (row[name] for name in "mnk")
         numbers = str(m) if m == n == k else f"m={m} n={n} k={k}"
@@ -108,19 +108,19 @@ def problem_of(row: dict) -> tuple[str, str]:
 
 
 def rate_of(row: dict) -> str:
-    """The rate by which a row is compared."""
+    """Return the rate by which a row is compared."""
     return "tflops" if row["kernel"] == "matmul" and row["workload"] != "decode" else "gbps"
 
 
 def configuration_of(row: dict) -> str:
-    """A row's parameters, as people write them."""
+    """Return a row's parameters in the form that reports show."""
     units = {"tile": "", "block_size": "", "block_m": "", "block_n": "", "block_k": "", "group_m": "g"}
     units |= {"num_warps": "w", "num_stages": "s"}
     return "x".join(f"{row[name]}{unit}" for name, unit in units.items() if name in row)
 
 
 def winners(rows: list[dict]) -> dict[tuple, dict]:
-    """The fastest row at each kernel, problem and GPU, trusted ones first."""
+    """Return the fastest row of each kernel, problem and GPU. A trusted row precedes a distrusted one."""
     found: dict[tuple, dict] = {}
     for row in rows:
         if row["status"] != "ok":
@@ -165,7 +165,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def written(folder, tmp_path_factory) -> tuple[Path, str]:
-    """The output folder and what the command printed."""
+    """Run the command. Return the output folder and the printed text."""
     output = tmp_path_factory.mktemp("out") / "reports"
     done = run(f"input={folder}", f"output={output}")
     assert (done.returncode, done.stderr) == (0, "")
@@ -179,7 +179,7 @@ def page(written) -> Page:
 
 @pytest.fixture
 def report_on(tmp_path) -> Callable[[Path], Path]:
-    """Run the stage in this process and return where it wrote."""
+    """Run the stage in this process and return its output folder."""
 
     def call(folder: Path) -> Path:
         report.run(ReportConfig(input=folder, output=tmp_path / "reports", device="cpu"))
@@ -242,7 +242,7 @@ def test_the_pages_show_the_same_best_configurations(written):
         (
             *(line["problem"], line["words"], names[line["gpu"]]),
             f"{line['provider']} {line['configuration']}".strip(),
-            # No made-up row has a source that there is.
+            # No synthetic row has the source digest of an existing kernel, so all are old.
             number(float(line["median_us"])) + "†" + "!" * (line["valid"] == "False"),
             number(float(line[line["headline"]])),
             percent(float(line["ceiling_fraction"])),
@@ -301,7 +301,7 @@ def test_the_page_tells_what_could_not_be_measured(page, written):
 def test_the_page_tells_commits_and_machines(page):
     fresh = next(table for table in page.tables if "commit" in table[0])
     found = {tuple(line[:6]) for line in fresh[1:]}
-    # None of the made-up rows has a source or an instrument that there is.
+    # No synthetic row has the digests of today's source and measuring code.
     assert ("NVIDIA H200", OTHER_COMMIT[:10], "15", "15", "source 15, measurement 15", "square") in found
     dirty = f"{COMMIT[:10]} with uncommitted changes"
     assert ("NVIDIA H200", dirty, "2", "2", "source 2, measurement 2", "gelu") in found
@@ -401,7 +401,7 @@ def test_a_workload_of_its_own_has_a_plot_of_its_own(written, name, expected):
 
 
 def test_a_line_lies_where_its_numbers_are(written, folder):
-    """Two heights fix the scale; the other marks and the ceiling must then agree with the ledger."""
+    """Two marks fix the scale. The other marks and the ceiling must then agree with the ledger."""
     html = (written[0] / "report.html").read_text()
     titled = "<figcaption>NVIDIA H200 · float32</figcaption>"
     kernel = html[html.index('<section id="softmax"') :]
@@ -453,7 +453,7 @@ def test_a_problem_belongs_to_every_workload_that_has_it():
 
 
 def summary_of(rows: list) -> list[tuple]:
-    """What the overview says of rows without finals."""
+    """Return the speedups and problems in the overview of rows without finals."""
     table = frame(rows)
     about = describe("softmax", set(table["provider"]))
     times = OtherTimes(table, (), {"softmax": about.others}, Environments({}, {}))
@@ -481,7 +481,7 @@ def test_a_problem_off_the_line_breaks_no_other():
 def test_metrics_are_geometric_means_of_the_best(written, folder):
     found = json.loads((written[0] / "metrics.json").read_text())
     rows = rows_of(folder)
-    own = {"triton_online", "cuda", "cpp"}  # triton_row is the textbook's
+    own = {"triton_online", "cuda", "cpp"}  # triton_row is the textbook's kernel
     for gpu in (H100, H200, CPU):
         of = (gpu, "softmax", "float32", 4096)
         trusted = [r for r in rows if tuple(r.get(k) for k in ("gpu", "kernel", "dtype", "rows")) == of]
@@ -652,7 +652,8 @@ def test_a_kernel_without_words(report_on, tmp_path):
 
 
 def test_each_gpus_metrics_name_every_kernel_so_that_dvc_tells_whose_they_are(report_on, tmp_path):
-    """A name that is in one file alone ``dvc exp show`` would print without the file's."""
+    """``dvc exp show`` drops the file name from a metric that only one file has, so every file names every
+    kernel."""
     rows = grid(gpus=(H100, H200), providers=("torch", "cuda"))
     square = grid(kernels=["square"], gpus=(H100,), providers=("torch_square", "cuda"))
     output = report_on(write_results(tmp_path / "results", [*rows, *square]))
@@ -709,8 +710,8 @@ def test_dvc_shows_and_compares_metrics_and_plots(report_on, tmp_path):
 
 
 def test_failures_of_providers_that_nobody_asked_for_are_left_out(report_on, tmp_path):
-    """A provider of another package is measured wherever that is installed; one that a command names was
-    asked for."""
+    """A sweep measures another package's provider wherever the package is installed. Its failure is shown
+    only if the command named the provider."""
 
     def named(row, command: str):
         run = row.origin.run[:-6] + "0a0a0a"
@@ -755,7 +756,7 @@ def test_the_data_of_a_plot_has_the_marks_of_the_page(report_on, tmp_path):
 
 
 def test_two_gpus_are_compared_at_the_same_problems(report_on, tmp_path):
-    """In the overview by their means, and in each kernel's table line by line."""
+    """The overview compares their means, and each kernel's table compares them line by line."""
     rows = [
         measurement("softmax", name, size, gpu=gpu)
         for name in ("torch", "cuda")
