@@ -145,7 +145,7 @@ def test_torchs_cpu_build_is_taken_where_it_is_served(place: Place, cpu_build: s
 
 
 def test_a_source_is_built_by_what_is_installed_and_nothing_is_fetched_to_build_it(place: Place) -> None:
-    """The folder has no setuptools, so a build in an isolated environment of pip's would fail."""
+    """The folder has no setuptools, so pip could not fill an isolated build environment."""
     archive = source(
         place.files,
         "built",

@@ -84,8 +84,8 @@ def test_no_package_is_in_two_locks_that_are_installed_together_but_those_the_co
         "cuda-toolkit",
         "nvidia-cuda-runtime",
     }
-    # The lock numba brings CUDA bindings, which torch's CPU build lacks. A host with a compiler needs no
-    # nvcc.
+    # The lock numba repeats packages that may be missing: torch's CPU build has no CUDA bindings, and a host
+    # with its own compiler does not install the lock nvcc.
     assert {pin.partition("==")[0] for pin in numba & (runtime | dev | torch | nvcc)} <= {
         "cuda-bindings",
         "cuda-pathfinder",

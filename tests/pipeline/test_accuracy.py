@@ -1,4 +1,4 @@
-"""What the accuracy command says of points, and its way through real workers on a CPU."""
+"""The accuracy command's verdicts on points, and a run of it with real workers on a CPU."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def row(*times: float, switched: tuple[float, ...] = (), stamps: tuple[float, ..
     ("times", "is_steady"),
     [
         ((1.63,) * 10, True),
-        ((1.63,) * 9 + (1.98,), True),  # nine of ten
+        ((1.63,) * 9 + (1.98,), True),  # nine of ten agree
         ((1.63,) * 8 + (1.98, 1.98), False),
         ((1.63,) * 8 + (1.648, 1.612), True),  # 0.02 us, more than 1 %
         ((1.63,) * 8 + (1.655, 1.655), False),
@@ -59,9 +59,9 @@ def test_what_mode_switchers_may_move(switched: float, is_unmoved: bool) -> None
     ("stamps", "is_as_stamped", "is_slowed"),
     [
         ((1.63, 1.63, 1.632), True, False),
-        ((1.98, 1.98, 1.632), False, False),  # the slow mode
+        ((1.98, 1.98, 1.632), False, False),  # in the slow mode
         ((1.32, 1.63, 1.632), True, True),
-        ((1.32, 1.33, 1.632), False, False),  # 0.31 us taken off
+        ((1.32, 1.33, 1.632), False, False),  # 0.31 us too short
         ((54.6, 56.5, 56.4), True, True),  # CUPTI makes it slower
         ((54.6, 54.7, 54.9), True, False),
     ],
@@ -99,15 +99,15 @@ def test_fresh_workers_measure_points_of_a_sweep_and_a_stopped_command_goes_on(
     words = ["pipeline.accuracy", "kernel=square", "device=cpu", "points=2", "workers=3"]
     words += [f"input={tmp_path}", f"output={tmp_path}/accuracy"]
     done = command(*words)
-    assert done.returncode in (0, 1), done.stderr  # a busy machine's times are far apart
+    assert done.returncode in (0, 1), done.stderr  # times on a busy machine vary widely
     (path,) = (tmp_path / "accuracy").glob("*.jsonl")
-    # Each time of each point, but for those that a busy machine makes doubtful, which are said.
+    # Each point has all its times, except those that the command reports as doubtful on a busy machine.
     lost = done.stdout.count("had to wait for a core")
     times = [one for one in read_readings(path) if one.kind == "fresh"]
     assert len(times) + lost >= 2 * 3
     assert all(one.time_us for one in times)
     assert f"Readings: {path}" in done.stdout
-    # Killed while it wrote the last line: that reading alone is taken again.
+    # A kill during the last write loses only that reading, which is taken again.
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:-1]) + lines[-1][:-20])
     again = command(*words)

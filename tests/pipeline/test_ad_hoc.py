@@ -1,4 +1,4 @@
-"""What an ad-hoc sweep measured has runs of its own in MLflow, which nobody's publish takes away."""
+"""An ad-hoc sweep has its own MLflow runs, which a later publish of the results keeps."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ FIRST, SECOND = "20261121T130000Z-aaaaaa", "20261121T140000Z-bbbbbb"
 ROWS = grid(sizes=(256, 512), block_sizes=(512,), num_warps=(4,))
 CONFIGURATIONS = ("softmax", "torch float32", "triton_online float32 512x4w")
 OF_RESULTS = {f"{name} @ {H200}" for name in CONFIGURATIONS}
-"""Names of runs."""
+"""The names of the runs that the results give."""
 
 
 def of_sweep(run: str, *names: str) -> set[str]:
-    """The names of an ad-hoc sweep's runs."""
+    """Return the names of an ad-hoc sweep's runs."""
     return {f"{name} @ {H200}, {run}" for name in names or CONFIGURATIONS}
 
 
@@ -42,7 +42,8 @@ def client_of(database: Path) -> Any:
 
 
 def publish_both(output: Path, database: Path, results: Path | None = None) -> None:
-    """``python -m pipeline.publish`` of results and of what ad-hoc sweeps left in a folder."""
+    """Publish results and the records of ad-hoc sweeps in a folder, as ``python -m pipeline.publish``
+    does."""
     config = PublishConfig(
         input=results,
         runs=runs.folder_in(output),
@@ -61,7 +62,7 @@ def test_results_and_ad_hoc_sweeps_leave_each_other_alone_and_both_come_back(
     before = run_ids(database, "softmax")
     assert set(before) == OF_RESULTS
 
-    # Of the same kernel and machine, of points that the results hold, too, and of fewer of them.
+    # The sweep has the same kernel and machine, and a subset of the points that the results hold.
     record = write_record(tmp_path / "outputs", ROWS[:2], FIRST)
     publish_both(tmp_path / "outputs", database)
     said = capsys.readouterr().out
@@ -97,7 +98,7 @@ def test_results_and_ad_hoc_sweeps_leave_each_other_alone_and_both_come_back(
     artifacts = database.parent / "mlartifacts/softmax" / after[f"softmax @ {H200}, {FIRST}"] / "artifacts"
     assert (artifacts / "runs" / record.name).read_bytes() == record.read_bytes()
 
-    # All of it again from the files, by the command, in a store that is not there.
+    # The command publishes everything from the files into a new store.
     new = tmp_path / "new" / "mlflow.db"
     words = [f"input={results}", f"runs={record.parent}", f"tracking.uri=sqlite:///{new}"]
     out, err = (process := start(*words)).communicate(timeout=120)
@@ -202,7 +203,7 @@ def test_a_killed_publish_to_a_server_is_completed(tmp_path: Path) -> None:
         everything = of_sweep(FIRST) | of_sweep(SECOND)
         assert set(run_ids(database, "softmax")) == everything
 
-        # As a publish leaves it that is killed: a run that has not ended, and none for a configuration.
+        # A killed publish leaves a run that has not ended, and no run for one configuration.
         from mlflow import MlflowClient
 
         client = MlflowClient(address)

@@ -1,4 +1,4 @@
-"""What the author of a kernel sees of a mistake: an exit code, the line that is wrong, and a debugger."""
+"""How a kernel's author sees a mistake: an exit code, the wrong line, and a debugger."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ WORDS = ("kernel=square", "size=37", "provider=triton_row,triton_flat,torch_mul"
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tree, subprocess.CompletedProcess[str]]:
-    """A checkout where one Triton provider raises, one is wrong and torch's is, too; and a sweep of it."""
+    """Return a checkout and a sweep of it. One Triton provider raises, another Triton provider and a torch
+    provider are wrong."""
     tree = cpu_tree(tmp_path_factory.mktemp("author"))
     folder = tree.root / "kernels" / "square"
     triton, torch = (folder / "triton.py").read_text(), (folder / "torch.py").read_text()
-    # The cdiv of square_flat, and the store of the other's kernel.
+    # Break square_flat's cdiv and the store of the other Triton kernel.
     triton = triton.replace("triton.cdiv(x.numel(), block_size)", "triton.cdiv(x.numel(), 0)")
     triton = triton.replace("values * values", "values * 3", 1)
     (folder / "triton.py").write_text(triton)
@@ -36,7 +37,7 @@ def test_failures_of_own_providers_are_no_success(
 ) -> None:
     tree, done = broken
     statuses = {row.point.provider: row.outcome.status for row in tree.rows("square")}
-    # torch_square, which others are compared with, comes along.
+    # torch_square is the baseline, so the sweep adds it.
     assert statuses == {
         "torch_square": "ok",
         "triton_row": "incorrect",
@@ -48,7 +49,7 @@ def test_failures_of_own_providers_are_no_success(
         "error: 2 points of own providers failed (1 incorrect, 1 runtime_error), so the exit code is 1; with "
         "allow=incorrect,runtime_error it is 0.\n",
     )
-    # Measured or not: what a sweep finds in its ledger counts as well, and torch's failures do not.
+    # A failure in the ledger counts like one that was just measured. torch's failures do not count.
     again = tree.in_turn(
         "sweep",
         [*WORDS, "allow=incorrect"],

@@ -1,4 +1,4 @@
-"""Benchmarks of the measuring itself: their points and their rows. The times only a GPU can say."""
+"""Benchmarks of the measuring code: their points and rows. The times need a GPU and are not tested."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Tensors = tuple[torch.Tensor, ...]
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    """Runs the command in this process, and gives its exit code."""
+    """Return a function that runs the command in this process and returns its exit code."""
 
     def run(*words: str) -> int:
         monkeypatch.setattr(sys, "argv", ["benchmarks", *positional(words, "benchmark")])
@@ -145,7 +145,7 @@ def test_the_textbook_and_the_sweep_get_the_same_points(
     command: Callable[..., int],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The commands that would be run on a GPU; the textbook's loop is run here."""
+    """The commands are recorded as for a GPU. The textbook's loop itself runs here on the CPU."""
     gpu = device.Device(kind="cuda", name="NVIDIA H200", index=0)
     monkeypatch.setattr(device, "resolve", lambda wanted: gpu)
     monkeypatch.setattr(device, "capabilities", lambda chosen: None)

@@ -1,4 +1,4 @@
-"""``python -m pipeline.best``: the best configuration, the row it rests on, and how it is called."""
+"""``python -m pipeline.best`` prints the best configuration, the row behind it, and the code to call it."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ KERNEL = "softmax"
 ENVIRONMENT = factory.environment(H200).replace(l2_bytes=50 << 20)
 IDENTITY = Identity(loading.load(KERNEL), ENVIRONMENT, TimingSettings(), 0)
 COLUMNS = (4096, 8192, 16384, 32768, 65536, 131072, 262144)
-"""Whose matrices do not fit into that cache."""
+"""Widths at which a matrix does not fit into that L2 cache."""
 
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """A machine without a GPU, and a process that has read no table, of which there is none."""
+    """Simulate a machine without a GPU and without tuned tables, in a process that has read none."""
     monkeypatch.setenv(tuned.VARIABLE, str(tmp_path))
     monkeypatch.setattr(device, "gpus", list)
     tuned._read.cache_clear()
@@ -48,7 +48,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 
 def row(provider: str, columns: int, us: float, dtype: str = "bfloat16", **more: Any) -> Measurement:
-    """A row that is not old."""
+    """Return a fresh row."""
     made = factory.measurement(KERNEL, provider, columns, dtype, median_us=us, **more)
     parts = IDENTITY.parts(made.point)
     return made.replace(parts=parts, key=parts.key)
@@ -64,7 +64,7 @@ def written(folder: Path, rows: Sequence[Measurement], gpu: str = H200) -> Path:
 def asked(
     folder: Path, words: Sequence[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> str:
-    """The command's output, or the sentence that it ends with."""
+    """Return the command's output, or its error message."""
     monkeypatch.setattr(sys, "argv", ["best", f"kernel={KERNEL}", f"input={folder}", *words])
     with pytest.raises(SystemExit) as ended:
         run_stage("best", BestConfig, best.run)
@@ -74,17 +74,17 @@ def asked(
 
 
 def lines(text: str) -> Mapping[str, str]:
-    """The printed lines, by their names."""
+    """Return the printed values by their names."""
     return dict(re.findall(r"^  (\S+(?: \S+)*) {2,}(\S.*)$", text, re.MULTILINE))
 
 
 def call(text: str) -> str:
-    """The lines of Python."""
+    """Return the printed lines of Python."""
     return text.partition("In Python:\n")[2]
 
 
 def run_on_cpu(code: str) -> Any:
-    """The result of the printed lines, on a device that is here."""
+    """Run the printed lines with the CPU as their device. Return the result."""
     names: dict[str, Any] = {}
     exec(code.replace('"cuda"', '"cpu"'), names)
     return names["y"]
@@ -130,7 +130,7 @@ def test_finals_say_which_is_best_of_the_providers_that_were_in_them(
     text = asked(tmp_path, ["columns=4096"], monkeypatch, capsys)
     answer = lines(text)
     assert (answer["best"], answer["time"]) == ("quack", "20.4 us by finals (2 rounds)")
-    # The other configuration of cuda, and triton_online, by the sweeps.
+    # The other configuration of cuda and triton_online come from the sweep.
     assert answer["within 2 %"] == "cuda 1024x4w +1.0 %, cuda 4096x8w +1.0 %, triton_online 1024x4w +2.0 %"
     assert f"run {held[1].origin.run}" in answer["row"] and "/finals/" in answer["row"]
     assert answer["kernel_pipeline.ops"].startswith("calls torch: the baseline (torch); ")
@@ -175,7 +175,7 @@ def test_several_problems_are_a_line_each(
 
 
 def tuned_of(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Let ``kernel_pipeline.ops`` choose by the table of a folder's ledgers."""
+    """Write a tuned table from a folder's ledgers and let ``kernel_pipeline.ops`` use it."""
     monkeypatch.setattr(sys, "argv", ["tune", f"output={folder}", f"gpu={H200}"])
     with pytest.raises(SystemExit, match="0"):
         run_stage("tune", TuneConfig, tune.run)
@@ -301,7 +301,7 @@ def test_it_reads_files_and_imports_no_torch(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def smallest(name: str) -> Any:
-    """A small problem of a kernel."""
+    """Return a small problem of a kernel."""
     entry = catalog.find(name)
     workload = entry.groups("smoke")[0].workloads[0]
     return next(problems.of_workload(entry, entry.config.workloads[workload], {}))

@@ -45,7 +45,7 @@ def test_a_report_of_these_sources_needs_no_build(project: Place) -> None:
     assert set(made.inputs) == {"kernels/include/value.h", "kernels/tiny/cpp.cpp"}
     assert resources.is_of_today(project, [CPP], report, None)
     assert BuildReport.from_json(report.to_json().decode()) == report
-    # What it says of other sources, or with another compiler, nobody knows.
+    # The report says nothing about other sources or another compiler.
     assert not resources.is_of_today(project, [CPP, "more.cpp"], report, None)
     elsewhere = made.replace(recipe=made.recipe.replace(compilers=("other",)))
     assert not resources.is_of_today(project, [CPP], report.replace(made_of={CPP: elsewhere}), None)
@@ -96,7 +96,7 @@ def test_a_kernel_without_sources_needs_no_compiler(project: Place, monkeypatch:
 
 
 def command(*words: str) -> int:
-    """``python -m pipeline.build`` in this process; how it ended."""
+    """Run ``python -m pipeline.build`` in this process. Return its exit code."""
     sys.argv = ["build", *words]
     with pytest.raises(SystemExit) as ended:
         run_each("build", BuildConfig, build.run)
@@ -111,7 +111,7 @@ def test_every_source_of_a_kernel_outside_of_the_repository_is_in_the_report(
 ) -> None:
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(extension, "_capabilities", list)
-    monkeypatch.setattr(extension, "WORK", tmp_path)  # where libraries go
+    monkeypatch.setattr(extension, "WORK", tmp_path)  # the parent folder of all libraries
     folder = two_of_each.write(tmp_path)
     words = (f"kernel={folder}", "device=cpu", f"output={tmp_path}/results", "architectures=[80,90]")
     assert command(*words) == 0

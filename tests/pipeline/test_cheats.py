@@ -1,6 +1,6 @@
-"""What a sweep makes of providers that cheat: the real command in a copy of the tree.
+"""How a sweep treats providers that cheat, tested with the real command in a copy of the tree.
 
-``docs/trust.md`` says what is defended, by what, and what is not.
+``docs/trust.md`` lists the attacks, the defences, and the attacks without a defence.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from tests.planted.tree import PLANTED, Tree, cpu_tree
 
 @dataclass(frozen=True)
 class Fate:
-    """What must become of a provider: one of these statuses; and where there is a sentence, what it says, as
-    a regular expression. An ``ok`` is for a time like the honest provider's unless it ``saves`` work."""
+    """The required result of a provider: one of these statuses, and an error that matches the regular
+    expression ``says``. A provider with status ``ok`` must not be far faster than the honest one, unless
+    it ``saves`` work."""
 
     statuses: tuple[str, ...]
     says: str = "."
@@ -41,22 +42,23 @@ class Fate:
 OK = Fate(("ok",))
 WRONG = Fate(("incorrect",), "elements are wrong")
 TOO_FAST = Fate(("incorrect",), "faster than|takes|ceiling|outside|the timing rests on")
-"""A right answer whose time is not: the sentence compares it with what was seen from outside, or with the
-machine, or names what it replaced."""
+"""The output is right but the time is forged. The error compares the time with an observation from outside
+or with the ceiling, or names the function that was replaced."""
 
 EITHER = Fate(("ok", "incorrect", "runtime_error"))
-"""What it does harms others, if anyone: what it gets is not the point, but a time must be its own."""
+"""This attack harms other providers, if anyone. Any status is allowed, but a time must be the provider's
+own."""
 
 FATES = {
     "honest": OK,
-    # Old answers for new ones.
+    # These return old outputs for new inputs.
     "by_pointer": WRONG,
     "by_shape": WRONG,
     "by_identity": WRONG,
-    # These see each input change: where they gain nothing they are honest.
+    # These notice every change of an input. Where the check saves no time they are honest.
     "by_version": Fate(("ok", "incorrect")),
     "by_few_elements": Fate(("ok", "incorrect")),
-    # It reads all of its input each time, which is part of its time.
+    # This one reads its whole input each time, and the reading is part of its time.
     "by_contents": Fate(("ok", "incorrect"), saves=True),
     "first_call_only": WRONG,
     "first_four_calls": WRONG,
@@ -64,14 +66,14 @@ FATES = {
     "idle_when_hurried": WRONG,
     "looks_ahead": Fate(("ok", "incorrect")),
     "after_caches": OK,
-    # Idle on a set that they meet again: of a ring that is gone round once they gain nothing.
+    # These skip work on a set that comes again. In one pass over the ring they save nothing.
     "by_fingerprint": Fate(("ok", "incorrect")),
     "one_call_in_three": Fate(("ok", "incorrect")),
     "a_third_of_the_work": Fate(("ok", "incorrect")),
     "keeps_the_cores_busy": Fate(("ok", "incorrect")),
     "works_ahead": Fate(("ok", "incorrect")),
     "after_skips": OK,
-    # Outputs that are none.
+    # These return invalid outputs.
     "lazy_subclass": Fate(("incorrect",), "plain"),
     "lazy_methods": WRONG,
     "sparse": Fate(("incorrect",), "plain|sparse|strided"),
@@ -83,23 +85,23 @@ FATES = {
     "changes_its_input": Fate(("incorrect",), "changed its input"),
     "freed_answer": WRONG,
     "after_outputs": OK,
-    # The answer, found.
+    # These look for the verifier's answer.
     "reads_the_frames": WRONG,
     "reads_the_heap": WRONG,
     "overwrites_the_reference": WRONG,
     "imports_the_reference": WRONG,
     "after_peeks": OK,
-    # Returned before it was computed.
+    # These return before the output is computed.
     "finishes_later": Fate(("incorrect",)),
     "queues_its_work": Fate(("incorrect",)),
     "after_threads": OK,
-    # The clock.
+    # These change the clock or the samples.
     "stops_the_clocks": TOO_FAST,
     "slows_the_clocks": TOO_FAST,
     "divides_the_samples": TOO_FAST,
     "divides_the_summary": Fate(("incorrect", "runtime_error")),
     "after_clocks": OK,
-    # The verification.
+    # These change the verification.
     "patches_compare": WRONG,
     "patches_equal": WRONG,
     "patches_copy": WRONG,
@@ -107,33 +109,33 @@ FATES = {
     "unpoisons_memory": WRONG,
     "patches_the_reference": WRONG,
     "after_verifiers": OK,
-    # The reply.
+    # These forge the reply to the sweep.
     "edits_the_reply": TOO_FAST,
     "forges_a_reply": Fate(("runtime_error", "incorrect")),
     "forges_and_exits": Fate(("runtime_error", "incorrect")),
     "forges_later": EITHER,
     "child_forges": EITHER,
     "after_forgers": OK,
-    # Processes.
+    # These end the process or leave others behind.
     "exits_at_once": Fate(("runtime_error",), "exited with 0"),
     "child_holds_the_socket": Fate(("runtime_error",), "exited with 3"),
     "child_survives": EITHER,
     "daemon_survives": EITHER,
     "prints": Fate(("ok", "runtime_error"), "printed more|output"),
     "after_processes": OK,
-    # The process's settings.
+    # This one changes the process's settings.
     "leaves_settings": EITHER,
     "after_settings": OK,
     "honest_at_the_end": OK,
 }
 
 SANE = 5
-"""How many times faster than the honest provider another that computes the same may be on a busy machine. A
-forged time is thousands of times faster."""
+"""The factor by which an equal computation may be faster than the honest provider on a busy machine. A
+forged time is faster by thousands."""
 
 
 def wrong_fates(rows: dict[str, Measurement], fates: dict[str, Fate]) -> list[str]:
-    """A sentence for each provider that did not get what it must."""
+    """Return a sentence for each provider whose result differs from its fate."""
     found = [f"{name} has no row" for name in fates if name not in rows]
     honest = [
         rows[name].outcome.timing.median_us  # type: ignore[union-attr]
@@ -143,7 +145,7 @@ def wrong_fates(rows: dict[str, Measurement], fates: dict[str, Fate]) -> list[st
     for name, row in rows.items():
         outcome, fate = row.outcome, fates[name]
         if outcome.state is not None and not outcome.state.valid and "incorrect" in fate.statuses:
-            continue  # the machine was too busy to tell, and the row says that its time is not to be trusted
+            continue  # the machine was too busy to tell, and the row is marked as not to be trusted
         if outcome.status not in fate.statuses:
             found.append(f"{name} is {outcome.status}: {outcome.error}")
         elif outcome.error is not None and not re.search(fate.says, outcome.error):
@@ -155,19 +157,19 @@ def wrong_fates(rows: dict[str, Measurement], fates: dict[str, Fate]) -> list[st
 
 
 def left_over(tree: Tree) -> list[int]:
-    """The processes whose ids cheats wrote down, and that are still theirs."""
+    """Return the processes that cheats started and that still run. Cheats write the ids to files."""
     found = []
     for path in tree.root.glob("*.pid"):
         process = Path("/proc") / path.read_text()
         with suppress(OSError):
-            if (process / "cwd").readlink() == tree.root:  # not a zombie, and nobody else's
+            if (process / "cwd").readlink() == tree.root:  # neither a zombie nor another program
                 found.append(int(process.name))
     return found
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Iterator[Tree]:
-    """A tree of which no cheat's process outlives the test."""
+    """Yield a copy of the tree. Kill the processes that cheats left when the test ends."""
     made = cpu_tree(tmp_path, "cheats")
     yield made
     for pid in left_over(made):
@@ -195,8 +197,9 @@ SKIPS = ("by_fingerprint", "one_call_in_three", "a_third_of_the_work", "keeps_th
 def test_work_that_is_skipped_while_it_is_timed_is_seen_from_outside(
     provider: str, elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Timed for eight turns of the ring, so that most calls meet what they know. No try counts as disturbed,
-    whatever else runs; where that made the timed calls long and not the audit's, there was nothing to see."""
+    """The count of samples is fixed at eight turns of the ring, so most calls meet a known set. No try
+    counts as disturbed: a disturbance of only the timed calls would hide the difference that the audit
+    looks for."""
     monkeypatch.setattr(audit, "disturbance", lambda before, after, cores: None)
     sets = ceil(COLD_FACTOR * last_level_cache(torch.device("cpu")) / (4 * elements))
     settings = TimingSettings(stopping="count", min_samples=8 * sets)

@@ -1,4 +1,5 @@
-"""``python -m pipeline.compare``: real commits of a real repository, real processes, rounds that go on."""
+"""``python -m pipeline.compare`` on real commits of a repository, with real processes, interrupted and
+resumed."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from tests.factory import H100, H200, final, measurement, write_finals, write_re
 from tests.planted.tree import Tree, cpu_tree
 from tests.repository import commit, git
 
-# What they look at is compared once.
+# The tests share one comparison.
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("git") is None, reason="needs git"),
@@ -28,7 +29,7 @@ pytestmark = [
 
 POINT = ("kernel=quick", "size=64", "provider=mul")
 SHORT = ("rounds=2", "most_rounds=2", "margin=0.9")
-"""Wide: a CPU that others use times such short calls differently from one moment to the next."""
+"""The margin is wide, because the times of such short calls vary on a CPU that runs other processes too."""
 
 
 def edit(tree: Tree, old: str, new: str, file: str = "kernels/quick/torch.py") -> None:
@@ -47,7 +48,7 @@ def said(tree: Tree, output: str = "outputs") -> list[Turn]:
 
 
 def repository(folder: Path) -> Tree:
-    """A repository whose second commit makes a provider a hundred times slower."""
+    """Return a repository whose second commit makes a provider a hundred times slower."""
     made = cpu_tree(folder, "quick")
     (made.root / ".gitignore").write_text("outputs/\nlocal/\nbuild/\n__pycache__/\n")
     git(made.root, "init", "--quiet", "--initial-branch=main")
@@ -59,7 +60,7 @@ def repository(folder: Path) -> Tree:
 
 
 def has_no_worktree(tree: Tree) -> bool:
-    """Nor has it one a while after a command has ended, however it ended."""
+    """Return whether all extra worktrees are removed within two minutes, however the command ended."""
     deadline = monotonic() + 120
     while len(git(tree.root, "worktree", "list").splitlines()) > 1 and monotonic() < deadline:
         sleep(0.05)
@@ -68,7 +69,7 @@ def has_no_worktree(tree: Tree) -> bool:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
-    """The repository with a third commit, which adds a kernel."""
+    """Return the repository with a third commit, which adds a kernel."""
     made = repository(tmp_path_factory.mktemp("compare"))
     shutil.copytree(made.root / "kernels/quick", made.root / "kernels/newer")
     shutil.copy(made.root / "conf/kernel/quick.yaml", made.root / "conf/kernel/newer.yaml")
@@ -78,9 +79,9 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
 
 @dataclass(frozen=True)
 class Compared:
-    """A comparison that Ctrl-C stops after its first round, that goes on by the same command, and that is
-    asked for once more; what is kept after each. Another folder of results holds a sweep of its second side.
-    All are published to ``store``."""
+    """A comparison that is stopped by Ctrl-C after its first round, resumed by the same command, and run a
+    third time, with the measured turns after each. Another results folder holds a sweep of its second
+    side. All of them are published to ``store``."""
 
     store: str
     stopped: subprocess.CompletedProcess[str]
@@ -173,7 +174,7 @@ def test_an_edit_is_compared_with_its_commit_and_what_it_does_not_touch_is_not(t
     assert "a=HEAD is the commit below a working tree that was edited; write a=tree" in done.stderr
     git(tree.root, "tag", "slow")
     commit(tree.root, message="As fast again")
-    edit(tree, "return [", "return  [")  # a key knows nothing of blanks
+    edit(tree, "return [", "return  [")  # a key ignores white space
     more = 'Provider("times", "torch.py:mul"), Provider("mul"'
     edit(tree, 'Provider("mul"', more, "kernels/quick/__init__.py")
     done = compare(tree, "kernel=quick", "size=64", "a=slow", *SHORT)
@@ -219,7 +220,7 @@ MISTAKES = {
 
 @pytest.fixture(scope="module")
 def mistakes(tree: Tree) -> dict[tuple[str, ...], subprocess.CompletedProcess[str]]:
-    """What came of each."""
+    """Return the finished command of each mistake."""
     words = [("size=64", *([] if "kernel=newer" in one else ["kernel=quick"]), *one) for one in MISTAKES]
     return dict(zip(MISTAKES, tree.in_turn("compare", *words), strict=True))
 
@@ -238,7 +239,7 @@ def test_a_mistake_is_one_sentence(
 
 
 def test_two_machines_are_set_side_by_side_by_what_they_left(tmp_path: Path) -> None:
-    """The fastest of either, by finals where both had them."""
+    """The fastest row of each machine is compared, with times of finals where both machines have them."""
     made = cpu_tree(tmp_path)
     h200 = measurement("softmax", "cuda", 4096, median_us=15.0, block_size=4096)
     h100 = measurement("softmax", "cuda", 4096, median_us=21.0, block_size=8192, gpu=H100)

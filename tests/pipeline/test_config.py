@@ -1,4 +1,4 @@
-"""A mistake on the command line ends in one sentence on stderr that says what to write instead."""
+"""A mistake on the command line ends in one sentence on stderr that names the correct input."""
 
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ MISTAKES = {
 
 @pytest.fixture(scope="module", autouse=True)
 def read_once() -> Iterator[None]:
-    """A kernel's YAML: who changes one here does so before its folder is read."""
+    """Read each kernel's YAML once for all tests. A test that edits a YAML file does so before the first
+    read."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(catalog, "find", cache(catalog.find))
         yield
@@ -103,7 +104,8 @@ def read_once() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same mistakes on every machine, no lock that another sweep could hold, nothing written here."""
+    """Hide GPUs so that mistakes are the same on every machine, and use a temporary folder for locks and
+    files."""
     monkeypatch.setattr(device, "gpus", list)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -111,7 +113,7 @@ def no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Gives what the command says on stderr before it ends with 2."""
+    """Return a function that runs the command, which must exit with 2, and returns its message."""
 
     def said(*options: str) -> str:
         monkeypatch.setattr(sys, "argv", ["sweep", *options])
@@ -238,7 +240,8 @@ def test_a_parameter_that_no_chosen_provider_has_is_said_with_who_has_it(sentenc
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
-    """The folder of a kernel of its own, with words and flags among its dimensions and parameters."""
+    """Return the folder of a kernel outside the repository with words and flags among its dimensions and
+    parameters."""
     shutil.copytree(PLANTED / "prefix", tmp_path / "prefix", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(PLANTED / "prefix.yaml", tmp_path / "prefix" / "kernel.yaml")
     return tmp_path / "prefix"
@@ -262,7 +265,7 @@ def test_a_wrong_word_or_flag_is_said(sentence: Sentence, outside: Path, mistake
 
 
 def parsed(options: list[str], monkeypatch: pytest.MonkeyPatch) -> SweepConfig:
-    """The configuration that the command line means."""
+    """Return the configuration of a command line."""
     seen: list[SweepConfig] = []
     kernel = [] if any(option.startswith("kernel=") for option in options) else ["kernel=softmax"]
     monkeypatch.setattr(sys, "argv", ["sweep", *kernel, *options])
@@ -274,7 +277,7 @@ def parsed(options: list[str], monkeypatch: pytest.MonkeyPatch) -> SweepConfig:
 
 
 def planned(options: list[str], monkeypatch: pytest.MonkeyPatch) -> Plan:
-    """The points that the command line means, on a GPU that any provider runs on."""
+    """Return the plan of a command line, for a GPU that every provider supports."""
     config = parsed(options, monkeypatch)
     return plan(config.entry, config.preset.name, Target("cuda"), config.pin, config.provider)
 
@@ -319,7 +322,7 @@ def test_a_multirun_runs_the_command_for_each_with_its_pins(
 
     def run(*words: str) -> list[tuple[str, dict[str, tuple[object, ...]]]]:
         seen.clear()
-        # A flag may stand anywhere among the options.
+        # The flag -m may stand anywhere among the options.
         words = ("preset=smoke", *words[:1], "-m", *words[1:], "device=cpu")
         monkeypatch.setattr(sys, "argv", ["sweep", *words])
         with pytest.raises(SystemExit) as ended:
@@ -340,7 +343,7 @@ def test_a_multirun_runs_the_command_for_each_with_its_pins(
     ("options", "said"),
     [
         (["kernel=softmax", "device=cuda"], "device=cuda is not there: "),
-        # What the first kernel takes and the second does not is said before the first is measured.
+        # An option that only the first kernel accepts is reported before anything is measured.
         (
             ["kernel=square,matmul", "device=cpu", "preset=smoke", "block_size=1024"],
             "unknown option of matmul 'block_size'",
@@ -356,7 +359,7 @@ def test_a_command_without_kernels_says_so_of_several() -> None:
 
 
 def said_by(command: str, *options: str) -> str:
-    """What the command says before it ends with 2, in one sentence and with nothing before it."""
+    """Run the command, which must exit with 2 and print nothing but one sentence. Return the sentence."""
     done = python("-m", f"pipeline.{command}", *options, CUDA_VISIBLE_DEVICES="", TMPDIR=str(Path.cwd()))
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
     return done.stderr.removeprefix("error: ")

@@ -1,4 +1,4 @@
-"""No password and no token of a tracker is written, printed or handed to a child where others can read it."""
+"""A tracker's password or token is never written, printed or passed to a child where others can read it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.mlflow_store import behind_a_password, log, run_ids, server
 from tests.planted.tree import cpu_tree
 
 SECRET = "s3/cr@et:'{$(,%"
-"""A password as it is, of every letter that a parser of addresses, of overrides or of a shell stops at."""
+"""An unencoded password with all characters that are special in addresses, overrides or a shell."""
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,8 @@ def test_an_empty_address_is_no_address(
 
 @pytest.mark.slow
 def test_a_sweep_publishes_to_a_server_behind_a_password_and_keeps_it_to_itself(tmp_path: Path) -> None:
-    """Given on the command line, where it is in the sweep's own title, and in no child's."""
+    """The password is given on the command line. It appears in the sweep's own command line, but in no
+    child's."""
     tree = cpu_tree(tmp_path, "quick")
     folder = tmp_path / "server"
     folder.mkdir()
@@ -139,7 +140,7 @@ def test_a_sweep_publishes_to_a_server_behind_a_password_and_keeps_it_to_itself(
 
     with server(folder) as address, behind_a_password(address, "me", SECRET) as guarded:
         with_password = guarded.replace("://", f"://me:{SECRET}@")
-        # Of two sizes and in a multirun, whose overrides Hydra writes to a file.
+        # With two sizes this is a multirun, whose overrides Hydra writes to a file.
         words = ["kernel=quick", "provider=mul", "timing.cache=hot", "tracking=local", "size=64,128"]
         sweep = tree.start(*words, f"tracking.uri={with_password}", "-m")
         watcher = threading.Thread(target=watch, args=[sweep])
@@ -160,7 +161,7 @@ def test_a_sweep_publishes_to_a_server_behind_a_password_and_keeps_it_to_itself(
             assert run["info"]["run_name"].startswith("quick @ cpu-") and run["info"]["status"] == "FINISHED"
             artifacts = requests.get(f"{address}/api/2.0/mlflow/artifacts/list", asked, timeout=10).json()
             assert [file["path"] for file in artifacts["files"]] == ["runs"]
-        # And again by publish, and with a password that is wrong.
+        # publish accepts the password, and reports a wrong password without printing it.
         log(tree.root, with_password, input=None, runs=tree.root / "outputs" / "runs")
         with pytest.raises(UserError) as refused:
             log(tree.root, with_password.replace("s3", "s4"), input=None, runs=tree.root / "outputs" / "runs")
@@ -171,6 +172,6 @@ def test_a_sweep_publishes_to_a_server_behind_a_password_and_keeps_it_to_itself(
     parts = [part.encode() for part in (SECRET, quote(SECRET, safe=""), quote(SECRET), "cr@et", "cr%40et")]
     where = {str(path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert any(name.endswith(".lock") for name in where), "what says who measures"
-    # A child that has not begun its program yet is its parent to the eye.
+    # Until a child executes its program, it shows its parent's command line.
     where |= {"a title": b"".join(titles - {own}), "printed": out.encode()}
     assert [name for name, text in where.items() if any(part in text for part in parts)] == []

@@ -1,4 +1,4 @@
-"""What a kernel opens in its folder, or imports from ``sys.path``, is in its rows' keys."""
+"""The files that a kernel opens in its folder or imports from ``sys.path`` are part of its rows' keys."""
 
 from __future__ import annotations
 

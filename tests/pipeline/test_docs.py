@@ -1,4 +1,4 @@
-"""The figures of docs/ are those of results/ and reports/, and a page on which they are not is named."""
+"""The figures in docs/ agree with results/ and reports/. A page with an outdated figure is named."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_no_committed_page_is_stale() -> None:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of results."""
+    """Return a folder with results of three machines."""
     folder = tmp_path_factory.mktemp("measured")
     rows = factory.grid(
         gpus=(H200, H100, CPU), sizes=(256, 1024), block_sizes=(1024,), providers=("torch", "cuda")
@@ -45,7 +45,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def figures(measured: Path, tmp_path: Path) -> Figures:
-    """Of a copy, to write to."""
+    """Return the figures of a copy of these results, which a test may change."""
     shutil.copytree(measured, tmp_path, dirs_exist_ok=True)
     return Figures(tmp_path / "results")
 
@@ -89,7 +89,7 @@ def finals_of(size: int, ours: float, others: dict[str, tuple[float, str]]) -> l
 
 @pytest.fixture(scope="module")
 def few_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of the committed results those of softmax at two widths."""
+    """Return the committed results of softmax at two widths."""
     folder = tmp_path_factory.mktemp("few") / "results"
     for part in ("ceilings", "environment", "provenance"):
         shutil.copytree(ROOT / "results" / part, folder / part)

@@ -18,7 +18,7 @@ from pipeline.store import results
 
 @pytest.fixture(autouse=True)
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository of its own, for what the stage writes."""
+    """Use a temporary folder as the repository that the stage writes to."""
     monkeypatch.setattr(environment, "ROOT", tmp_path)
     monkeypatch.setattr(results, "ROOT", tmp_path)
     for module in (results, machine):
@@ -33,7 +33,8 @@ def compiler(path: Path, version: str) -> Path:
 
 
 def test_both_files_say_the_same_and_a_second_look_writes_nothing(root: Path) -> None:
-    """Everything below the stage runs again when its file changes, and only then."""
+    """Every other stage runs again when this stage's file changes, so an equal environment must not write
+    it."""
     config = EnvironmentConfig(device="cpu", output=root / "outputs")
     environment.run(config)
     (kept,) = (root / "outputs/environment").iterdir()
@@ -54,7 +55,8 @@ def test_a_cpus_file_goes_to_this_hosts_own_results(root: Path) -> None:
 
 
 def test_where_this_hosts_results_are_gone_everything_runs_again(root: Path) -> None:
-    """All stages depend on build/environment.json, in which is a number that is drawn once into local/."""
+    """All stages depend on build/environment.json, which holds the digest of a number that is drawn once
+    into local/."""
     config = EnvironmentConfig(device="cpu", output=root / "results")
 
     def host() -> str:
@@ -73,7 +75,7 @@ def test_where_this_hosts_results_are_gone_everything_runs_again(root: Path) -> 
 def test_another_image_changes_what_goes_with_the_results_and_nothing_that_a_stage_depends_on(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An image is built again after an edit; the machine and what is installed are the same."""
+    """An image is rebuilt after every edit, but the machine and the installed packages stay the same."""
     config = EnvironmentConfig(device="cpu", output=root / "outputs")
     environment.run(config)
     before = (root / results.CURRENT).read_bytes(), fingerprint(device.cpu()).digest
@@ -88,7 +90,7 @@ def test_another_image_changes_what_goes_with_the_results_and_nothing_that_a_sta
 
 
 def test_the_compilers_are_those_that_a_build_uses(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """$CXX goes before what PATH has, and the CUDA compiler need not be on PATH at all."""
+    """$CXX has priority over PATH, and nvcc need not be on PATH."""
     before = fingerprint(device.cpu())
     assert before.cxx == machine.find_cxx().version
     monkeypatch.setenv("CXX", str(compiler(root / "mine", "mine 99.1")))

@@ -1,5 +1,5 @@
-"""What a sweep makes of providers that fail, of being killed, and of a full disk: real commands in a copy of
-the tree."""
+"""How a sweep treats providers that fail, being killed, and a full disk, tested with real commands in a
+copy of the tree."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ STATUSES = {
 
 
 of_faulty = pytest.mark.xdist_group("faulty")
-"""They begin with one sweep."""
+"""Puts tests into one group, because they share one sweep."""
 
 
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tree, str]:
-    """Every planted provider in one sweep, at a size that fits and at one that no memory holds, and what it
-    printed. One of them fails the first time alone."""
+    """Sweep every planted provider at a size that fits and at one that exceeds any memory. Return the tree
+    and the output. The segmentation fault of one provider occurs only the first time."""
     tree = cpu_tree(tmp_path_factory.mktemp("faulty"), "faulty")
     torch = tree.root / "kernels" / "faulty" / "torch.py"
     once = "Path('once').exists() or Path('once').touch() or ctypes.string_at(0)\n    return x * 2"
@@ -89,7 +89,7 @@ def test_a_fault_gets_its_status_and_no_number_and_the_sweep_goes_on(faulty: tup
         outcome = rows[provider, FAR_TOO_LARGE].outcome
         assert outcome.status == "out_of_memory", provider
         assert outcome.error is not None
-        # Said before anything is allocated, also for providers that would not have come to that.
+        # The check precedes any allocation, so it also fails providers that would not run out of memory.
         assert outcome.error.startswith("needs about 5600000 GB for inputs and reference; ")
 
 
@@ -124,7 +124,7 @@ def test_a_failure_that_may_pass_is_tried_again_three_times_and_others_when_told
     wrong = sum(status == "incorrect" for status, _ in STATUSES.values())
     assert f"{wrong + 1} points failed and will not be tried again, unless you write retry=failed." in said
 
-    # As if another run had tried it in vain meanwhile.
+    # Pretend that another run has tried this point a second time without success.
     path = tree.ledger("faulty")
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert all("attempts" not in line for line in lines), (
@@ -155,7 +155,7 @@ POINTS = 160
 
 
 def lines(tree: Tree) -> int:
-    """Complete lines that the ledger of quick has by now."""
+    """Return the number of complete lines in quick's ledger."""
     return sum(
         path.read_bytes().count(b"\n") for path in (tree.root / "outputs").glob("timings/quick/*.jsonl")
     )
@@ -168,7 +168,7 @@ def until(condition: Callable[[], object], process: subprocess.Popen[str]) -> No
 
 
 def all_gone(tree: Tree) -> bool:
-    """Whether the tree's workers end by themselves, soon."""
+    """Return whether the tree's workers end by themselves within 30 seconds."""
     patience = time.monotonic() + 30
     while tree.workers() and time.monotonic() < patience:
         time.sleep(0.02)
@@ -176,13 +176,13 @@ def all_gone(tree: Tree) -> bool:
 
 
 of_killed = pytest.mark.xdist_group("killed")
-"""They begin with one sweep."""
+"""Puts tests into one group, because they share one sweep."""
 
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Tree:
-    """A sweep that was killed four times, twice while it started and twice right in the stream of results,
-    and then left alone."""
+    """Kill a sweep four times, twice during its start and twice while results arrive, then let it finish.
+    Return the tree."""
     dice = random.Random(0)
     tree = cpu_tree(tmp_path_factory.mktemp("killed"), "quick")
     kept = 0
@@ -309,7 +309,8 @@ def test_ctrl_c_that_is_swallowed_ends_a_command_all_the_same() -> None:
 
 @dataclass
 class Disk:
-    """A place for results that is soon full: what the system then says, and how room is made."""
+    """A place for results that soon runs out of space, the system's error message for that, and a way to
+    make room."""
 
     output: str
     full: str
@@ -318,13 +319,13 @@ class Disk:
 
 
 def small_files() -> None:
-    """Let no file of this process grow beyond 12 KiB."""
+    """Limit this process's files to 12 KiB."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (12 << 10, resource.RLIM_INFINITY))
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Disk]:
-    """A file system of 40 KiB; where none may be mounted, a limit on the size of files."""
+    """Mount a file system of 40 KiB. Without the right to mount, limit the size of files instead."""
     where = tmp_path / "disk"
     where.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=40k", "tmpfs", str(where)]
@@ -373,7 +374,7 @@ def test_torn_and_foreign_lines_are_said_skipped_and_measured_again(tmp_path: Pa
     assert f"{path.name}:1 is not a measurement (torn or edited); skipped" in done.stdout
     assert f"{path.name}:{len(rest) + 3} is not a measurement" in done.stdout
     assert "1 point measured" in done.stdout
-    # A whole line that another version may have written stays, behind the measurements.
+    # A complete but unknown line may come from another version, so it is kept behind the measurements.
     assert path.read_bytes().splitlines()[-1] == b'{"what": "not ours"}'
     rows = read_rows(path, lambda sentence: None)
     assert len({row.point for row in rows}) == len(rows) == len(rest) + 2
