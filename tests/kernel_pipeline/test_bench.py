@@ -1,4 +1,4 @@
-"""``bench`` and ``check`` on functions of every kind, on the CPU."""
+"""``bench`` and ``check`` on all kinds of functions, on the CPU."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.fixture(autouse=True)
 def whoever_else_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests that run beside this one make no time invalid, and the ceilings are none of this user's."""
+    """Ignore the load of parallel tests, which would make times invalid."""
     monkeypatch.setattr(known_ceilings, "BUSY", 1.0)
 
 
@@ -39,7 +39,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 class Kept:
-    """Writes into a buffer of its own."""
+    """A function that returns its own buffer at each call."""
 
     def __init__(self) -> None:
         self.buffer = torch.zeros(64)
@@ -155,7 +155,7 @@ def test_sets_differ_by_seed_and_copies_are_said_to_be() -> None:
 
 
 class Stale:
-    """Remembers its first answer."""
+    """A function that computes three times and then returns a constant."""
 
     def __init__(self) -> None:
         self.calls = 0

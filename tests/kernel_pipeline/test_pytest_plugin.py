@@ -1,4 +1,4 @@
-"""The pytest plugin in a project of somebody's own."""
+"""The pytest plugin in another project."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def test_without_the_fixture():
 
 
 class Mine:
-    """A repository with a function, its tests and two commits."""
+    """A repository with a function and its tests, and a commit."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir()
         self.git("init", "-q", "-b", "main")
-        # The cores are busy with other tests.
+        # Other tests keep the cores busy.
         (folder / "conftest.py").write_text("import kernel_pipeline.known_ceilings as c\nc.BUSY = 1.0\n")
         self.write(200)
         self.commit()

@@ -49,11 +49,11 @@ def test_nan_and_infinities_must_be_where_the_reference_has_them(out: float, ref
 @pytest.mark.parametrize(
     ("out", "reference", "right"),
     [
-        (INF, 65520.0, True),  # the first number that float16 rounds to infinity
+        (INF, 65520.0, True),  # the smallest number that float16 rounds to infinity
         (INF, 1e300, True),
         (-INF, -1e300, True),
         (-INF, 1e300, False),
-        (INF, 65519.0, False),  # float16 holds 65504
+        (INF, 65519.0, False),  # float16 rounds it to 65504
         (65504.0, 65520.0, True),  # within tolerance
         (65504.0, 1e6, False),
     ],
@@ -234,8 +234,8 @@ def test_integers_are_compared_exactly(dtype: torch.dtype) -> None:
     ("out", "reference", "error"),
     [
         (2**53 + 1, 2**53, 1.0),
-        (2**61 + 255, 2**60, float(2**60 + 255)),  # float64 alone would lose the 255
-        (2**63 - 1, -(2**63), 2.0**64),  # more than 64 bits hold
+        (2**61 + 255, 2**60, float(2**60 + 255)),  # float64 has too few bits for the 255
+        (2**63 - 1, -(2**63), 2.0**64),  # the difference needs more than 64 bits
     ],
 )
 def test_large_integers_differ_by_what_lies_between_them(out: int, reference: int, error: float) -> None:
@@ -386,7 +386,7 @@ def test_an_answer_that_takes_no_work_is_named() -> None:
     assert any_answer(torch.full_like(RAMP, 3.0)) == "the mean"
     assert any_answer(RAMP, tolerance=Tolerance(rtol=0.0, atol=2.5)) == "the mean"
     assert any_answer(RAMP, tolerance=Tolerance(rtol=0.0, atol=2.4)) is None
-    # Of any shape with as many elements, and not the first alone.
+    # Any input counts, whatever its shape, if it has as many elements.
     assert any_answer(RAMP, RAMP[:1].float(), RAMP.float() + 1, RAMP.float().reshape(6)) == "an input"
     assert any_answer(RAMP, other=RAMP) == "the answer to other inputs"
 
@@ -444,7 +444,7 @@ def test_answers_that_take_no_work_are_shown_to_a_comparison_of_the_kernels() ->
     declared = (((2, 3), torch.float32),)
     assert verify.any_answer(Expected((RAMP,), declared, (EXACT,), compare), (), (RAMP,)) == "the mean"
     assert seen[0].equal(torch.zeros(2, 3)) and seen[1].equal(torch.full((2, 3), 3.5))
-    # A reference of another shape is something that is compared with, and no output.
+    # A reference of another shape is only an argument of the comparison and not an output.
     assert verify.any_answer(Expected((ONE,), declared, (EXACT,), compare), (), (RAMP,)) is None
     assert len(seen) == 2
 

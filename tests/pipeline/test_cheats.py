@@ -162,7 +162,7 @@ def left_over(tree: Tree) -> list[int]:
     for path in tree.root.glob("*.pid"):
         process = Path("/proc") / path.read_text()
         with suppress(OSError):
-            if (process / "cwd").readlink() == tree.root:  # neither a zombie nor another program
+            if (process / "cwd").readlink() == tree.root:  # neither a zombie nor a reused id
                 found.append(int(process.name))
     return found
 
@@ -197,9 +197,9 @@ SKIPS = ("by_fingerprint", "one_call_in_three", "a_third_of_the_work", "keeps_th
 def test_work_that_is_skipped_while_it_is_timed_is_seen_from_outside(
     provider: str, elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The count of samples is fixed at eight turns of the ring, so most calls meet a known set. No try
-    counts as disturbed: a disturbance of only the timed calls would hide the difference that the audit
-    looks for."""
+    """The count of samples is fixed at eight turns of the ring, so most calls meet a known set. No try counts
+    as disturbed. If other load slows the timed calls but not the audit's, the audit sees nothing, so the test
+    measures up to three times."""
     monkeypatch.setattr(audit, "disturbance", lambda before, after, cores: None)
     sets = ceil(COLD_FACTOR * last_level_cache(torch.device("cpu")) / (4 * elements))
     settings = TimingSettings(stopping="count", min_samples=8 * sets)

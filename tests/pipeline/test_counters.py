@@ -433,7 +433,7 @@ def test_a_page_that_ncu_cant_show_ends_no_stage(
     pages = tmp_path / "pages"
     pages.mkdir()
     does = (
-        'touch "$report.ncu-rep"; for last in "$@"; do :; done; printf "{" >"$last"'  # half a file
+        'touch "$report.ncu-rep"; for last in "$@"; do :; done; printf "{" >"$last"'  # killed while it wrote
     )
     monkeypatch.setenv("PATH", str(fake(tmp_path, does=does, pages=pages).parent), prepend=":")
     words = {"kernel": "[softmax,layernorm]"}

@@ -1,4 +1,4 @@
-"""The report's section "against the field", from a folder of results to Markdown and HTML."""
+"""The section "Against the field" of the report, from a results folder to Markdown and HTML."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Write = Callable[[list], tuple[str, str]]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Write the measurements, make the report, return it as Markdown and as HTML."""
+    """Return a function that writes measurements, makes the report, and returns it as Markdown and HTML."""
 
     def call(measurements: list) -> tuple[str, str]:
         folder = write_results(tmp_path / "results", measurements)
@@ -40,14 +40,14 @@ def write(tmp_path: Path) -> Write:
 
 
 def tables(markdown: str) -> dict[str, list[list[list[str]]]]:
-    """By kernel and machine the tables of its part."""
+    """Return the section's tables by their heading of kernel and machine."""
     field = section(markdown, "Against the field")
     headings = re.findall(r"^### (.*)$", field, re.MULTILINE)
     return {heading: tables_of(section(field, heading)) for heading in headings}
 
 
 def parts(html: str) -> list[list[list[str]]]:
-    """The tables of the page's parts."""
+    """Return the section's tables in HTML."""
     return part(html, "against-the-field").tables
 
 
@@ -109,7 +109,8 @@ def test_a_loss_is_named_with_whom_it_was_lost_to(write: Write) -> None:
 
 
 def test_the_columns_are_the_others_of_a_kernel_its_baseline_first(write: Write) -> None:
-    """And the rates of its workloads; a kernel that is gone has those that are named after torch."""
+    """The rate of the workload is also shown. For a kernel without a folder, the providers named after
+    torch count as others."""
     times = [
         *(("softmax", "triton_row", 10.0), ("softmax", "cuda", 20.0)),
         *(("square", "torch_square", 30.0), ("square", "torch_mul", 90.0), ("square", "cuda", 20.0)),
@@ -141,7 +142,7 @@ def test_the_columns_are_the_others_of_a_kernel_its_baseline_first(write: Write)
 
 
 def test_finals_and_their_baseline_stay_when_the_kernels_folder_is_gone(tmp_path: Path) -> None:
-    """Of two such kernels, of which the second has its finals alone and so is no part of the report."""
+    """Two kernels have no folder any more. The second has only finals, so the report leaves it out."""
     results, names = tmp_path / "results", ("of_old", "of_old_too")
     torch, cuda = measurement("softmax", "torch", 1024), measurement("softmax", "cuda", 1024)
     held = [final(cuda, 10.0), final(torch, 15.0, (cuda, 10.0, "slower"))]
@@ -222,7 +223,7 @@ def test_finals_say_it_where_there_are_any_and_the_sweeps_best_stands_beside(
 
 
 def test_what_a_caller_gets_comes_first_and_the_oracle_beside_it(write: Write, tmp_path: Path) -> None:
-    """At one problem it is another configuration than the best of its provider."""
+    """At one problem, the dispatched configuration differs from the provider's best."""
     rows, held = [], []
     for size, us, how in ((1024, 16.0, "exact"), (4096, 42.0, "generalised")):
         torch = measurement("softmax", "torch", size, median_us=80.0)
@@ -280,7 +281,7 @@ def test_what_is_not_to_be_trusted_or_was_not_met_is_left_out(write: Write) -> N
 
 
 def test_what_one_of_ours_cant_do_is_not_unfinished(write: Write) -> None:
-    """A configuration that does not fit leaves no row."""
+    """A configuration that does not fit a problem leaves no row, so the problem is not unfinished."""
     markdown, _ = write(
         [
             measurement("softmax", "torch", 1024, median_us=30.0),
@@ -336,7 +337,8 @@ def test_where_nothing_is_finished_or_met_there_is_no_table(write: Write) -> Non
 def test_the_overview_and_the_readme_say_the_same_figures_of_the_same_problems(
     write: Write, tmp_path: Path
 ) -> None:
-    """The README has a line a problem of finals; the overview has their geometric mean and says of which."""
+    """The README has one line per problem of finals. The overview has their geometric mean and lists the
+    problems."""
     cuda, torch, ours = {}, {}, {1024: (15.0, 40.0), 16384: (60.0, 90.0)}
     for size in ours:
         cuda[size] = measurement("softmax", "cuda", size, block_size=512, num_warps=4, median_us=11.0)

@@ -1,4 +1,5 @@
-"""``python -m pipeline.finals``: the best of each provider side by side, by real ledgers and processes."""
+"""``python -m pipeline.finals`` measures the best of each provider side by side, with real ledgers and
+processes."""
 
 from __future__ import annotations
 
@@ -30,13 +31,13 @@ def runs(rows: Sequence[Final]) -> set[str]:
     return {row.origin.run for row in rows}
 
 
-# What they look at is measured once, which takes long.
+# The tests share one slow measurement.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("finals")]
 
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
-    """Two kernels that were swept, and had their finals."""
+    """Return a tree with two kernels that have been swept and have finals."""
     made = cpu_tree(tmp_path_factory.mktemp("finals"), "quick", "doubled")
     assert made.sweep("kernel=quick,doubled").returncode == 0
     code, out, err = hold(made, KERNELS)
@@ -63,11 +64,12 @@ def test_each_provider_has_one_configuration_at_each_problem(tree: Tree) -> None
         assert sorted(turn.round for turn in rounds if turn.point == row.point) == [0, 1]
         assert 0 < len(row.rounds_us) <= 2, "a round that others disturbed is no time"
         assert row.rate.is_of(row.median_us)
-        # Twice a float is a float; two of its calls give the same.
+        # Doubling a float is exact, and the provider is deterministic.
         assert row.accuracy is not None
         assert (row.accuracy.ulp_median, row.accuracy.ulp_worst, row.accuracy.repeats) == (0.0, 0.0, True)
     assert len(runs(rows)) == 1
-    # What a caller gets is one of them; blocks is in torch, too, and no baseline: no caller gets it.
+    # The dispatched configuration is one of the finalists. blocks is a torch provider, but not the baseline,
+    # so callers never get it.
     dispatched = [(row.point.provider, row.point.problem["elements"]) for row in rows if row.dispatched]
     assert sorted(dispatched) == [("mul", 64), ("mul", 128)]
 
@@ -116,7 +118,7 @@ def test_rows_that_are_old_are_no_finalists(tree: Tree, tmp_path: Path) -> None:
 
 
 def test_times_at_other_problems_than_the_largest_are_not_called_none(tree: Tree, tmp_path: Path) -> None:
-    """Preset cpu holds finals at the largest problem alone."""
+    """Preset cpu holds finals only at the largest problem."""
     made = tree.copy(tmp_path)
     for kernel in ("quick", "doubled"):
         config = made.root / f"conf/kernel/{kernel}.yaml"
@@ -124,7 +126,7 @@ def test_times_at_other_problems_than_the_largest_are_not_called_none(tree: Tree
     ledger = made.ledger("quick")
     rows = ledger.read_text().splitlines(keepends=True)
     ledger.write_text("".join(row for row in rows if '"elements":128' not in row))
-    options = ("preset=cpu", "timing.min_samples=5")  # as they were swept
+    options = ("preset=cpu", "timing.min_samples=5")  # as in the sweep
     both, alone = made.in_turn("finals", (KERNELS, *options), ("kernel=quick", *options))
     clause = (
         "quick: its ledger has times at other problems, but none that are not old at 128 float32, where "
@@ -137,7 +139,7 @@ def test_times_at_other_problems_than_the_largest_are_not_called_none(tree: Tree
 
 
 def test_the_best_of_every_sweep_is_a_finalist_whatever_its_preset(tree: Tree, tmp_path: Path) -> None:
-    """The preset says at which problems, and has blocks of 256 alone."""
+    """The preset chooses the problems. Its blocks of 256 do not exclude the swept blocks of 512."""
     made = tree.copy(tmp_path)
     shutil.rmtree(made.root / "outputs")
     assert made.sweep("kernel=quick", "size=[64,96]", "provider=blocks", "block_size=512").returncode == 0
@@ -149,7 +151,7 @@ def test_the_best_of_every_sweep_is_a_finalist_whatever_its_preset(tree: Tree, t
 
 
 def test_where_all_rounds_are_known_no_library_is_built(tmp_path: Path) -> None:
-    """As in a fresh clone of a repository that holds them; for a round that is missing it is."""
+    """This is also the case in a fresh clone with results. A missing round does build the library."""
     tree = cpu_tree(tmp_path)
     assert tree.sweep("kernel=vector_add", "provider=[torch,cpp]", "size=37").returncode == 0
     assert hold(tree, "kernel=vector_add")[0] == 0

@@ -1,4 +1,4 @@
-"""Help: every command says what it does, shows how it is typed, and tells what each option means."""
+"""Help: every command says what it does, shows its usage, and describes each option."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ CONFIGURED = [name for name in COMMANDS if name != "repro"]
 
 @pytest.fixture(scope="module", autouse=True)
 def read_once() -> Iterator[None]:
-    """A command's module and a kernel's YAML, which no test of this file changes."""
+    """Read each command's docstring and each kernel's YAML once, because no test of this file changes
+    them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(explanation, "docstring", cache(explanation.docstring))
         patch.setattr(catalog, "find", cache(catalog.find))
@@ -153,7 +154,7 @@ def test_the_commands_are_listed(capsys: pytest.CaptureFixture[str], monkeypatch
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
-    """The console script, as pip writes it."""
+    """Write the console script as pip does. Return its path."""
     entry = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["kernel-pipeline"]
     module, _, function = entry.partition(":")
     path = tmp_path / "kernel-pipeline"
@@ -212,7 +213,7 @@ EXPERIMENTS = explanation.choices("experiment")
 
 
 def swept(words: list[str], monkeypatch: pytest.MonkeyPatch) -> list[list[SweepConfig]]:
-    """What a sweep with these words would run, one after the other."""
+    """Return the configurations of a sweep with these options: a list for each run."""
     seen: list[list[SweepConfig]] = []
     monkeypatch.setattr(device, "gpus", list)
     monkeypatch.setattr(sys, "argv", ["sweep", *words])

@@ -1,5 +1,5 @@
-"""Results that others made, or spoilt, cost a sentence or a line: no traceback, no file elsewhere, no
-script."""
+"""Foreign or damaged results cause an error message or a wrong line, but no traceback, no file elsewhere
+and no script."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CHEAP = settings(
 
 
 class Page(HTMLParser):
-    """The elements and attributes that a browser would find."""
+    """The elements and attributes that a browser finds in a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -59,8 +59,8 @@ class Page(HTMLParser):
 
 
 def without_its_script(text: str) -> str:
-    """A page without the script that it has of its own, once, and without the data for that, which is JSON
-    and can't end its element."""
+    """Return a page without one copy of its own script and without that script's data. Fails unless the
+    data is JSON, which without "<" cannot close its element."""
     own = (TEMPLATES / "report.js").read_text().rstrip("\n")
     data = re.compile(r'<script type="application/json">([^<]*)</script>')
     for one in data.findall(text):
@@ -69,7 +69,8 @@ def without_its_script(text: str) -> str:
 
 
 def reported(folder: Path) -> Path:
-    """The report on a folder of results, checked; it is replaced."""
+    """Make the report of a results folder, replacing an earlier one, and check its files. Return the
+    report's folder."""
     output = folder.parent / "reports"
     shutil.rmtree(output, ignore_errors=True)
     before = {path for path in folder.parent.rglob("*") if path != output}
@@ -90,7 +91,7 @@ def reported(folder: Path) -> Path:
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> str:
-    """What was printed; nothing of it is a command to a terminal."""
+    """Return the printed text, which must not contain terminal escapes or a traceback."""
     out, err = capsys.readouterr()
     assert not CONTROL.search(out + err)
     assert "Traceback" not in out + err
@@ -99,27 +100,27 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What a sweep left, to be spoilt; beside it a file that is nobody's business."""
+    """Return a sweep's results, which a test may damage, beside a file that must not be published."""
     (tmp_path / "secret.json").write_text("a secret")
     return factory.write_results(tmp_path / "results", factory.grid(sizes=(256, 1024)))
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
-    """A real store, made once."""
+    """Return a real store with published results, which all tests share."""
     made = shutil.copytree(empty_store, tmp_path_factory.mktemp("store"), dirs_exist_ok=True)
     log(factory.write_results(made / "results", factory.grid(sizes=(256,))), f"sqlite:///{made}/mlflow.db")
     return made
 
 
 def published(folder: Path, store: Path) -> None:
-    """What publish does with the results and, beside them, the reports."""
+    """Publish the results, with reports and artifacts beside them."""
     reports, artifacts = folder.parent / "reports", folder.parent / "artifacts"
     log(folder, f"sqlite:///{store}/mlflow.db", reports=reports, artifacts=artifacts)
 
 
 def uploaded(store: Path) -> list[Path]:
-    """All artifacts of the store."""
+    """Return all artifacts of the store."""
     return [path for path in (store / "mlartifacts").rglob("*") if path.is_file()]
 
 
@@ -135,7 +136,7 @@ def test_what_no_measurement_can_hold_is_skipped_and_what_it_can_is_only_shown(
     assert len(found.measurements) == len(whole) + len(hostile.SHOWN)
     spoilt = range(len(whole) + 1, len(whole) + len(hostile.KNOWN) + 1)
     told = {int(match[1]) for one in sentences if (match := re.search(r"jsonl:(\d+) ", one))}
-    # One is whole, but of another kernel than the file.
+    # One line is valid, but of another kernel than the file. Its sentence has no line number.
     kinds = dict(zip(hostile.KNOWN, spoilt, strict=True))
     assert {name for name, line in kinds.items() if line not in told} == {"another kernel"}
     assert f"{path} holds 1 row of another kernel or machine; skipped." in sentences
@@ -236,7 +237,7 @@ def test_evidence_names_no_path_and_belongs_to_its_kernel(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_every_committed_row_reads_as_it_is() -> None:
-    """And would be written again as it is, but for colours in compilers' messages."""
+    """Every committed row is also written back unchanged, except for colours in compilers' messages."""
     paths = sorted((ROOT / "results/timings").glob("*/*.jsonl"))
     for path in paths:
         before = path.read_bytes().splitlines(keepends=True)
@@ -249,7 +250,7 @@ def test_every_committed_row_reads_as_it_is() -> None:
 @settings(CHEAP, max_examples=40)
 @given(some=hostile.lines())
 def test_any_line_that_reads_can_be_shown_placed_and_written(some: list[bytes], tmp_path: Path) -> None:
-    """What report and publish make of rows, without drawing and without a store."""
+    """Prepare rows as report and publish do, but without drawing and without a store."""
     path = results.ledger_path(tmp_path, "softmax", H200)
     hostile.write(path, some)
     try:
@@ -271,7 +272,8 @@ def test_any_line_that_reads_can_be_shown_placed_and_written(some: list[bytes], 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepConfig, Path, Measurement]:
-    """The options of a sweep, its ledger, and in it the row that says it has nothing to measure."""
+    """Return the configuration of a sweep, its ledger, and the row with which the sweep has nothing to
+    measure."""
     output = tmp_path_factory.mktemp("sweep")
     words = ["kernel=square", "preset=smoke", "tracking=none", "provider=torch_square", "device=cpu"]
     words += ["rows=64", "columns=64", "dtype=float32", f"output={output}"]

@@ -1,4 +1,4 @@
-"""Words about a scheduler's launcher that can't be: one sentence each. Without a scheduler."""
+"""An invalid option of a scheduler's launcher is reported in one sentence. No scheduler is needed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_what_can_not_be_is_said(
 
 
 def there(monkeypatch: pytest.MonkeyPatch, found: object | None) -> None:
-    """Let the launcher be installed, or not."""
+    """Pretend that the launcher is installed, or that it is not."""
     find = importlib.util.find_spec
 
     def looked_for(name: str, *rest: Any) -> Any:

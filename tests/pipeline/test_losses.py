@@ -1,4 +1,4 @@
-"""Where we lose: a faster provider is found on the pages, wherever it comes from."""
+"""The section "Where we lose" shows each faster provider, whatever the source of its time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def row(provider: str, us: float, **named: object) -> Measurement:
 
 
 def held(run: str, **times: float) -> list[Final]:
-    """Finals of a run, ours first."""
+    """Return finals of a run, with ours first."""
     ours = row(OURS, 100.0)
     beside = [
         final(row(name, us), us, (ours, 100.0, "faster" if us < 99 else "slower"), run)
@@ -52,7 +52,7 @@ def held(run: str, **times: float) -> list[Final]:
 
 
 def alone(rows: list[Final], provider: str) -> list[Final]:
-    """A run that measured a provider beside none of ours."""
+    """Return the finals of a provider in a run without ours."""
     return [one.replace(against=None) for one in rows if one.point.provider == provider]
 
 
@@ -138,7 +138,7 @@ def test_where_nobody_is_faster_the_page_says_so(tmp_path: Path) -> None:
 
 
 def test_a_time_of_another_environment_is_none(tmp_path: Path) -> None:
-    """By the line of its run; and by its digest, where the run's line does not tell."""
+    """The provenance of the finals' run names another driver."""
     folder = tmp_path / "results"
     write_results(folder, BASE)
     before = environment(H200).replace(driver="570.0")
@@ -179,7 +179,7 @@ def test_environments_are_equal_as_far_as_the_others_provider_depends_on_them() 
 
 
 def test_the_newest_time_of_another_counts(tmp_path: Path) -> None:
-    """Finals that are older than a sweep, which were faster."""
+    """The other provider's finals were faster, but are older than its sweep."""
     folder = tmp_path / "results"
     before = [
         one.replace(origin=one.origin.replace(measured_at=MEASURED_AT - timedelta(days=9)))

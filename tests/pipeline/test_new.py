@@ -1,4 +1,4 @@
-"""What `python -m pipeline.new` writes runs at once, and what it refuses is one sentence."""
+"""The kernel that `python -m pipeline.new` writes runs at once, and each refusal is one sentence."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def made(folder: Path) -> Loaded:
-    """The kernel that the command writes into a folder."""
+    """Let the command write a kernel into a folder. Return the kernel."""
     new.run(NewConfig(kernel=str(folder)))
     return catalog.find(str(folder)).loaded
 
 
 def verify(loaded: Loaded) -> None:
-    """Every provider but torch.compile, in each dtype and with each value of each parameter."""
+    """Verify every provider except torch.compile, in each dtype and with each value of each parameter."""
     kernel = loaded.kernel
     for provider in kernel.providers:
         if provider.compiled:
@@ -120,7 +120,7 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def swept(tree: Tree, kernel: str) -> set[tuple[str, str]]:
-    """The status of each provider after a sweep."""
+    """Sweep the kernel. Return the status of each provider."""
     done = tree.sweep(f"kernel={kernel}", "provider=[torch,triton]")
     assert done.returncode == 0, done.stderr
     return {(row.point.provider, row.outcome.status) for row in tree.rows(Path(kernel).name)}

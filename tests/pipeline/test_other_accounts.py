@@ -1,4 +1,4 @@
-"""What other accounts of the machine, and files that others wrote, can do to a command."""
+"""A command's defences against the machine's other accounts and against files that others wrote."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @contextmanager
 def read_locked(path: Path, account: int) -> Iterator[int]:
-    """A process of another account, which may only read a file, and holds it."""
+    """Start a process of another account that locks a file which it can only read. Yield its process id."""
     command = [sys.executable, "-I", "-S", "-c", HOLD, str(path), str(account)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None and process.stdout is not None
@@ -81,7 +81,7 @@ def test_what_is_compiled_lies_in_a_folder_of_this_user_alone(
 def test_code_that_another_account_put_there_is_not_run(
     temporary: Path, monkeypatch: pytest.MonkeyPatch, kind: str, place: str
 ) -> None:
-    """Torch keeps precompiled headers in a folder of its own name, whatever it is told."""
+    """Torch puts precompiled headers into its own folder, whatever cache folder is set."""
     for cache in (inductor.CACHE, inductor.TRITON_CACHE):
         monkeypatch.delenv(cache, raising=False)
     lock.runtime_folder()

@@ -1,4 +1,4 @@
-"""Standard output on a full disk ends a command with one sentence, and what it did stays."""
+"""If standard output is on a full disk, a command ends with one sentence and its results are kept."""
 
 from __future__ import annotations
 

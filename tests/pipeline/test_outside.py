@@ -1,4 +1,4 @@
-"""A kernel in a repository of its own, given by its folder: measured and looked into like any other."""
+"""A kernel in another repository, given by its folder, is measured and inspected like any other."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
-    """A copy of this repository, and beside it another one with a kernel."""
+    """Return a copy of this repository, beside another folder with a kernel."""
     made = cpu_tree(tmp_path)
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(PLANTED / "tripled", tmp_path / "elsewhere" / "tripled", ignore=ignored)
@@ -57,7 +57,7 @@ def test_a_kernel_outside_is_swept_under_its_own_name_and_commit(tree: Tree) -> 
     git_status = ["git", "status", "--porcelain"]
     assert subprocess.run(git_status, cwd=elsewhere, capture_output=True, check=True).stdout == b""
 
-    # Given by another path it is the same; and comments measure nothing again.
+    # The same folder by another path is the same kernel. Edited comments measure nothing again.
     helper, header = elsewhere / "tripled/shared.py", elsewhere / "tripled/factor.h"
     helper.write_text(helper.read_text() + "\n# The same.\n")
     header.write_text(header.read_text() + "\n// The same.\n")
@@ -81,7 +81,8 @@ def test_a_kernel_outside_is_looked_into_reported_and_published(tree: Tree) -> N
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    # A header of this repository's between brackets, and no git: the rows say that much.
+    # Without git, the rows have commit "unknown". The kernel includes a header of this repository in angle
+    # brackets.
     assert tree.sweep(KERNEL, HOT, "provider=[torch,blocks]", "output=local/results").returncode == 0
     assert {row.origin.commit for row in tree.rows("tripled", "local/results")} == {"unknown"}
     of_points = (KERNEL, "preset=smoke", "device=cpu", HOT, "output=local/results", "artifacts=artifacts")

@@ -19,21 +19,21 @@ FIRST, CHECKLIST = (ROOT / "docs/own_kernel.md").read_text().split("## The check
 STEPS = (ROOT / "docs/swiglu.md").read_text()
 
 LONG = ("pytest", "mypy")
-"""What takes long, and is run for every kernel by the tests beside this one and by ``make types``."""
+"""Slow commands, which the other tests and ``make types`` run for every kernel."""
 
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
     made = cpu_tree(tmp_path_factory.mktemp("own"))
     shutil.copy(ROOT / "pyproject.toml", made.root)
-    # Who followed the page has them.
+    # A developer who followed the pages has these kernels.
     for name in ("my_kernel", "swiglu"):
         forget(name, made.root)
     return made
 
 
 def run(tree: Tree, line: str) -> str:
-    """What a command prints; it must succeed. Nothing is measured on a GPU, or tracked."""
+    """Run a command, which must succeed, without a GPU and without tracking. Return its output."""
     options = ["device=cpu", "tracking=none"] if "pipeline.sweep" in line else []
     options += ["device=cpu"] if "pipeline.report" in line else []
     done = python(*line.split()[1:], *options, cwd=tree.root, TMPDIR=str(tree.temporary))
@@ -42,12 +42,13 @@ def run(tree: Tree, line: str) -> str:
 
 
 def follow(tree: Tree, text: str, kernel: str) -> list[str]:
-    """Do what a text says about a kernel, and compare the outputs that it shows; the modules that it runs."""
+    """Follow the text about a kernel and compare the outputs that it shows. Return the modules that it
+    runs."""
     modules = []
     printed = ""
     for block in BLOCK.finditer(text):
         language, content = block.groups()
-        # The file that was named last before a block is the one that it is about.
+        # A block belongs to the file that was last named before it.
         names = re.findall(rf"`(kernels/{kernel}/\w+\.py)`", text[: block.start()])
         if language == "sh":
             for line in content.splitlines():
@@ -65,7 +66,7 @@ def follow(tree: Tree, text: str, kernel: str) -> list[str]:
 
 
 def edit(path: Path, difference: str) -> None:
-    """Replace the lines that a difference takes away by those that it brings, each of which is there once."""
+    """Apply a diff of whole lines. Each removed line must occur once."""
     lines = difference.splitlines()
     old, new = ([line[1:] for line in lines if line[0] == sign] for sign in "-+")
     assert len(old) + len(new) == len(lines)

@@ -1,4 +1,4 @@
-"""The report's page in a browser: what a reader chooses, sorts, points at and can read."""
+"""The report's page in a browser: choices, sorting, tooltips and readability."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ SENTENCE = "memory limits it: memory throughput 91 %, compute throughput 31 %"
 TWO_MEGABYTES = 2_000_000
 
 PAPER_WIDTH = 1047
-"""Pixels between the margins of a sheet of A4 on its side."""
+"""The width between the margins of an A4 sheet in landscape, in pixels."""
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report of two kernels on two GPUs, with what limits a configuration."""
+    """Write a report of two kernels on two GPUs, with counters of one configuration."""
     rows = grid(gpus=(H100, H200), providers=("torch", "triton_online", "cuda"), num_warps=(4, 8, 16))
     rows += grid(kernels=("gelu",), gpus=(H200,), providers=("torch", "triton"), dtypes=("bfloat16",))
     folder = write_results(tmp_path_factory.mktemp("in"), rows)
@@ -72,7 +72,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrom
 
 @pytest.fixture
 def page(driver: webdriver.Chrome, written: Path) -> webdriver.Chrome:
-    """The page as it is when it was just opened."""
+    """Open the page anew. Return the driver."""
     screen(driver, 1280)
     driver.get("about:blank")
     driver.get(f"file://{written}")
@@ -90,7 +90,7 @@ def screen(driver: webdriver.Chrome, width: int, colours: str = "light") -> None
 
 
 def seen(page: webdriver.Chrome, selector: str) -> list[Any]:
-    """The elements that are there for a reader."""
+    """Return the displayed elements."""
     return [one for one in page.find_elements(By.CSS_SELECTOR, selector) if one.is_displayed()]
 
 
@@ -103,7 +103,7 @@ def choose(page: webdriver.Chrome, name: str, text: str) -> None:
 
 
 def column(page: webdriver.Chrome, table: str, heading: str) -> list[str]:
-    """The cells of a column whose rows are shown."""
+    """Return the texts in the displayed cells of a column."""
     headings = texts(page, f"{table} thead th")
     place = 1 + [one.strip(" ▲▼") for one in headings].index(heading)
     return texts(page, f"{table} tbody tr > :nth-child({place})")
@@ -208,7 +208,8 @@ return [
   all(".scroll").filter((one) => one.scrollWidth > one.clientWidth),
 ].map((some) => some.map(where));
 """
-"""The elements beyond the right edge of the window, and those that scroll aside."""
+"""A script that returns the elements beyond the right edge of the window, and the elements that scroll
+sideways."""
 
 
 @pytest.mark.parametrize("width", [390, 768, 1440])

@@ -1,7 +1,7 @@
-"""Kernels of every kind that the contract admits, measured by the real command in a copy of the tree.
+"""Kernels of every kind that the contract allows, measured by the real command in a copy of the tree.
 
-Words among dimensions and parameters, several outputs, packed inputs, one dimension, in place, Triton in
-files of any name. Of each kind something wrong must be found.
+The kinds are: words and flags among dimensions and parameters, several outputs, packed inputs, one
+dimension, in place, and Triton in files of any name. For each kind, an error in the kernel must be found.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HOT = "timing.cache=hot"
 
 
 def swept(folder: Path, kernel: str, *options: str) -> tuple[Tree, list[Measurement], str]:
-    """A tree with the kernel, what a sweep of it measured, and what the sweep printed."""
+    """Sweep a kernel in a new tree. Return the tree, the rows and the printed text."""
     tree = cpu_tree(folder, kernel)
     done = tree.sweep(f"kernel={kernel}", HOT, *options)
     assert (done.returncode, done.stderr) == (0, "")
@@ -26,14 +26,14 @@ def swept(folder: Path, kernel: str, *options: str) -> tuple[Tree, list[Measurem
 
 
 of_several = pytest.mark.xdist_group("planted")
-"""One sweep measures these kernels."""
+"""Puts tests into one group, because one sweep measures their kernels."""
 
 Several = tuple[Tree, dict[str, list[Measurement]], str]
 
 
 @pytest.fixture(scope="module")
 def several(tmp_path_factory: pytest.TempPathFactory) -> Several:
-    """A tree with several kernels, what one sweep measured of each, and what it printed."""
+    """Sweep several kernels at once. Return the tree, each kernel's rows and the printed text."""
     names = ("extremes", "accumulate", "heads", "doubled")
     tree = cpu_tree(tmp_path_factory.mktemp("planted"), *names)
     done = tree.sweep(f"kernel={','.join(names)}", HOT)
@@ -42,7 +42,7 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Several:
 
 
 def statuses(rows: list[Measurement]) -> dict[str, set[str]]:
-    """The statuses of each provider's points."""
+    """Return the statuses of each provider's points."""
     found: dict[str, set[str]] = {}
     for row in rows:
         found.setdefault(row.point.provider, set()).add(row.outcome.status)
@@ -50,7 +50,7 @@ def statuses(rows: list[Measurement]) -> dict[str, set[str]]:
 
 
 def errors(rows: list[Measurement]) -> dict[str, str]:
-    """Why a provider's last point came to nothing."""
+    """Return the error of each provider's last failed point."""
     return {row.point.provider: row.outcome.error for row in rows if row.outcome.error is not None}
 
 
@@ -104,12 +104,13 @@ def test_packed_inputs_with_a_group_size_and_an_output_of_integers(tmp_path: Pat
     assert len(rows) == 2 * 2 * 2 * (7 + 2)
     found = statuses(rows)
     assert found["whole"] == found["steps"] == {"ok"}
-    # Given the form that it declares, between providers of the same problem that are given the kernel's own.
+    # This provider gets its declared form of the inputs, while others at the same problem get the kernel's
+    # own form.
     assert found["bytewise"] == {"ok"}
     assert found["bytewise_unasked"] <= {"incorrect", "runtime_error"}
     for provider, output in {"nibbles_swapped": 0, "sum_unwritten": 1, "sum_off_by_one": 1}.items():
         assert found[provider] == {"incorrect"}
-        # Where memory was not written, what an earlier call left there may be right the first time.
+        # Unwritten memory may hold the right values of an earlier call, so the first call may pass.
         assert f": output {output}: " in errors(rows)[provider], provider
     groups = {
         (row.point.problem["columns"], row.point.problem["group"])
@@ -119,7 +120,7 @@ def test_packed_inputs_with_a_group_size_and_an_output_of_integers(tmp_path: Pat
     assert groups == {(64, 64)}, "where there is one group, it is the next, too"
     assert "columns=64 group=64" in said
 
-    # The steps of 32 bytes fit no row of 48.
+    # A row of 48 bytes is not a whole number of 32-byte steps.
     odd = tree.sweep("kernel=packed", HOT, "size=96", "group=32", "provider=steps", "bytes_a_step=[16,32]")
     assert odd.returncode == 0
     assert "steps: 1 configuration left out: 48 bytes a row are no whole steps of 32" in odd.stdout
@@ -180,14 +181,14 @@ def test_triton_in_files_of_any_name_with_a_helper_between_them(several: Several
     assert found["blocks"] == found["held"] == {"verified"}, "under the interpreter"
     assert "incorrect" in found["without_tail"]
     assert "elements are wrong" in errors(rows)["without_tail"]
-    # What does not fit and what needs another device is no point, and is counted by its reason.
+    # A configuration that does not fit or needs another device is no point. It is counted by its reason.
     assert "hopper" not in found
     assert sum(row.point.provider == "held" for row in rows) == 3
     assert "held: 3 configurations left out: for example one block holds all: 20 elements > 16" in said
     assert "hopper: 2 configurations left out: needs a GPU" in said
     assert f"{len(rows)} of {len(rows)} are in outputs/timings/doubled/" in said
 
-    # An edit of the helper concerns those that import it.
+    # An edit of the helper affects the providers that import it.
     helper = tree.root / "kernels/doubled/shared.py"
     helper.write_text(helper.read_text().replace("return x + x", "return x * 2"))
     again = tree.sweep("kernel=doubled", HOT).stdout

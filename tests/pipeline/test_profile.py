@@ -1,4 +1,4 @@
-"""torch.profiler for real on the CPU: what a row tells, and which points are looked into again."""
+"""torch.profiler on the CPU: the content of a row, and the points that are profiled again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def options(folder: Path, kernel: str) -> list[str]:
 
 
 def rows(folder: Path) -> Rows:
-    """What the only file of rows holds, by provider and the problem's last number."""
+    """Return the rows below a folder, by provider and the problem's last number."""
     found = {}
     for path in folder.glob("results/profile/*/*.jsonl"):
         for row in map(json.loads, path.read_text().splitlines()):
@@ -44,7 +44,7 @@ def rows(folder: Path) -> Rows:
 
 
 def command(folder: Path, monkeypatch: pytest.MonkeyPatch, kernel: str, *words: str, code: int = 0) -> Rows:
-    """Run the stage on the CPU with the smallest preset; its rows."""
+    """Run the stage on the CPU with the smallest preset. Return its rows."""
     monkeypatch.setattr(sys, "argv", ["profile", *options(folder, kernel), *words])
     with pytest.raises(SystemExit) as ended:
         run_each("profile", ProfileConfig, profile.run)
@@ -90,13 +90,14 @@ def test_manual_gelu_is_many_operators_and_the_fused_one_is_one(
 ) -> None:
     found = command(tmp_path, monkeypatch, "gelu", "provider=[manual,torch,torch_compile]", "size=64")
     manual, fused = found["manual", 64], found["torch", 64]
-    # x**3, * 0.044715, x + ., * sqrt(2 / pi), tanh, 1 + ., 0.5 * x, and the product.
+    # The operators are x**3, * 0.044715, x + ., * sqrt(2 / pi), tanh, 1 + ., 0.5 * x, and the product.
     assert len(manual["outermost"]) == 8
     assert fused["outermost"] == ["aten::gelu"]
     assert "chain" not in manual, "there is no one operator to follow"
     compiled = found["torch_compile", 64]
     assert compiled["outermost"] == ["Torch-Compiled Region"]
-    # So small a tensor may take less time than what is around the graph: the chain may end before it.
+    # For so small a tensor the overhead around the graph may take longer than the graph, so the chain may end
+    # early.
     assert compiled["sentence"].startswith("a call is 1 operator (Torch-Compiled Region")
     assert "CompiledFxGraph" in {operator["name"] for operator in compiled["operators"]}
 
@@ -184,7 +185,7 @@ def test_only_what_changed_is_profiled_again(
     made = outside.write(tmp_path)
 
     def again(*words: str) -> tuple[Rows, int]:
-        """The rows, and of how many of them the command says that they are new."""
+        """Run the command. Return the rows and the number of new rows that it reports."""
         capsys.readouterr()
         found = command(tmp_path, monkeypatch, str(made), *words)
         said = capsys.readouterr().out
@@ -198,7 +199,7 @@ def test_only_what_changed_is_profiled_again(
         return found, int(match[1])
 
     first, count = again()
-    # A CPU is not given the largest problem; pieces has its default, for nothing was timed.
+    # The CPU leaves out the largest problem. pieces has its default, because nothing was timed.
     places = {(name, n) for name in ("whole", "pieces") for n in (8, 64)}
     assert (first.keys(), count) == (places, 4)
     assert first["pieces", 8]["point"]["parameters"] == {"parts": 2}
@@ -311,7 +312,7 @@ def test_a_range_may_be_called_anything(
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", ["profile", "counters"])
 def test_where_there_is_nothing_to_do_torch_is_not_even_imported(tmp_path: Path, stage: str) -> None:
-    """Of counters on a CPU there never is."""
+    """Counters never have anything to do on a CPU."""
     made = outside.write(tmp_path)
 
     def run() -> subprocess.CompletedProcess[str]:

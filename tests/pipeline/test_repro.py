@@ -1,4 +1,4 @@
-"""What `make repro` does around DVC."""
+"""The parts of `make repro` around DVC."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.repository import ALONE, commit, git
 
 
 def test_a_stage_runs_by_the_python_that_make_repro_names(tmp_path: Path) -> None:
-    """And starts no other to find one that has the packages."""
+    """The script starts no other Python to look for one with the packages."""
     for name in ("python", "named"):
         (tmp_path / name).write_text(f"#!/bin/sh\necho {name} >>{tmp_path}/started\n")
         (tmp_path / name).chmod(0o755)
@@ -39,10 +39,10 @@ def test_a_signal_is_handed_on_and_told(capfd: pytest.CaptureFixture[str]) -> No
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository of git's and DVC's with one stage, which has run."""
+    """Return a git and DVC repository with one stage that has run."""
     for name, value in ALONE.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.chdir(tmp_path)  # as main does, and this test's end undoes
+    monkeypatch.chdir(tmp_path)  # main() changes the folder too; monkeypatch restores it
     monkeypatch.setattr(repro, "ROOT", tmp_path)
     local = tmp_path / "local"
     for name, path in {"ROOT": tmp_path, "LOCK": tmp_path / "dvc.lock", "OWN": local / "dvc.lock"}.items():

@@ -1,4 +1,4 @@
-"""Results of other clones come beside those that are here: whole, checked, and the same however often."""
+"""Merging adds the results of other clones: complete, checked, and with the same outcome when repeated."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def merged(source: Path, output: Path, *, write: bool = True) -> None:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """What lies below a folder, but for locks."""
+    """Return the files below a folder, except locks."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -65,7 +65,8 @@ def here(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def there(tmp_path: Path) -> Path:
-    """Another clone: points that are here measured later, more points, another GPU, finals and records."""
+    """Return the results of another clone: later measurements of some points, more points, another GPU,
+    finals and records."""
     made = factory.grid(sizes=(1024, 4096), started=LATER, gpus=(H200, H100))
     folder = factory.write_results(tmp_path / "there", made)
     timed = [row for row in made if row.origin.gpu == H200]
@@ -129,7 +130,6 @@ def test_without_write_it_says_what_it_would_do_and_does_nothing(
     assert (
         "5 new, 5 newer than ours, 0 the same; rows differ: 5 by another measurement of the same key." in out
     )
-    # 20 rows of two ledgers, a final, a profile's; environment, ceilings, settings and builds are of files.
     assert "would be taken. Write write=true to take them." in out.splitlines()[-1]
 
 
@@ -201,7 +201,7 @@ def test_no_link_is_followed_and_odd_names_are_left_out(
     shutil.copytree(ledgers / "softmax", secret)
     (ledgers / "linked").symlink_to(secret)
     (ledgers / "softmax" / "nvidia-linked.jsonl").symlink_to(ledgers / "softmax" / f"{H200}.jsonl")
-    # One that leads to a whole ledger of its name in the folder itself.
+    # This link leads to a valid ledger in the same folder.
     hidden = (ledgers / "softmax" / f"{H100}.jsonl").rename(there / "hidden")
     (ledgers / "softmax" / f"{H100}.jsonl").symlink_to(hidden)
     (ledgers / "softmax" / "..odd\x1b[31m.jsonl").write_bytes(b"")
@@ -256,7 +256,7 @@ def counted(self, target):
 Path.replace = counted
 clone.Merge(Path(sys.argv[1]), Path(sys.argv[2]), True, BuildReport, settings_beside).all()
 """
-"""A merge that is killed when it is about to put a file in its place."""
+"""Merges, and kills itself before it replaces the given number of files plus one."""
 
 
 def test_a_merge_that_was_killed_is_completed_by_the_same_command(
@@ -273,7 +273,7 @@ def test_a_merge_that_was_killed_is_completed_by_the_same_command(
         merged(there, killed)
         for path in killed.rglob(".*"):
             if path.suffix != ".lock":
-                path.unlink()  # a temporary file of the merge that was killed
+                path.unlink()  # a temporary file of the killed merge
         assert files(killed) == files(whole), f"killed before file {left}"
 
 

@@ -1,4 +1,4 @@
-"""Rows are removed for being old by one command alone, when it is told to, and by what it says."""
+"""One command alone removes old rows, only when told to, and says which."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOW = settings_digest(TIMING, 3)
 
 
 def row(provider: str, size: int, **parts: str) -> Measurement:
-    """A row that is as new as can be, but for some parts."""
+    """Return a row with today's parts, except the given parts."""
     source = identity.source(LOADED, LOADED.kernel.provider(provider)).digest
     today = {"source": source, "measurement": versions.measurement("cuda", "auto"), "settings": NOW}
     environment = parts.pop("environment", None)
@@ -35,7 +35,7 @@ def row(provider: str, size: int, **parts: str) -> Measurement:
 
 
 def without_a_place(provider: str, problem: dict[str, int | str]) -> Measurement:
-    """A row of a point that the kernel does not have."""
+    """Return a row of a point that the kernel does not have."""
     made = row("torch", 64)
     point = made.point.replace(provider=provider, problem=Values(problem))
     told = made.parts.replace(point=digest(point.to_dict()))
@@ -46,9 +46,9 @@ PROBLEM = dict(row("torch", 64).point.problem)
 CURRENT = [
     row("torch", 256),
     row("triton_online", 256),
-    row("torch", 257),  # of a width that no preset has
+    row("torch", 257),  # a width of no preset
     row("torch", 256, settings="hot", measurement=versions.measurement("cuda", "event")),
-    row("quack", 256, environment="0" * 16),  # whose version is not known
+    row("quack", 256, environment="0" * 16),  # the installed version is unknown
 ]
 OLD = {
     "removed: 1 by point": without_a_place("removed", PROBLEM),
@@ -73,7 +73,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def prune(folder: Path, *options: str) -> list[str]:
-    """The lines that the command prints."""
+    """Run the command. Return its output lines."""
     done = python("-m", "pipeline.results", "prune", f"output={folder}", *options)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()

@@ -1,4 +1,5 @@
-"""Problems that differ in more than their size: measured by the real command, kept apart by what reads it."""
+"""Problems that differ in more than their size are measured by the real command and kept apart by its
+readers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""compute-sanitizer over a kernel's providers: what it is asked, what is made of its words, who is to blame.
+"""compute-sanitizer on a kernel's providers: its command line, the reading of its output, and the provider to
+blame.
 
-A program that answers as compute-sanitizer does stands in for it; the words are of its manual.
+A fake compute-sanitizer stands in for it. Its messages come from the manual.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ UNSUPPORTED = "========= COMPUTE-SANITIZER\n========= Error: Device not supporte
 
 @pytest.fixture
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that has a GPU as far as the command asks."""
+    """Make the command see an H200."""
     chosen = Device(kind="cuda", name="NVIDIA H200", index=0)
     monkeypatch.setattr(device, "resolve", lambda wanted: chosen)
     monkeypatch.setattr(device, "capabilities", lambda one: Gpu((9, 0), 132, 227 << 10, 50 << 20))
@@ -74,8 +75,8 @@ Fake = Callable[..., Path]
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
-    """Puts a program on PATH that says of a provider under a tool what it is told to, and else that all is
-    well. What it was asked is in ``asked``."""
+    """Return a function that puts a fake program on PATH. For each provider and tool the program prints
+    the given text, or else a clean report. The file ``asked`` logs its command lines."""
 
     def make(says: dict[str, str] | None = None, failures: dict[str, str] | None = None) -> Path:
         program = tmp_path / "bin" / "compute-sanitizer"
@@ -112,7 +113,7 @@ json.dump({failures or {}!r} if caching == "1" else {{"caching": "on"}}, open(wo
 def command(
     folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str, code: int = 0
 ) -> list[dict[str, Any]]:
-    """Run it; the rows in its file."""
+    """Run the command. Return the rows in its file."""
     monkeypatch.setattr(sys, "argv", ["sanitize", "kernel=softmax", f"output={folder}/results", *options])
     with pytest.raises(SystemExit) as ended:
         run_stage("sanitize", SanitizeConfig, stage.run)
@@ -238,7 +239,8 @@ def test_without_a_gpu_or_the_tool_it_is_one_sentence(
 def test_a_package_that_can_start_nothing_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake: Fake
 ) -> None:
-    """Of PyPI's packages the older ones have the program in ``bin/``, without what it starts programs by."""
+    """Older PyPI packages have the program in ``bin/``, but not the files with which it starts other
+    programs."""
     fake()
     program = tmp_path / "bin" / "compute-sanitizer"
     for place in ("cu12/bin", "cu13/bin", "cu13/compute-sanitizer"):

@@ -1,4 +1,4 @@
-"""Searches by the real command: which configurations are measured, and what the same command does again."""
+"""Searches by the real command: the measured configurations, and what a repeated command does."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.planted.tree import Tree, cpu_tree
 
 SEARCH = ("kernel=tuned", "size=64", "search=tpe")
 
-# What they look at is measured once, which takes long.
+# The tests share one slow measurement.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("search")]
 
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tree, str]:
-    """A checkout in which a search of 12 trials has ended, and what it printed."""
+    """Return a tree with a finished search of 12 trials, and the printed text."""
     tree = cpu_tree(tmp_path_factory.mktemp("first"), "tuned")
     done = tree.sweep(*SEARCH, "trials=12")
     assert (done.returncode, done.stderr) == (0, "")
@@ -29,19 +29,19 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tree, str]:
 
 @pytest.fixture
 def searched(tmp_path: Path, first: tuple[Tree, str]) -> Tree:
-    """A tree of its own in which it has."""
+    """Return a test's own copy of that tree."""
     return first[0].copy(tmp_path)
 
 
 def trials(tree: Tree) -> list[Measurement]:
-    """The ledger's rows of the provider that has a grid; each once."""
+    """Return the ledger's rows of the provider with a grid, which must be distinct."""
     rows = [row for row in tree.rows("tuned") if row.point.provider == "grid"]
     assert len({row.slot for row in rows}) == len(rows)
     return rows
 
 
 def without_optuna(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever imports it fails."""
+    """Make every import of Optuna fail."""
     (tree.root / "optuna.py").write_text("raise RuntimeError('Optuna is imported')\n")
     monkeypatch.setenv("PYTHONPATH", str(tree.root))
 
@@ -109,7 +109,7 @@ def test_pins_bind_and_a_search_that_is_stopped_goes_on_by_the_same_command(tmp_
 
 
 def test_a_search_ends_by_time(searched: Tree) -> None:
-    """A point takes longer than the time that there is."""
+    """One point takes longer than the time limit."""
     before = {row.point for row in trials(searched)}
     done = searched.sweep(*SEARCH, "seconds=0.000001")
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""A tracker's password is kept from kernels' code, and masked in what is written of what that says."""
+"""A tracker's password is hidden from kernels' code, and masked in records of that code's output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules that commands import before their work begins."""
+"""The modules that commands import before their work begins."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ print([name for name in opened if "entry_points" in name])
 
 
 def imported(*words: str) -> tuple[set[str], str]:
-    """The modules that a command imports, and its last line on stderr."""
+    """Return the modules that a command imports, and its last line on stderr."""
     done = python("-X", "importtime", "-m", *words)
     lines = done.stderr.splitlines()
     return {line.rpartition("|")[2].strip() for line in lines}, lines[-1]

@@ -1,4 +1,5 @@
-"""What a sweep measures again, and how two of them share a device: real commands in a copy of the tree."""
+"""Which points a sweep measures again, and how two sweeps share a device, with real commands in a copy of
+the tree."""
 
 from __future__ import annotations
 
@@ -26,13 +27,13 @@ from tests.planted.tree import Tree, cpu_tree, size
 HOT = "timing.cache=hot"
 
 
-# What they begin with, a sweep of everything, is measured once.
+# The tests share one full sweep.
 pytestmark = pytest.mark.xdist_group("sweep")
 
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tree, str]:
-    """A checkout in which everything was measured, and what the sweep printed."""
+    """Return a tree in which everything is measured, and the sweep's output."""
     tree = cpu_tree(tmp_path_factory.mktemp("first"), "quick")
     done = tree.sweep("kernel=quick", HOT)
     assert (done.returncode, done.stderr) == (0, "")
@@ -46,12 +47,12 @@ def tree(tmp_path: Path) -> Tree:
 
 @pytest.fixture
 def swept(tmp_path: Path, first: tuple[Tree, str]) -> Tree:
-    """A tree of its own in which everything was measured."""
+    """Return a test's own copy of that tree."""
     return first[0].copy(tmp_path)
 
 
 def newly_measured(tree: Tree, *options: str) -> tuple[set[tuple[str, int]], str]:
-    """Providers and sizes that a sweep of quick measures, as the ledger shows it, and what it prints."""
+    """Sweep quick. Return the providers and sizes that the ledger gained, and the printed text."""
     before = {row.to_json().decode() for row in tree.rows("quick")}
     done = tree.sweep("kernel=quick", HOT, *options)
     assert (done.returncode, done.stderr) == (0, "")
@@ -62,7 +63,7 @@ def newly_measured(tree: Tree, *options: str) -> tuple[set[tuple[str, int]], str
 
 
 def in_order(tree: Tree) -> list[Measurement]:
-    """The ledger's rows."""
+    """Return the ledger's rows, which must be sorted and distinct."""
     rows = tree.rows("quick")
     assert len({row.slot for row in rows}) == len(rows) == lines(tree), "one line a point and its settings"
     assert rows == sorted(rows, key=lambda row: (order(row.point), row.parts.settings))
@@ -109,7 +110,7 @@ def test_every_time_is_audited_on_demand_and_else_one_of_each_workload_at_least(
 
 
 def is_looked_at(row: Measurement) -> bool:
-    """Whether a time was audited, or could not be for what others did meanwhile."""
+    """Return whether a time was audited, or could not be audited because of other load."""
     state = row.outcome.state
     is_tried = state is not None and str(state.invalid_reason).startswith(
         ("not audited: ", "its threads had")
@@ -121,7 +122,7 @@ BLOCKS = {("blocks", 64), ("blocks", 128)}
 
 
 def edit(tree: Tree, name: str, old: str, new: str) -> None:
-    """Change a file of the planted kernel, once."""
+    """Replace a text of the planted kernel's file once."""
     path = tree.root / "kernels" / "quick" / name
     assert path.read_text().count(old) >= 1
     path.write_text(path.read_text().replace(old, new, 1))
@@ -147,13 +148,13 @@ def test_measures_again_what_has_changed(swept: Tree) -> None:
 
 
 def times(tree: Tree) -> dict[Point, float]:
-    """The median by point."""
+    """Return the median of each timed point."""
     timed = ((row.point, row.outcome.timing) for row in tree.rows("quick"))
     return {point: timing.median_us for point, timing in timed if timing is not None}
 
 
 def earlier(tree: Tree) -> dict[Point, float]:
-    """The median before the last edit, by point."""
+    """Return the median before the last edit of each point that has one."""
     rows = ((row.point, row.earlier) for row in tree.rows("quick"))
     return {point: before.median_us for point, before in rows if before is not None}
 
@@ -196,7 +197,7 @@ def test_a_flag_that_a_language_feels_measures_its_providers_again(
     swept: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    swept.know_ceilings(device.cpu())  # they feel it, too
+    swept.know_ceilings(device.cpu())  # the ceilings depend on the flag too
     assert newly_measured(swept)[0] == EVERYTHING
     (reasons,) = {tuple(sorted(row.parts.environment for row in swept.rows("quick")))}
     assert len(set(reasons)) == 1
@@ -248,7 +249,7 @@ def test_writes_beside_the_ledger_what_it_is_read_with(swept: Tree) -> None:
     assert state is not None
     assert state.noise_floor is not None
     assert state.threads is not None
-    if any(one.ran_us for one in load.threads_of(os.getpid()).values()):  # this kernel counts it
+    if any(one.ran_us for one in load.threads_of(os.getpid()).values()):  # Linux counts run time here
         assert state.run_delay is not None and 0 <= state.run_delay <= 1
     assert state.valid or state.invalid_reason, "a busy machine is said"
 
@@ -284,7 +285,7 @@ def test_a_second_sweep_waits_or_gives_up_and_says_for_whom(tree: Tree) -> None:
         said = waiting.stdout.readline()
         assert said.startswith("Waiting for ")
         assert f"process {holder.pid} " in said
-        # The lock is free as soon as its holder is gone, however it went.
+        # The lock becomes free when its holder ends, however it ended.
         os.kill(holder.pid, signal.SIGKILL)
         out, err = waiting.communicate()
         assert (waiting.returncode, err) == (0, "")
@@ -307,7 +308,7 @@ def test_a_cpus_results_of_the_repository_go_to_a_folder_of_its_own(tree: Tree) 
 
 
 def beside(tree: Tree) -> list[str]:
-    """The files of a results folder, less the ledger's lock and the records of runs."""
+    """Return the files of the results folder, except locks and the records of runs."""
     found = (path.relative_to(tree.root / "outputs") for path in (tree.root / "outputs").rglob("*.*"))
     slug = device.cpu().slug
     names = (str(path).replace(slug, "cpu") for path in found if path.suffix != ".lock")
@@ -327,12 +328,12 @@ DESCRIBED = [
 def test_a_results_folder_that_is_removed_midway_is_whole_in_the_end(tree: Tree) -> None:
     known = tree.root / "local/results/ceilings"
     (tree.root / "outputs").mkdir()
-    shutil.move(known, tree.root / "outputs/ceilings")  # as a sweep has them that measured them itself
+    shutil.move(known, tree.root / "outputs/ceilings")  # as if the sweep had measured them itself
     many = ("kernel=quick", HOT, f"size=[{','.join(map(str, range(1, 51)))}]")
     process = tree.start(*many)
     while process.poll() is None and lines(tree) < 20:
         time.sleep(0.002)
-    # A line may be written right now.
+    # The sweep may write a line during the removal, so repeat it.
     while (tree.root / "outputs/timings").exists():
         shutil.rmtree(tree.root / "outputs", ignore_errors=True)
     out, err = process.communicate()
@@ -342,7 +343,7 @@ def test_a_results_folder_that_is_removed_midway_is_whole_in_the_end(tree: Tree)
     assert len(in_order(tree)) == 100
     assert beside(tree) == DESCRIBED
 
-    # And if all but the ledger is gone, a sweep with nothing to measure writes it.
+    # If everything but the ledger is missing, a sweep with nothing to measure writes it again.
     for name in DESCRIBED:
         path = tree.root / "outputs" / name.replace("cpu.", f"{device.cpu().slug}.")
         if path.suffix != ".jsonl":
@@ -356,8 +357,8 @@ def test_a_results_folder_that_is_removed_midway_is_whole_in_the_end(tree: Tree)
 
 @pytest.mark.slow
 def test_two_sweeps_that_share_the_results_folder_alone_lose_no_row(tree: Tree) -> None:
-    """Two containers, two nodes: a folder for temporary files each, and so no lock on the device in common.
-    One is stopped while the other measures, and both compact the ledger."""
+    """Two containers or nodes have separate folders for temporary files, so they share no lock on the
+    device. One sweep is stopped while the other measures, and both compact the ledger."""
     sizes = {name: list(range(first, 81, 2)) for name, first in (("odd", 1), ("even", 2))}
 
     def start(name: str) -> subprocess.Popen[str]:
@@ -378,7 +379,7 @@ def test_two_sweeps_that_share_the_results_folder_alone_lose_no_row(tree: Tree) 
 
 
 def whole_rows(tree: Tree) -> list[Measurement]:
-    """What can be read while others write."""
+    """Return the rows that are readable while others write."""
     paths = list((tree.root / "outputs").glob("timings/quick/*.jsonl"))
     return [row for path in paths for row in read_rows(path, lambda sentence: None)]
 

@@ -1,4 +1,4 @@
-"""``python -m pipeline.tune``: the table of tuned configurations, and what is chosen by it."""
+"""``python -m pipeline.tune`` writes the table of tuned configurations, and the table decides the choices."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ IDENTITY = Identity(LOADED, factory.environment(H200), TimingSettings(), 0)
 
 
 def row(provider: str, columns: int, us: float = 1.0, dtype: str = "float32", **more: Any) -> Measurement:
-    """A row that is not old."""
+    """Return a fresh row."""
     return factory.fresh(
         factory.measurement(KERNEL, provider, columns, dtype, median_us=us, **more), IDENTITY
     )
@@ -44,7 +44,7 @@ def row(provider: str, columns: int, us: float = 1.0, dtype: str = "float32", **
 def some(
     us: Mapping[str, Sequence[float]], columns: Sequence[int], dtype: str = "float32"
 ) -> list[Measurement]:
-    """Rows of configurations with a time for each number of columns; None where one was not measured."""
+    """Return rows of the named configurations, with one time for each number of columns."""
     parameters: dict[str, dict[str, int]] = {
         "torch": {},
         "triton_online 1024x4w": {"block_size": 1024, "num_warps": 4},
@@ -70,7 +70,7 @@ PLANTED = {
 
 @pytest.fixture(autouse=True)
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine at hand has an H200, as far as a table is concerned."""
+    """Make the commands see an H200."""
     here = Device(kind="cuda", name="NVIDIA H200", index=0, uuid="GPU-0")
     monkeypatch.setattr(device, "resolve", lambda wanted: here)
     monkeypatch.setattr(device, "capabilities", lambda one: GPU)
@@ -80,7 +80,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A process that has read no table and said nothing."""
+    """Simulate a process that has read no table and has issued no warnings."""
     tuned._read.cache_clear()
     source._of_files.cache_clear()
     monkeypatch.setattr(tuned, "_said", set())
@@ -93,7 +93,7 @@ Written = Callable[..., Path]
 
 @pytest.fixture
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Written:
-    """Writes the table that the command makes of a ledger; it is the one that is chosen by."""
+    """Return a function that lets the command write a table from a ledger's rows and selects that table."""
 
     def made(rows: Sequence[Measurement], name: str = "") -> Path:
         factory.write_results(tmp_path / name, rows)
@@ -153,7 +153,7 @@ def test_the_table_says_what_was_measured_at_each_problem(written: Written) -> N
     assert first["near"] == {"cuda 2048x8w": 1.0, "cuda 1024x4w": 1.1, "triton_online 1024x4w": 1.2}
     assert first["tolerance"] == [[2e-5, 2e-38]] and first["max_abs_err"] == 1e-7
     assert (first["within_l2"], last["within_l2"], last["best"]) == (True, False, "cuda 1024x4w")
-    # A problem is a line, so that a change of one is a change of a line.
+    # Each problem is one line, so that a changed problem is one changed line in a diff.
     lines = path.read_text().splitlines()
     assert sum('"problem": {' in line for line in lines) == len(COLUMNS)
     before = path.read_bytes()
@@ -195,8 +195,8 @@ def test_finals_decide_where_they_were_held_of_these_rows(written: Written, tmp_
 
 
 def test_the_regret_is_what_one_finds_by_hand(written: Written) -> None:
-    """Of the first five problems, within the cache, whichever is left out the others say 2048x8w. Beyond it
-    the two others say 1024x4w."""
+    """Among the first five problems, within L2, the others always choose 2048x8w for the one left out.
+    Beyond L2 the other two choose 1024x4w."""
     columns = (256, 300, 512, 600, 1024, 2048, 8192, 16384)
     times = {
         "torch": (20.0,) * 8,
@@ -206,7 +206,8 @@ def test_the_regret_is_what_one_finds_by_hand(written: Written) -> None:
     path = written(some(times, columns))
     within, beyond = json.loads(path.read_text())["kernels"][KERNEL]["regions"]
     assert (within["within_l2"], within["problems"], beyond["problems"]) == (True, 5, 3)
-    # The choice is right at the first four and 4 % slower at 1024 columns: in order 0, 0, 0, 0, 0.04.
+    # The choice is the best at the first four problems and 4 % slower at 1024 columns, so the regrets are 0,
+    # 0, 0, 0, 0.04.
     assert (within["regret_median"], within["regret_p90"]) == (0.0, 0.024)
     assert (within["generalised"], within["generalised_p90"]) == (5, 0.024)
     assert (beyond["regret_p90"], beyond["distance"]) == (0.0, None), "three problems are too few"
@@ -223,13 +224,13 @@ def test_between_problems_the_rule_is_followed_where_it_is_trusted(written: Writ
     found = chosen(400)
     assert (found.provider, found.parameters["block_size"], found.how) == ("cuda", 2048, "generalised")
     assert found.reason == "softmax was not tuned at this problem."
-    beyond = chosen(4096)  # of the three there nobody knows how good the rule is
+    beyond = chosen(4096)  # three problems are too few to judge the rule
     assert (beyond.provider, beyond.parameters["block_size"], beyond.how) == ("cuda", 1024, "default")
 
 
 def test_a_rule_with_too_much_regret_gives_way_to_the_safer_of_default_and_torch(written: Written) -> None:
     columns = (256, 300, 512, 600, 800, 1024)
-    # Which of two is the best changes from problem to problem, and the other takes twice as long.
+    # The best of two configurations alternates between problems, and the other takes twice as long.
     times = {
         "cuda 2048x8w": (10.0, 20.0) * 3,
         "triton_online 1024x8w": (20.0, 10.0) * 3,
@@ -245,7 +246,7 @@ def test_a_rule_with_too_much_regret_gives_way_to_the_safer_of_default_and_torch
 
 
 def test_where_the_safest_default_does_not_fit_the_next_one_is_called(written: Written) -> None:
-    """A block of 1024 columns holds whole rows, and none of 1100."""
+    """A block of 1024 columns must hold a whole row, so it does not fit rows of 1100."""
     columns = (256, 300, 512, 600, 800, 1024, 1100, 1200)
     times = {
         "cuda 2048x8w": (10.0, 20.0) * 4,
@@ -265,7 +266,8 @@ def test_where_the_safest_default_does_not_fit_the_next_one_is_called(written: W
 
 
 def test_further_from_tuned_problems_than_is_trusted_the_rule_is_not_followed(written: Written) -> None:
-    """Rows of nearly the same width have one best configuration, of the others each second has another."""
+    """Problems close to 1000 columns share one best configuration. At the other problems the best one
+    alternates."""
     columns = (100, 150, 230, 340, 510, 770, *range(1000, 1080, 10))
     times = {
         "cuda 2048x8w": (10.0, 13.0) * 3 + (10.0,) * 8,
@@ -281,7 +283,7 @@ def test_further_from_tuned_problems_than_is_trusted_the_rule_is_not_followed(wr
 
 
 def test_a_rule_that_is_not_trusted_is_followed_where_nothing_else_is_safer(written: Written) -> None:
-    """Its choices take up to 1.2 times as long as the best, the default 1.5 times and torch twice."""
+    """Its choices take up to 1.2 times the best time, the default 1.5 times and torch twice."""
     columns = (100, 200, 300, 400, 500, 600, 700, 800)
     times = {
         "cuda 2048x8w": (10.0, 12.0) * 4,
@@ -304,7 +306,7 @@ def test_a_rule_that_is_not_trusted_is_followed_where_nothing_else_is_safer(writ
 
 def test_nothing_is_chosen_that_was_not_verified(written: Written) -> None:
     rows = some(PLANTED, COLUMNS)
-    # The fastest of all was wrong at one problem, so that it is taken at none.
+    # The fastest configuration was wrong at one problem, so it is chosen at none.
     rows = [
         one.replace(outcome=factory.measurement(status="incorrect").outcome, rate=None)
         if (one.point.parameters.get("block_size"), one.point.problem["columns"]) == (2048, 512)
@@ -315,7 +317,7 @@ def test_nothing_is_chosen_that_was_not_verified(written: Written) -> None:
     for columns in (*COLUMNS, 300, 4096):
         found = chosen(columns)
         assert found.parameters.get("block_size") != 2048
-    # Of another dtype nothing was measured at all.
+    # Nothing was measured in this other dtype.
     assert (chosen(512, "bfloat16").provider, chosen(512, "bfloat16").how) == ("torch", "torch")
 
 
@@ -331,7 +333,7 @@ def test_a_provider_that_was_edited_is_not_called_without_a_word(
         found = chosen(512)
     assert (found.provider, found.how) != ("cuda", "exact") and "was edited" in found.reason
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # said once
+        warnings.simplefilter("error")  # the warning comes only once
         assert chosen(300).provider != "cuda" and chosen(1024).provider != "cuda"
 
 
@@ -391,7 +393,7 @@ def test_without_a_table_and_on_a_cpu_torch_is_called(
 
 
 def test_every_kernel_has_a_choice_without_a_table() -> None:
-    """The baseline with a value for each of its parameters."""
+    """The choice is the baseline, with a value for each of its parameters."""
     for name in loading.names():
         loaded = catalog.find(name).loaded
         baseline = loaded.kernel.provider(loaded.kernel.baseline)

@@ -1,4 +1,4 @@
-"""What a person sees in MLflow's own pages, in a browser without a screen."""
+"""MLflow's own pages as a person sees them, in a headless browser."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ needs_a_browser = pytest.mark.skipif(
 
 @pytest.fixture
 def browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[webdriver.Chrome]:
-    # Selenium's own manager would look for drivers and report its use over the network.
+    # Selenium's manager would download drivers and report its use over the network.
     monkeypatch.setenv("SE_OFFLINE", "true")
     monkeypatch.setenv("SE_AVOID_STATS", "true")
     options = webdriver.ChromeOptions()
@@ -67,36 +67,36 @@ class Pages:
 
     def __init__(self, browser: webdriver.Chrome, address: str) -> None:
         self.browser, self.address = browser, address
-        # MLflow draws its lists again while they are read.
+        # MLflow redraws its lists while the test reads them.
         self.wait = WebDriverWait(browser, 60, 0.3, ignored_exceptions=[StaleElementReferenceException])
 
     def open(self, link: str) -> None:
-        """Open a link, in a browser that had none of these pages open."""
+        """Open a link in a browser that shows none of these pages."""
         self.browser.get("about:blank")
         self.browser.get(link)
 
     @property
     def text(self) -> str:
-        """All that the page says."""
+        """The text of the page."""
         return self.browser.find_element(By.TAG_NAME, "body").text
 
     def chart(self, name: str) -> str:
-        """The ticks, the axis and the legend of the chart with that title; empty when there is none."""
+        """Return the ticks, axis and legend of the chart with this title, or "" if there is none."""
         card = f"//*[@data-testid='experiment-view-compare-runs-card'][.//h4[@title='{name}']]"
         return "\n".join(found.text for found in self.browser.find_elements(By.XPATH, card))
 
     def runs(self) -> list[str]:
-        """The names in the list of runs, from above."""
+        """Return the names in the list of runs, from top to bottom."""
         links = self.browser.find_elements(By.XPATH, "//*[@role='gridcell']//a[contains(@href, '/runs/')]")
         return [link.text for link in links]
 
     def headings(self) -> set[str]:
-        """The columns of the list of runs."""
+        """Return the column headings of the list of runs."""
         cells = self.browser.find_elements(By.XPATH, "//*[@role='columnheader']")
         return {cell.text for cell in cells if cell.text}
 
     def click(self, text: str) -> None:
-        """Click what says so."""
+        """Click the button, link or menu item with this text."""
         path = f"//*[self::button or self::a or @role='menuitem'][contains(normalize-space(), '{text}')]"
         self.wait.until(lambda _: self.browser.find_elements(By.XPATH, path))
         self.browser.find_elements(By.XPATH, path)[-1].click()
@@ -116,18 +116,19 @@ def test_a_person_finds_gpus_providers_configurations_and_a_sweep_by_links_and_m
     (tmp_path / "server").mkdir()
     browser.set_window_size(
         2400, 1200
-    )  # an assistant takes some of it, and MLflow draws no column off the screen
+    )  # MLflow's assistant takes some width, and columns off the screen are not drawn
     with server(tmp_path / "server") as address:
         log(results, address)
         log(results, address, input=None, runs=tmp_path / "outputs" / "runs")
         pages = Pages(browser, address)
 
-        # The list: each experiment says what it is.
+        # The list shows a description of each experiment.
         pages.open(page(address, []))
         pages.wait.until(lambda _: "softmax" in pages.text)
         assert "Softmax over the rows" in pages.text and "Model registry" in pages.text
 
-        # A kernel: a line for the best of each provider on each GPU, over x on a logarithmic axis.
+        # A kernel's page has one line for the best of each provider on each GPU, over x on a logarithmic
+        # axis.
         pages.open(page(address, ["1"], "best"))
         bests = {f"{name} float32 best @ {gpu}" for name in providers for gpu in (H200, H100)}
         pages.wait.until(lambda _: set(pages.runs()) == bests)
@@ -138,7 +139,7 @@ def test_a_person_finds_gpus_providers_configurations_and_a_sweep_by_links_and_m
         assert pages.chart("gbps_at_4096") and pages.chart("ceiling_fraction") and pages.chart("median_us")
         assert pages.runs()[0] == f"cuda float32 best @ {H200}", "the fastest at 4096 first"
 
-        # From the menu: one provider's configurations, with its parameters as columns.
+        # The menu leads to one provider's configurations, with its parameters as columns.
         pages.click("Best by provider")
         pages.click("cuda: configurations")
         shown = {
@@ -151,7 +152,7 @@ def test_a_person_finds_gpus_providers_configurations_and_a_sweep_by_links_and_m
         pages.wait.until(lambda _: "gbps_at_4096" in pages.headings())
         browser.save_screenshot(str(tmp_path / "configurations.png"))
 
-        # The link that a sweep prints: its configurations over x.
+        # The link that a sweep prints shows its configurations over x.
         search = f"tags.kind = 'config' and tags.run = '{SWEEP}'"
         pages.open(page(address, ["1"], "best", search))
         own = [
@@ -160,7 +161,7 @@ def test_a_person_finds_gpus_providers_configurations_and_a_sweep_by_links_and_m
         pages.wait.until(lambda _: set(pages.runs()) == set(own))
         browser.save_screenshot(str(tmp_path / "sweep.png"))
 
-        # Its history: each sweep with its command and commit, and on its page the table.
+        # The history lists each sweep with its command and commit, and a sweep's page has its table.
         pages.open(page(address, ["1"], "sweeps").replace("&compareRunsMode=CHART", ""))
         name = f"softmax @ {H200}, {SWEEP}"
         pages.wait.until(lambda _: pages.runs() == [name])
@@ -230,7 +231,7 @@ WRITES = [
     ("PUT", "api/2.0/mlflow-artifacts/artifacts/x/evil.txt", None),
     ("POST", "ajax-api/2.0/mlflow/upload-artifact?run_uuid={run}&path=evil.txt", None),
 ]
-"""What other accounts could ask for, and of artifacts nobody may."""
+"""Requests that need the token, and writes of artifacts, which are refused even with it."""
 
 
 @pytest.mark.slow
@@ -281,12 +282,12 @@ for place in pathlib.Path("/proc").glob("[0-9]*"):
             pass
 print("some of it" if b"_UI_" + b"TOKEN=" in seen else "none of it")
 """
-"""Another account, which asks for a change and looks for the token."""
+"""A program that, as another account, requests a change and looks for the token in /proc."""
 
 
 @contextmanager
 def served(results: Path, database: Path) -> Iterator[tuple[str, str]]:
-    """The address and the token of ``pipeline.ui``, once all is published."""
+    """Start ``pipeline.ui`` and wait until everything is published. Yield its address and token."""
     process = start(f"input={results}", f"tracking.uri=sqlite:///{database}", stage="ui")
     try:
         assert process.stdout is not None
@@ -300,7 +301,7 @@ def served(results: Path, database: Path) -> Iterator[tuple[str, str]]:
 
 
 def titles(pid: int) -> list[bytes]:
-    """The command lines of a process's descendants, which every user of the machine can read."""
+    """Return the command lines of a process's descendants, which every user of the machine can read."""
     found = []
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         found += [Path(f"/proc/{child}/cmdline").read_bytes(), *titles(int(child))]

@@ -1,4 +1,4 @@
-"""Rows are measured again by the real command, and it is said which times come out the same."""
+"""The real command measures rows again and reports which times it reproduced."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def test_a_sample_is_spread_over_kernels_providers_and_short_and_long_times() ->
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Five rows of an H200: one is of another source, one is marked as not to be trusted."""
+    """Return a folder with five rows of an H200, of which one has another source and one is marked as not
+    to be trusted."""
     monkeypatch.setattr(verify.device, "resolve", lambda wanted: GPU)
     for module in (verify, session):
         monkeypatch.setattr(module, "fingerprint", lambda chosen: factory.environment(H200))
@@ -75,11 +76,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 STOPPED = -1.0
-"""In place of a factor: Ctrl-C."""
+"""Stands for Ctrl-C in the list of factors."""
 
 
 class Planted:
-    """A worker for which a point takes so many times as long as its row says, or fails."""
+    """A fake worker. Each point takes the next factor times its row's time, has the given outcome, or is
+    stopped."""
 
     factors: tuple[float | Outcome, ...] = ()
     folder: Path
@@ -118,7 +120,7 @@ Run = Callable[..., int]
 
 @pytest.fixture
 def run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs the command in this process, for a worker that takes so many times as long; its exit status."""
+    """Return a function that runs the command with such a worker and returns its exit status."""
 
     def run(*factors: float | Outcome, writes: bool = False, **options: object) -> int:
         planted = type("PlantedHere", (Planted,), {"factors": factors, "folder": folder})
@@ -224,7 +226,7 @@ def test_a_cpus_rows_are_measured_again_and_old_ones_are_not(tmp_path: Path) -> 
     before = {path: path.read_bytes() for path in (tree.root / "outputs").rglob("*") if path.is_file()}
     trusted = sum(bool(row.outcome.state and row.outcome.state.valid) for row in tree.rows("quick"))
     done = command(tree, "points=3", "share=0")
-    if trusted:  # a busy machine may leave none
+    if trusted:  # on a busy machine there may be none
         assert (done.returncode, done.stderr) == (0, ""), done.stdout
         assert f"{min(3, trusted)} of {trusted} fresh rows of cpu-" in done.stdout
         assert f" of {min(3, trusted)} within 2 %, " in done.stdout

@@ -1,4 +1,4 @@
-"""What counters, profiles and generated code add: to the report's page, and to the MLflow store."""
+"""What counters, profiles and generated code add to the report's page and to the MLflow store."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def compiled(row: Measurement, registers: int, *, native: bool = True) -> CodeRo
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Timings of two machines; counters, code and profiles of one, and why the other has none."""
+    """Return timings of two machines: one with counters, code and profiles, the other with the reasons why
+    it has none."""
     made = write_results(tmp_path / "results", ROWS)
     best, base = row_of("triton_online", 4096, 8), row_of("torch", 4096)
     counters = [

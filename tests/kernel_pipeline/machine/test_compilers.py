@@ -13,7 +13,7 @@ NOWHERE = Path("/nonexistent")
 
 
 def fake_nvcc(home: Path, version: str) -> Path:
-    """A toolkit in a folder, whose nvcc only says its version."""
+    """Write a toolkit into a folder, whose nvcc only prints its version. Return the nvcc."""
     nvcc = home / "bin" / "nvcc"
     nvcc.parent.mkdir(parents=True)
     nvcc.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release x, V{version}'\n")

@@ -31,7 +31,7 @@ class Handle:
 
 @pytest.fixture(autouse=True)
 def asked_anew() -> Iterator[None]:
-    """No test hears what the driver told another."""
+    """Clear the driver's cached answers before and after each test."""
     device.driver_facts.cache_clear()
     yield
     device.driver_facts.cache_clear()
@@ -39,7 +39,7 @@ def asked_anew() -> Iterator[None]:
 
 @pytest.fixture
 def plant_gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Stands in for NVIDIA's driver, which a machine without a GPU has not."""
+    """Return a function that replaces NVIDIA's driver, which a machine without a GPU lacks."""
 
     def plant(*names: str) -> None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

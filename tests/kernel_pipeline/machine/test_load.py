@@ -1,4 +1,4 @@
-"""What others take of a device, by counters that were planted and by those of this machine."""
+"""The load of other processes on a device, by planted counters and by those of this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPIN = "print(flush=True)\nwhile True: pass"
 
 @contextmanager
 def spinning(core: int, count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """So many processes that never rest, all on one core."""
+    """Run ``count`` busy processes on one core."""
     with ExitStack() as stack:
         started = []
         for _ in range(count):
@@ -42,7 +42,7 @@ def test_threads_between_two_looks_are_added_up() -> None:
 
 
 def test_a_process_that_shares_its_core_is_seen_to_wait() -> None:
-    """Three on one core have a third of it each at most, however busy the machine is beside."""
+    """Each of three processes on one core gets at most a third of it, whatever other load there is."""
     with spinning(min(os.sched_getaffinity(0)), 3) as processes:
         pid = processes[0].pid
         before = after = load.threads_of(pid)

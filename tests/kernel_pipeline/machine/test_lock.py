@@ -33,7 +33,7 @@ def silent(text: str) -> None:
 
 
 def hold(folder: Path) -> subprocess.Popen[str]:
-    """Another process that holds the lock until its input ends."""
+    """Start a process that holds the lock until its input ends."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD],
         cwd=ROOT,
@@ -51,7 +51,7 @@ def test_one_holder_at_a_time_who_is_named(tmp_path: Path) -> None:
     with hold(tmp_path) as holder:
         with pytest.raises(UserError, match=rf"^Planted CPU is being measured on by process {holder.pid} \("):
             DeviceLock(CPU, 0, silent).__enter__()
-        # Others may be measured on meanwhile.
+        # Other devices can be measured meanwhile.
         with DeviceLock(Device(kind="cuda", name="GPU", index=0, uuid="GPU-1"), 0, silent):
             pass
         assert holder.stdin is not None
@@ -113,8 +113,8 @@ def test_a_planted_link_is_not_followed(tmp_path: Path, of: str) -> None:
 
 
 def test_what_others_could_write_is_refused(tmp_path: Path) -> None:
-    """A second name of another file, a pipe without a reader, a folder that is open to all, and one that is
-    another user's."""
+    """The cases are a hard link to another file, a pipe, a folder that everybody can write, and another
+    user's folder."""
     with DeviceLock(CPU, 0, silent) as lock:
         path = lock.path
     (tmp_path / "precious").write_text("precious")

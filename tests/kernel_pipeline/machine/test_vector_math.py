@@ -1,4 +1,4 @@
-"""The functions whose first call by several threads may be wrong are called by one thread before."""
+"""Functions whose first call may be wrong when several threads make it are first called by one thread."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MODULE.main(ARGUMENTS)
 @pytest.mark.parametrize(
     ("module", "prepared", "arguments"),
     [
-        # In the process that it is forked from.
+        # The worker is forked from a process that has called prepare().
         ("worker", 'worker.prepare("cpu")', 'there.detach(), os.memfd_create("test")'),
         ("verifier_process", "", 'os.getppid(), there.detach(), os.memfd_create("test")'),
     ],

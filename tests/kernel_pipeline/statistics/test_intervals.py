@@ -1,4 +1,5 @@
-"""What paired times say: intervals that hold what they should, verdicts that are seldom wrong."""
+"""Statistics of paired times: intervals cover the true ratio as often as they claim, and verdicts are
+rarely wrong."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from kernel_pipeline.statistics.intervals import Estimate, Rule, deviation, esti
 RULE = Rule()
 ROUNDS = 5
 DEVIATION = 0.003 * 2**0.5
-"""Of a ratio's logarithm, where processes differ by 0.3 %."""
+"""The standard deviation of a ratio's logarithm if the times of processes vary by 0.3 %."""
 
 
 def ratios(random: np.random.Generator, true: float, rounds: int = ROUNDS) -> list[float]:
@@ -46,7 +47,7 @@ def test_equal_kernels_are_the_same_and_hardly_ever_different() -> None:
 
 @pytest.mark.parametrize(("true", "word"), [(1.02, "slower"), (1 / 1.02, "faster")])
 def test_two_percent_are_found(true: float, word: str) -> None:
-    """One per mille is left to those that a further round would decide."""
+    """At most 5 % stay undecided, which a further round would decide."""
     found = asked(np.random.default_rng(2), true, 1000, RULE)
     assert found.count(word) / len(found) >= 0.95
     assert set(found) <= {word, "undecided"}
@@ -62,7 +63,7 @@ def test_what_is_beyond_zero_may_lie_within_the_margin() -> None:
 
 
 def test_many_questions_at_once_find_no_more_that_is_not_there() -> None:
-    """Each alone at 5 % would call one in twenty different."""
+    """Without the correction, each test at 5 % would call one kernel in twenty different."""
     random = np.random.default_rng(4)
     rule = Rule(margin=0.0, beyond="zero")
     wrong = 0
@@ -123,6 +124,6 @@ def test_no_interval_is_too_wide_to_be_written() -> None:
 
 
 def test_equal_times_are_the_same() -> None:
-    """A clock of few digits may give that."""
+    """A clock with few digits can give equal times."""
     assert verdicts({0: estimate([1.0, 1.0], RULE)}, RULE) == {0: "same"}
     assert verdicts({0: estimate([1.5, 1.5], RULE)}, RULE) == {0: "slower"}

@@ -34,14 +34,15 @@ def test_the_interval_holds_the_median_and_lies_within_the_samples(samples: list
 
 @pytest.mark.parametrize("n", [*range(6, 41), 99, 100, 1000, 1024, 5000])
 def test_the_interval_covers_the_median_with_95_percent_and_not_much_more(n: int) -> None:
-    """Exactly: the number of samples below the median is binomial with p = 1/2, whatever the distribution."""
-    low, high = median_interval(range(1, n + 1))  # the ranks themselves
+    """The coverage is exact: the number of samples below the median is binomial with p = 1/2 for any
+    distribution."""
+    low, high = median_interval(range(1, n + 1))  # the samples are their own ranks
     coverage = sum(math.comb(n, k) for k in range(int(low), int(high))) / 2**n
     assert 0.95 <= coverage <= (0.999 if n < 20 else 0.99)
 
 
 def test_no_narrower_interval_would_cover_the_median_with_95_percent() -> None:
-    """By the normal distribution the ends may lie a sample further out."""
+    """For large n, the normal approximation may put each end one sample further out."""
     for n in [*range(6, 260), 999, 3000]:
         low, high = (int(rank) for rank in median_interval(range(1, n + 1)))
         covered = [sum(math.comb(n, k) for k in range(low + by, high - by)) for by in (0, 1, 2)]

@@ -1,4 +1,4 @@
-"""Joules a call by a counter that stands still between its refreshes."""
+"""Energy per call from a counter that changes only at its refreshes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kernel_pipeline.timing.monitor import Energy
 def seen(
     refresh_s: float, power_w: float, call_s: float, seconds: float, calls_a_look: int = 10
 ) -> float | None:
-    """What calls of this length at this power are said to take, one after the other."""
+    """Return the measured energy of back-to-back calls of this length at this power."""
     now = 0.0
     energy = Energy(lambda: now // refresh_s * refresh_s * power_w)
     calls = 0

@@ -1,4 +1,4 @@
-"""The event timer on a simulated device: what is queued runs in order, and not before it is queued."""
+"""The event timer on a simulated device, which runs queued work in order and not before it is queued."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WRITE_US, KERNEL_US = 25.0, 4.0
 
 
 class Machine:
-    """A host and a device, each at its own time."""
+    """A host and a device with separate clocks."""
 
     def __init__(self) -> None:
         self.host_us = 0.0
@@ -24,7 +24,7 @@ class Machine:
         self.writes = 0
 
     def queue(self, takes_us: float) -> float:
-        """When the device is done with what the host queues now."""
+        """Queue work now. Return the time at which the device finishes it."""
         self.device_us = max(self.device_us, self.host_us) + takes_us
         return self.device_us
 
@@ -57,7 +57,7 @@ def measure(
     host_takes_us: Callable[[int], float],
     flush_bytes: int = 1,
 ) -> Samples:
-    """Time a kernel whose n-th launch takes the host so long."""
+    """Time a kernel whose n-th launch takes ``host_takes_us(n)`` on the host."""
     launches = 0
 
     def call(x: torch.Tensor) -> torch.Tensor:
@@ -83,7 +83,7 @@ def test_a_fast_host_leaves_the_kernels_time(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_what_a_host_is_late_with_is_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine()
-    # Fast while the timer looks, and slow from then on, or now and then.
+    # The host is fast during the calibration. After it, launches are slow always, or now and then.
     samples = measure(monkeypatch, machine, lambda launch: 5.0 if launch < 6 else 180.0)
     assert samples.samples_us == pytest.approx([KERNEL_US] * len(samples.samples_us))
     assert len(samples.samples_us) >= 50

@@ -1,4 +1,4 @@
-"""The graph timer on a simulated device: what is captured runs again at each replay, and takes its time."""
+"""The graph timer on a simulated device. Captured launches run at each replay and take device time."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ FAST = Canary(fast_us=KERNEL_US, duration_us=KERNEL_US)
 
 @dataclass
 class Machine:
-    """A device with a clock, the graph that it captures into, and the mode of its launch gap: a capture makes
-    it slow, and ``set_mode`` fast."""
+    """A device with a clock, the graph of the current capture, and the mode of its launch gap. A capture
+    makes the mode slow, and ``set_mode`` makes it fast."""
 
     now_us: float = 0.0
     capturing: Graph | None = None
@@ -41,7 +41,7 @@ class Machine:
         self.is_slow = False
 
     def launch(self, run: Callable[[], None]) -> None:
-        """Run now, and at each replay of the graph that is captured into."""
+        """Run now, and at each replay of the graph that is being captured."""
         run()
         if self.capturing is not None:
             self.capturing.launches.append(run)
@@ -108,7 +108,7 @@ def sets_of(number: int) -> tuple[tuple[torch.Tensor, ...], ...]:
 
 
 def doubling(machine: Machine, seen: Counter[float] | None = None) -> Callable[..., torch.Tensor]:
-    """Twice the input, by a launch into new memory."""
+    """Return a function that doubles its input by a launch into new memory."""
 
     def call(x: torch.Tensor) -> torch.Tensor:
         out = torch.empty_like(x)
@@ -125,7 +125,7 @@ def doubling(machine: Machine, seen: Counter[float] | None = None) -> Callable[.
 
 
 class Gap(LaunchGap):
-    """The launch gap of a machine, whose canary takes as long as any other launch."""
+    """The launch gap of a machine whose canary takes as long as any other launch."""
 
     def __init__(self, machine: Machine, known: Canary | None = FAST) -> None:
         super().__init__(machine.set_mode)
@@ -231,7 +231,8 @@ def test_a_capture_that_finds_no_memory_says_so(machine: Machine) -> None:
 
 
 def switching(machine: Machine, times: int) -> Rotation:
-    """A call that makes the mode slow in each of the first so many tries: it sees the mode set."""
+    """Return a call that makes the mode slow during each of the first ``times`` tries. It counts tries by
+    the machine's mode settings."""
     slowed: set[int] = set()
 
     def call(x: torch.Tensor) -> torch.Tensor:
@@ -273,9 +274,9 @@ LATE, IN_TIME = Reading(1.98, 1.64), Reading(1.60, 1.64)
     [
         (Canary(fast_us=1.63, duration_us=1.632), IN_TIME, 0.0, False),
         (Canary(fast_us=1.63, duration_us=1.632), LATE, 0.35, True),
-        # The mode can't be had: CUPTI's duration is below what the canary takes at best.
+        # The fast mode cannot be reached: CUPTI's duration is below the canary's best time.
         (Canary(fast_us=1.98, duration_us=1.632), LATE, 1.98 - 1.632, False),
-        # Nobody knows whether it can.
+        # Without CUPTI's duration it is unknown whether the fast mode can be reached.
         (Canary(fast_us=1.63), IN_TIME, 1.64, False),
         (None, LATE, 0.0, False),
     ],

@@ -1,4 +1,4 @@
-"""What a timer hands on for the last verification: outputs that nothing but the call can have written."""
+"""A timer passes outputs to the final verification that only the timed call can have written."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_a_ring_holds_the_same_values_in_memory_of_their_own(
 
 
 def values(x: torch.Tensor) -> torch.Tensor:
-    """A tensor's values, in order."""
+    """Return a tensor's values, sorted."""
     return x.flatten().sort().values
 
 
@@ -96,25 +96,25 @@ def test_copies_have_the_strides_of_the_tensor_they_are_of(x: torch.Tensor) -> N
 
 
 def spanned(x: torch.Tensor) -> torch.Tensor:
-    """What a tensor spans in memory, in order."""
+    """Return the values in the memory span of a tensor, sorted."""
     return x.as_strided((span_of(x),), (1,)).sort().values
 
 
 def reach(x: torch.Tensor) -> int:
-    """Bytes from the first element's begin to the last one's end."""
+    """Return the bytes from the start of the first element to the end of the last one."""
     return (1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True))) * x.itemsize
 
 
 @pytest.mark.parametrize("columns", [1, 31, 128, 781])
 def test_copies_are_aligned_as_tensors_are(columns: int) -> None:
-    """A vectorized kernel takes another path for data that is not."""
+    """A vectorized kernel takes another path for misaligned data."""
     copies = [inputs[0].data_ptr() for inputs in ring((torch.rand(3, columns),), 9, None)[1:]]
     assert {(address - copies[0]) % ALIGNMENT for address in copies} == {0}
     assert copies[0] % 64 == 0
 
 
 def sets_at(size: int, cache: str) -> int:
-    """Input sets of a vector of that size that a call finds in turn."""
+    """Time a call on a vector of this size. Return the number of input sets that it got."""
     x = torch.rand(size)
     seen: set[int] = set()
 
@@ -180,7 +180,7 @@ def test_a_number_is_called_cold_only_if_enough_memory_was_gone_over(monkeypatch
 
 
 class Scripted:
-    """A monitor that says what a GPU would, reading by reading; the last is said again and again."""
+    """A monitor that returns these throttle reasons one by one. The last one repeats."""
 
     def __init__(self, *throttle: str | None) -> None:
         self.throttle = list(throttle)
@@ -194,14 +194,14 @@ class Scripted:
 @pytest.mark.parametrize(
     ("throttle", "times", "told", "valid"),
     [
-        # Before and after each taking of the samples.
+        # One reading before and one after the samples.
         ((None, None), 1, None, True),
         ((None, "sw_power_cap", None, None), 2, None, True),
-        # It rests until nothing holds it back.
+        # The device rests until it is no longer throttled.
         (("hw_slowdown", "hw_slowdown", None, None), 1, None, True),
-        # Held back again, for another reason.
+        # The device is throttled again for another reason.
         ((None, "sw_power_cap", None, "hw_thermal_slowdown"), 2, "hw_thermal_slowdown", False),
-        # However long it rests.
+        # The device is throttled however long it rests.
         (("sw_power_cap",), 2, "sw_power_cap", False),
     ],
 )

@@ -44,7 +44,7 @@ from tests.kernel_pipeline.toolchain.tiny import (
 
 
 def built_of(kernel: str) -> pytest.MarkDecorator:
-    """For one process: all tests that wait for a kernel's CUDA library to be built."""
+    """Put all tests that need the build of a kernel's CUDA library into one xdist group."""
     return pytest.mark.xdist_group(f"{kernel}/cuda.cu")
 
 
@@ -58,7 +58,7 @@ WITH_CUDA = [
 
 @cache
 def functions_of(kernel: str) -> list[CudaFunction]:
-    """The functions of a kernel's library for compute capability 9.0."""
+    """Return the functions in a kernel's library for compute capability 9.0."""
     found, _ = library_of(loading.load(kernel), "cuda.cu").functions("90")
     return found
 
@@ -82,10 +82,11 @@ def cuda(project: Place, architectures: Sequence[str] | None = None) -> extensio
 
 
 @needs_nvcc
-@pytest.mark.slow  # where nothing is built, each takes up to a minute
+@pytest.mark.slow  # each build takes up to a minute
 @pytest.mark.parametrize(("kernel", "source"), WITH_CUDA)
 def test_every_kernel_compiles_for_the_architectures_of_its_last_build(kernel: str, source: str) -> None:
-    """Hopper's where none was built; before the tests, CI builds all for A100, H100 and B200."""
+    """Without an earlier build, the architecture is Hopper's. Before the tests, CI builds all kernels for
+    A100, H100 and B200."""
     here = Place.for_kernel(loading.load(kernel))
     library = build(here, [source])[source]
     wanted = {int(name) for name in library.architectures}
@@ -103,7 +104,8 @@ def test_every_kernel_compiles_for_the_architectures_of_its_last_build(kernel: s
         names = [row.function for row in rows if row.architecture == architecture]
         assert len(names) == len(set(names)) > 0
         assert all(any(f"::{function}<" in name for name in names) for function in functions)
-    # A block of 1024 threads has 64 registers a thread: some row kernels keep a few words elsewhere there.
+    # A block of 1024 threads leaves 64 registers a thread, so some row kernels spill a few words on other
+    # architectures.
     assert all(max(row.spill_stores, row.spill_loads) <= 72 for row in rows)
 
 
@@ -113,7 +115,7 @@ def test_every_kernel_compiles_for_the_architectures_of_its_last_build(kernel: s
     "kernel", [pytest.param(name, marks=built_of(name)) for name in ("layernorm", "rmsnorm")]
 )
 def test_realigned_parameters_are_read_after_the_wait_for_them(kernel: str) -> None:
-    """In machine code, where read-only loads were found before it."""
+    """Read-only loads could be moved before the wait, so the machine code must contain none of them."""
     realigned = [one for one in functions_of(kernel) if "RealignedParameters" in one.name]
     in_registers = [one for one in realigned if one.name.startswith("register_resident_rows")]
     assert in_registers
@@ -124,7 +126,7 @@ def test_realigned_parameters_are_read_after_the_wait_for_them(kernel: str) -> N
         wide = [at for at, opcode in enumerate(opcodes) if opcode.startswith("LDG.") and ".128" in opcode]
         assert not [opcodes[at] for at in wide if "CONSTANT" in opcodes[at]], function.name
         if function in in_registers:
-            # register_resident_rows<T, V, K, ...>: K loads of the row come before.
+            # In register_resident_rows<T, V, K, ...>, K loads of the row precede the wait.
             vectors = int(function.name.split(", ")[2])
             assert sum(at < opcodes.index("ACQBULK") for at in wide) == vectors, function.name
 
@@ -139,7 +141,8 @@ def test_realigned_parameters_are_read_after_the_wait_for_them(kernel: str) -> N
     ],
 )
 def test_persistent_kernels_read_weights_once_and_spill_nothing(kernel: str, tensors: int) -> None:
-    """Spilt registers cost them a sixth of their speed, and stores of registers a third."""
+    """Spilled registers would cost these kernels a sixth of their speed, and direct stores from registers
+    a third."""
     persistent = [one for one in functions_of(kernel) if one.name.startswith("persistent_rows")]
     assert len(persistent) == 6
     for function in persistent:
@@ -149,7 +152,7 @@ def test_persistent_kernels_read_weights_once_and_spill_nothing(kernel: str, ten
         assert {"UBLKCP.S.G", "UBLKCP.G.S"} <= set(opcodes)
         loads = [at for at, opcode in enumerate(opcodes) if opcode.startswith("LDG.")]
         wide = [at for at in loads if ".128" in opcodes[at]]
-        # persistent_rows<T, kPeel, ...>
+        # The names start with persistent_rows<T, kPeel, ...>.
         if function.name.split(", ")[1] == "0":
             assert kinds["STG"] == 0, function.name
             assert len(loads) == len(wide) == 8 * tensors, "8 vectors of each"
@@ -157,7 +160,8 @@ def test_persistent_kernels_read_weights_once_and_spill_nothing(kernel: str, ten
         else:
             assert [opcode for opcode in opcodes if opcode.startswith("STG") and ".128" in opcode] == []
             assert kinds["STG"] == 1, "of a scalar of the row"
-            # At first, and for rows that begin elsewhere: two for a vector of each, and one for the scalar.
+            # The weights are read at the start, and again for rows with another alignment. Each time, a
+            # vector takes two wide loads and the scalar takes one load.
             assert (len(wide), len(loads)) == (2 * 2 * 8 * tensors, 2 * (2 * 8 + 1) * tensors)
 
 
@@ -364,7 +368,8 @@ def test_cuda_needs_a_gpu_to_load() -> None:
 
 
 def test_a_source_is_compiled_for_the_instructions_that_its_providers_need() -> None:
-    """sm_90a where code for 9.0 is wanted; other capabilities and other sources as they are."""
+    """The source with WGMMA is compiled for sm_90a instead of 9.0. Other capabilities and other sources
+    are unchanged."""
     here = Place.for_kernel(loading.load("matmul"))
     assert here.architecture("wgmma.cu", "90") == "90a"
     assert here.architecture("wgmma.cu", "80") == "80"

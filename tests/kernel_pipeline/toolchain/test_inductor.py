@@ -1,4 +1,4 @@
-"""Inductor's trial of vector instructions is made once, and told to those who come after it."""
+"""Inductor's test of vector instructions runs once, and later processes get its result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernel_pipeline.toolchain.inductor import PASSED, is_tried, trying, variabl
 
 @pytest.fixture(autouse=True)
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host on which nothing was tried."""
+    """Simulate a host on which no trial was made."""
     monkeypatch.setattr(inductor, "LOCAL", tmp_path)
     monkeypatch.delenv(PASSED, raising=False)
 
@@ -72,7 +72,8 @@ def test_what_a_user_said_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.slow
 def test_the_trial_says_what_inductor_finds(tmp_path: Path) -> None:
-    """In a process without Inductor's cache; a compiler that compiles nothing fails it."""
+    """The trial runs in a process with an empty Inductor cache. It fails with a compiler that compiles
+    nothing."""
     fresh = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
     broken = tmp_path / "broken"
     broken.write_text("#!/bin/sh\nexit 1\n")

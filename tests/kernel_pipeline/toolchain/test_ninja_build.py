@@ -1,4 +1,4 @@
-"""Compilers end with the process that has started them."""
+"""Compilers end when the process that started them ends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ sleep 600 &
 touch "$0.started"
 wait
 """
-"""As nvcc, it starts others and waits for them."""
+"""Like nvcc, it starts a child process and waits for it."""
 
 
 @pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT])

@@ -1,4 +1,4 @@
-"""A project with one kernel that compiles in no time, and what CUDA code a library holds."""
+"""A project with one kernel that compiles quickly, and the CUDA code in a library."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ CPP, CUDA = "cpp.cpp", "cuda.cu"
 
 
 def make(folder: Path) -> Place:
-    """The project in a folder; its name has a space, which shells and ninja need quoted."""
+    """Write the project into a folder. Its name has a space, which the shell and ninja commands must
+    quote."""
     root = folder / "a project"
     for name, text in FILES.items():
         path = root / "kernels" / name
@@ -39,32 +40,33 @@ def make(folder: Path) -> Place:
 
 
 def place(root: Path, name: str = "tiny") -> Place:
-    """Where a kernel of the project lies, and where its libraries go."""
+    """Return the place of a kernel in the project."""
     shared = root / "kernels"
     return Place(name, shared / name, root, root / "build" / name, shared)
 
 
 def value(library: Path) -> int:
-    """What the C++ library returns, asked in a new process: this one would remember a library of before."""
+    """Return the result of the C++ library in a new process, because this process may have loaded an
+    earlier build."""
     program = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).value())"
     command = [sys.executable, "-c", program, str(library)]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def state(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """Time and content of every file in a folder."""
+    """Return the modification time and content of every file in a folder."""
     return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.iterdir()}
 
 
 def touch_all(folder: Path) -> None:
-    """Give all files below a folder other times, in an order that means nothing."""
+    """Give all files below a folder new times in an arbitrary order."""
     for path in folder.rglob("*"):
         seconds = 1_000_000_000 + hash(path.name) % 1_000_000
         os.utime(path, (seconds, seconds))
 
 
 def cuda_code(library: Path) -> list[tuple[str, int]]:
-    """What the fat binary in a library holds: ("ptx" or "elf", architecture)."""
+    """Return the entries of a library's fat binary: ("ptx" or "elf", architecture)."""
     return list(_entries(library.read_bytes()))
 
 
@@ -83,7 +85,7 @@ def _entries(data: bytes) -> Iterator[tuple[str, int]]:
 
 
 def has_nvcc() -> bool:
-    """Whether there is a CUDA compiler at all."""
+    """Return whether nvcc is available."""
     try:
         find_nvcc()
     except UserError:
