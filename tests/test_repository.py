@@ -290,7 +290,7 @@ def test_imports_of_the_pipelines_packages_only_go_down() -> None:
             other = target if target in packages else "commands"
             if level[other] <= level[mine]:
                 up.append((str(path.relative_to(ROOT)), target))
-    # pipeline.ui publishes first, so that the store is complete.
+    # pipeline.ui publishes while it serves, so that the store becomes complete.
     assert set(up) == {("pipeline/ui.py", "publish")}
 
 

@@ -116,7 +116,7 @@ FATES = {
     "forges_later": EITHER,
     "child_forges": EITHER,
     "after_forgers": OK,
-    # These end the process or leave others behind.
+    # These end the process, leave others behind, or print a lot.
     "exits_at_once": Fate(("runtime_error",), "exited with 0"),
     "child_holds_the_socket": Fate(("runtime_error",), "exited with 3"),
     "child_survives": EITHER,

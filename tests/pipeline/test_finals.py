@@ -151,7 +151,7 @@ def test_the_best_of_every_sweep_is_a_finalist_whatever_its_preset(tree: Tree, t
 
 
 def test_where_all_rounds_are_known_no_library_is_built(tmp_path: Path) -> None:
-    """This is also the case in a fresh clone with results. A missing round does build the library."""
+    """A fresh clone with all rounds needs no build. A missing round does build the library."""
     tree = cpu_tree(tmp_path)
     assert tree.sweep("kernel=vector_add", "provider=[torch,cpp]", "size=37").returncode == 0
     assert hold(tree, "kernel=vector_add")[0] == 0

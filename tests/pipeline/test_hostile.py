@@ -1,5 +1,5 @@
-"""Foreign or damaged results cause an error message or a wrong line, but no traceback, no file elsewhere
-and no script."""
+"""Foreign or damaged results cause an error message or the loss of a line, but no traceback, no file
+elsewhere and no script."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ def counted(self, target):
 Path.replace = counted
 clone.Merge(Path(sys.argv[1]), Path(sys.argv[2]), True, BuildReport, settings_beside).all()
 """
-"""Merges, and kills itself before it replaces the given number of files plus one."""
+"""A program that merges and is killed after it has replaced the given number of files."""
 
 
 def test_a_merge_that_was_killed_is_completed_by_the_same_command(

@@ -283,7 +283,7 @@ def test_further_from_tuned_problems_than_is_trusted_the_rule_is_not_followed(wr
 
 
 def test_a_rule_that_is_not_trusted_is_followed_where_nothing_else_is_safer(written: Written) -> None:
-    """Its choices take up to 1.2 times the best time, the default 1.5 times and torch twice."""
+    """The rule's choices take up to 1.2 times the best time, the default 1.5 times and torch twice."""
     columns = (100, 200, 300, 400, 500, 600, 700, 800)
     times = {
         "cuda 2048x8w": (10.0, 12.0) * 4,

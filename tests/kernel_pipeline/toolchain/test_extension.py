@@ -104,8 +104,7 @@ def test_every_kernel_compiles_for_the_architectures_of_its_last_build(kernel: s
         names = [row.function for row in rows if row.architecture == architecture]
         assert len(names) == len(set(names)) > 0
         assert all(any(f"::{function}<" in name for name in names) for function in functions)
-    # A block of 1024 threads leaves 64 registers a thread, so some row kernels spill a few words on other
-    # architectures.
+    # A block of 1024 threads leaves 64 registers a thread, so some row kernels spill a few words.
     assert all(max(row.spill_stores, row.spill_loads) <= 72 for row in rows)
 
 
@@ -115,7 +114,7 @@ def test_every_kernel_compiles_for_the_architectures_of_its_last_build(kernel: s
     "kernel", [pytest.param(name, marks=built_of(name)) for name in ("layernorm", "rmsnorm")]
 )
 def test_realigned_parameters_are_read_after_the_wait_for_them(kernel: str) -> None:
-    """Read-only loads could be moved before the wait, so the machine code must contain none of them."""
+    """Read-only loads could be moved before the wait, so no wide load in the machine code may be read-only."""
     realigned = [one for one in functions_of(kernel) if "RealignedParameters" in one.name]
     in_registers = [one for one in realigned if one.name.startswith("register_resident_rows")]
     assert in_registers
