@@ -114,7 +114,7 @@ def test_every_kernel_compiles_for_the_architectures_of_its_last_build(kernel: s
     "kernel", [pytest.param(name, marks=built_of(name)) for name in ("layernorm", "rmsnorm")]
 )
 def test_realigned_parameters_are_read_after_the_wait_for_them(kernel: str) -> None:
-    """Read-only loads could be moved before the wait, so no wide load in the machine code may be read-only."""
+    """The compiler could move read-only loads before the wait, so no wide load may be read-only."""
     realigned = [one for one in functions_of(kernel) if "RealignedParameters" in one.name]
     in_registers = [one for one in realigned if one.name.startswith("register_resident_rows")]
     assert in_registers
