@@ -1,6 +1,7 @@
-"""Whether one thing is really faster than another: measured side by side in rounds, and only so.
+"""Decide whether one candidate is faster than another, from side-by-side rounds alone.
 
-The samples of one run know nothing of the difference between two processes or two days. ``Rounds`` measures
-candidates one after the other, in fresh processes, round after round; ``statistics`` says what follows from
-their paired times. ``opponents`` finds the two sides of a comparison, ``finalists`` the best of each
-provider."""
+The samples of one run do not show how much two processes or two days differ. ``Rounds`` therefore measures
+candidates one after the other in fresh processes, round after round; ``statistics`` derives verdicts from
+their paired times. ``opponents`` finds the two sides of a comparison, ``finalists`` the best configuration of
+each provider.
+"""

@@ -1,8 +1,8 @@
-"""What the compiler made of the two sides of a comparison: the functions whose numbers differ.
+"""Compare the compiled code of both sides of a comparison: the functions whose numbers differ.
 
-``python -m pipeline.codegen`` takes each side's code apart, in that side's tree. It needs no GPU, so that it
-waits for no lock. Two configurations of a provider in one tree have code of their own, too, but of CUDA a
-library in common.
+``python -m pipeline.codegen`` disassembles each side's code in that side's tree. It needs no GPU, so it waits
+for no lock. Two configurations of one provider in one tree have code of their own, except in CUDA, where they
+share a library.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from pipeline.store.evidence import CodeRow, read_lines
 from pipeline.verdicts.rounds import Candidate, Match, Rounds
 
 LANGUAGES = ("triton", "gluon", "numba", "cuda")
-"""Whose compiled code has numbers."""
+"""The languages whose compiled code has numbers."""
 
 MOST = 8
-"""Functions that are shown, the others are counted: a library of templates has hundreds."""
+"""The most functions that are listed; the others are counted, because a library of templates has hundreds."""
 
 Numbers = Mapping[str, int]
-"""Registers, bytes of shared memory and instructions of a function."""
+"""The registers, bytes of shared memory and instructions of a function."""
 
 
 def most_changed(measured_rounds: Rounds, kernel: Kernel) -> dict[str, Match]:
-    """Of each provider that became faster or slower and has code with numbers: the match where it did so
-    most."""
+    """Return the match with the largest change for each provider that became faster or slower and has code
+    with numbers."""
     estimates, verdicts = measured_rounds.estimates(), measured_rounds.verdicts()
     found: dict[str, Match] = {}
     for match in measured_rounds.matches:
@@ -57,7 +57,7 @@ def _have_code_of_their_own(a: Candidate, b: Candidate, kernel: Kernel) -> bool:
 
 
 def explained(match: Match, architecture: str) -> list[str]:
-    """What differs in the code of a match's sides, as lines, or why that is not known."""
+    """Return lines on the differences in the code of a match's sides, or on why they are not known."""
     a, b = match.candidates
     provider = b.point.provider
     try:
@@ -72,10 +72,10 @@ def explained(match: Match, architecture: str) -> list[str]:
 
 
 def of_side(root: Path, where: str, point: Point, architecture: str) -> dict[str, Numbers]:
-    """The numbers of each function that a tree compiles for a point's provider: of a Triton or Numba provider
-    those of the point, of a CUDA one all that its library has.
+    """Return the numbers of each function that a tree compiles for a point's provider: the point's functions
+    for Triton and Numba, the whole library for CUDA.
 
-    Raises UserError with codegen's sentence where there is none.
+    Raises UserError with codegen's error message if there is no code.
     """
     problem = problems.make(loading.load(where).kernel.problem, point.problem)
     pins = {**problems.values_of(problem), **point.parameters}
@@ -109,8 +109,8 @@ def of_side(root: Path, where: str, point: Point, architecture: str) -> dict[str
 
 
 def differences(a: Mapping[str, Numbers], b: Mapping[str, Numbers]) -> list[str]:
-    """A line for each function whose numbers differ or that one side alone has, the largest differences in
-    instructions first; none where both have the same."""
+    """Return a line for each function whose numbers differ or that only one side has, the largest difference
+    in instructions first. The list is empty if both sides are equal."""
     changed = [name for name in {**a, **b} if a.get(name) != b.get(name)]
     changed.sort(key=lambda name: -abs(_instructions(b.get(name)) - _instructions(a.get(name))))
     lines = [f"{name}: {_difference(a.get(name), b.get(name))}" for name in changed[:MOST]]

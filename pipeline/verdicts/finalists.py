@@ -1,5 +1,5 @@
-"""Who meets in the finals: of each provider the configuration that was the fastest in any sweep; for a first
-look of those providers alone that were near the fastest."""
+"""Choose the finalists: each provider's configuration that was the fastest in any sweep. A first look takes
+only the providers that were near the fastest."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ TREE = "tree"
 
 
 class NobodyError(Exception):
-    """A kernel has no finalists; the text is a clause that says why. ``elsewhere``: it would have some at
-    problems where this preset holds no finals."""
+    """Raised if a kernel has no finalists. The text is a clause that says why. ``elsewhere``: the ledger has
+    times at problems where this preset holds no finals."""
 
     def __init__(self, why: str, *, elsewhere: bool) -> None:
         super().__init__(why)
@@ -35,8 +35,8 @@ class NobodyError(Exception):
 
 @dataclass(frozen=True)
 class Finalists:
-    """The best of each provider at one problem of a kernel, and what a caller gets there, by candidates; ours
-    first, the fastest of them."""
+    """The best configuration of each provider at one problem of a kernel, and the one that a caller gets.
+    ``rows`` holds their rows by candidate: own providers first, each group from fast to slow."""
 
     entry: Entry
     match: Match
@@ -44,28 +44,29 @@ class Finalists:
     dispatched: Dispatched | None = None
 
     def how(self, candidate: Candidate) -> How | None:
-        """How a caller gets a candidate; None for one that is not what a caller gets."""
+        """Return how a caller gets a candidate; None for a candidate that callers don't get."""
         is_it = self.dispatched is not None and self.dispatched.row.point == candidate.point
         return self.dispatched.how if self.dispatched is not None and is_it else None
 
     @property
     def work(self) -> Work:
-        """Of the problem where they meet."""
+        """The work of the finalists' problem."""
         return _work(self.entry, self.match.candidates[0].point.problem)
 
     def by(self, candidate: Candidate) -> By:
-        """Who wrote a candidate's provider."""
+        """Return who wrote a candidate's provider."""
         return written_by(self.entry.loaded.kernel.provider(candidate.point.provider))
 
     def power_limited(self, ceilings: Ceilings) -> list[Candidate]:
-        """Those that a GPU's power may hold down and that are worth seconds: the best of ours, the baseline
-        and the best peer. None where memory limits the problem."""
+        """Return the candidates that a GPU's power limit may slow down and that are worth seconds of
+        measuring: the baseline, the best own provider and the best peer. Returns none unless compute bounds
+        the problem."""
         if rate(1.0, self.work, ceilings).bound != "compute":
             return []
         candidates, baseline = self.match.candidates, self.entry.loaded.kernel.baseline
         chosen = [candidate for candidate in candidates if candidate.point.provider == baseline]
         for who in ("own", "peer"):
-            # The fastest by the sweep stands first among those of its kind.
+            # Candidates of one kind are in the order of the sweep's times.
             chosen += [candidate for candidate in candidates if self.by(candidate) == who][:1]
         return chosen
 
@@ -80,11 +81,11 @@ def of_ledger(
     gpu: Gpu | None = None,
     near: float | None = None,
 ) -> list[Finalists]:
-    """The finalists of a kernel at the problems of a plan, by its ledger's rows.
+    """Return the finalists of a kernel at the problems of a plan, by its ledger's rows.
 
-    Of a plan only the problems count: configurations are those of every sweep. With ``near`` those that took
-    more than that many times as long as the fastest of their kind meet nobody, but for the baseline, for what
-    a caller gets, and for times that are not to be trusted. Raises NobodyError where there are none.
+    Only the problems of the plan count: the configurations are those of every sweep. ``near`` leaves out a
+    provider that took more than ``near`` times as long as the fastest of its kind. The baseline, the
+    configuration that a caller gets and untrusted times stay. Raises NobodyError if there are no finalists.
     """
     rows = list(rows)
     workloads = {point.problem: workload for point, workload in wanted.workloads.items()}
@@ -108,7 +109,7 @@ def of_ledger(
 
 
 def microseconds(row: Measurement) -> float:
-    """The time that a sweep had found of a finalist."""
+    """Return the time that a sweep measured for a finalist."""
     assert row.outcome.timing is not None, "a finalist was timed"
     return row.outcome.timing.median_us
 
@@ -116,14 +117,14 @@ def microseconds(row: Measurement) -> float:
 def _best(
     rows: Iterable[Measurement], workloads: Mapping[Values, str], identity: Identity
 ) -> dict[Values, dict[str, Measurement]]:
-    """The best row of each provider that is not old, at each problem that has one."""
+    """Return each provider's best fresh row, for each problem that has one."""
     best: dict[Values, dict[str, Measurement]] = {problem: {} for problem in workloads}
     for row in rows:
         is_timed = row.outcome.timing is not None
         if is_timed and row.point.problem in best and row.key == identity.key(row.point):
             of_problem = best[row.point.problem]
             other = of_problem.get(row.point.provider)
-            # One that is not to be trusted is taken only where the provider has no other.
+            # An untrusted row is taken only if the provider has no other.
             if other is None or _rank(row) < _rank(other):
                 workload = workloads[row.point.problem]
                 of_problem[row.point.provider] = row.replace(workload=workload)
@@ -150,7 +151,7 @@ def _meeting(
             if point not in far or point.provider == kernel.baseline
         }
     if dispatched is not None:
-        # With the workload of the others, as one that several presets measure may have several.
+        # A point that several presets measure may have several workloads: it gets that of the others.
         workload = next(iter(some.values())).workload
         extra = dispatched.row.replace(workload=workload)
         candidates.setdefault(dispatched.row.point, extra)
@@ -175,7 +176,7 @@ def _rank(row: Measurement) -> tuple[bool, float]:
 
 
 def _named(wanted: Plan, chosen: Iterable[Values]) -> str:
-    """Problems as tables name them: ``4096x16384 float32``."""
+    """Return the names of problems as tables write them: ``4096x16384 float32``."""
     points = {point.problem: point for point in wanted.points}
     return " and ".join(
         f"{notation.extent(points[one])} {notation.words(points[one])}".strip() for one in chosen

@@ -1,4 +1,5 @@
-"""What ``a`` and ``b`` of a comparison name, and what of both is measured side by side."""
+"""Find the two sides that ``a`` and ``b`` of a comparison name, and the pairs of points to measure side by
+side."""
 
 from __future__ import annotations
 
@@ -22,15 +23,15 @@ from pipeline.verdicts.rounds import Side
 from pipeline.verdicts.sides import SOURCES, Answer, Planned, Question, answer, ask, folder_of, tree_of
 
 TREE = "tree"
-"""What the working tree is called."""
+"""The name of the working tree."""
 
 Pair = tuple[Planned, Planned]
-"""A point of either side."""
+"""A point of side a, and the point of side b that it is compared with."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """What an option names: the working tree, a commit, or configurations of the working tree."""
+    """What an option names: the working tree, a commit, or a configuration of the working tree."""
 
     text: str
     commit: str | None = None
@@ -38,20 +39,20 @@ class Named:
 
     @property
     def kind(self) -> str:
-        """What can be compared with it."""
+        """The kind of side, which can only be compared with its own kind."""
         return "commits" if self.variant is None else "configurations"
 
     @property
     def name(self) -> str:
-        """As it stands in tables, files and rows."""
+        """The name in tables, files and rows."""
         if self.kind != "commits":
             return self.text
         return TREE if self.commit is None else self.commit[:12]
 
 
 def both(entry: Entry, a: str | None, b: str | None) -> tuple[Named, Named]:
-    """What the options name; of ``b`` None the working tree. Raises UserError, with what could be written,
-    unless the two can be compared."""
+    """Return what the two options name; ``b`` None is the working tree. Raises UserError, with what could be
+    written, unless the two can be compared."""
     if a is None:
         raise UserError(f"a is missing: write a=COMMIT, to compare it with the working tree's {entry.name}.")
     one, other = _named(entry, "a", a), _named(entry, "b", b or TREE)
@@ -65,7 +66,7 @@ def both(entry: Entry, a: str | None, b: str | None) -> tuple[Named, Named]:
 
 
 def repository(entry: Entry) -> Path:
-    """The repository that the kernel's commits are of."""
+    """Return the repository that holds the kernel's commits."""
     folder = entry.loaded.folder
     if not entry.loaded.is_outside:
         return ROOT
@@ -74,7 +75,7 @@ def repository(entry: Entry) -> Path:
 
 @contextmanager
 def side(entry: Entry, named: Named, name: str, question: Question) -> Iterator[tuple[Side, Answer]]:
-    """A side with what it would measure; a commit's files are gone afterwards."""
+    """Yield a side with the points that it would measure. A commit's files are removed afterwards."""
     loaded = entry.loaded
     if named.commit is None:
         yield Side(name, ROOT, loaded.where), answer(question)
@@ -93,8 +94,8 @@ def side(entry: Entry, named: Named, name: str, question: Question) -> Iterator[
 
 
 def pairs_of_trees(a: Named, of_a: Answer, b: Named, of_b: Answer) -> tuple[list[Pair], list[str]]:
-    """The points that both have and that differ by their keys, and sentences about what is left out. Raises
-    UserError where there is none."""
+    """Return the pairs of points that both sides have and whose keys differ, and sentences about what is left
+    out. Raises UserError if there is no such pair."""
     same_points = pairs_of_equals(of_a, of_b)
     notes = []
     for name, mine, other in ((a.name, of_a, of_b), (b.name, of_b, of_a)):
@@ -116,14 +117,14 @@ def pairs_of_trees(a: Named, of_a: Answer, b: Named, of_b: Answer) -> tuple[list
 
 
 def pairs_of_equals(of_a: Answer, of_b: Answer) -> list[Pair]:
-    """The points that both have."""
+    """Return the pairs of points that both sides have."""
     theirs = {one.point: one for one in of_b.planned}
     return [(one, theirs[one.point]) for one in of_a.planned if one.point in theirs]
 
 
 def pairs_of_configurations(entry: Entry, a: Named, of_a: Answer, b: Named, of_b: Answer) -> list[Pair]:
-    """The two configurations at each problem; of parameters that were not named the default. Raises
-    UserError where no problem fits both, and for the same configuration twice."""
+    """Return the pair of configurations at each problem. A parameter that was not named has the value nearest
+    to its default. Raises UserError if no problem fits both, or if both are the same configuration."""
     mine, theirs = _nearest(entry, of_a), _nearest(entry, of_b)
     pairs = [(one, theirs[problem]) for problem, one in mine.items() if problem in theirs]
     if not pairs:
@@ -135,14 +136,14 @@ def pairs_of_configurations(entry: Entry, a: Named, of_a: Answer, b: Named, of_b
 
 
 def spread(pairs: Sequence[Pair], most: int) -> list[Pair]:
-    """At most so many of the pairs, at even distances."""
+    """Return at most ``most`` of the pairs, at even distances."""
     if len(pairs) <= most:
         return list(pairs)
     return [pairs[round(index * (len(pairs) - 1) / max(1, most - 1))] for index in range(most)]
 
 
 def _named(entry: Entry, option: str, text: str) -> Named:
-    """What an option's text names. Raises UserError with what could be written."""
+    """Return what an option's text names. Raises UserError with what could be written."""
     if text == TREE:
         return Named(text)
     if text.partition("/")[0] in {provider.name for provider in entry.loaded.kernel.providers}:
@@ -174,7 +175,7 @@ def _asked(named: Named, root: Path, question: Question) -> Answer:
 
 
 def _nearest(entry: Entry, found: Answer) -> dict[Values, Planned]:
-    """By problem the point whose parameters are nearest to the defaults."""
+    """Return each problem's point whose parameters are nearest to the defaults."""
     by_problem: dict[Values, dict[Point, Planned]] = {}
     for one in found.planned:
         by_problem.setdefault(one.point.problem, {})[one.point] = one

@@ -1,4 +1,5 @@
-"""What the rounds of finals say, as rows: each finalist's time, its rate, and how it stands beside ours."""
+"""Make rows of the rounds of finals: each finalist's time, its rate, and its ratio to the fastest own
+provider."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from pipeline.verdicts.rounds import Candidate, Match, Rounds, medians
 
 @dataclass(frozen=True)
 class Ranking:
-    """Rounds whose matches are of finalists. ``origin`` says where a kernel's rows come from."""
+    """Rounds between finalists. ``origin`` returns the origin of a kernel's rows."""
 
     measured_rounds: Rounds
     finalists: Mapping[Match, Finalists]
@@ -27,7 +28,7 @@ class Ranking:
     origin: Callable[[Entry], Origin]
 
     def rows(self) -> dict[Match, list[Final]]:
-        """The finals of each match that has rounds, each against the fastest of ours."""
+        """Return the finals of each match that has rounds, each compared with the fastest own provider."""
         measured_rounds = self.measured_rounds
         middles = {match: medians(measured_rounds.times(match)) for match in measured_rounds.matches}
         held = {match: middle for match, middle in middles.items() if middle}
@@ -54,7 +55,7 @@ class Ranking:
         return min(ours, key=middle.__getitem__, default=None)
 
     def _burst(self, match: Match, candidate: Candidate, us: float, beside: Against | None) -> Final:
-        """The final of a candidate by the times of its rounds, of which ``us`` is the median."""
+        """Return the burst final of a candidate; ``us`` is the median of its rounds."""
         finalists, row = self.finalists[match], self.finalists[match].rows[candidate]
         us = rounded(us, TIME_DIGITS)
         accuracies = (
@@ -79,7 +80,8 @@ class Ranking:
         )
 
     def _sustained(self, match: Match, own: Candidate | None) -> list[Final]:
-        """The finals of those that were also timed after seconds of work, against ours if that was."""
+        """Return the finals of candidates that were also timed after seconds of work, each compared with
+        ``own`` if it was timed so."""
         measured_rounds, finalists = self.measured_rounds, self.finalists[match]
         held = {
             candidate: {
@@ -88,7 +90,7 @@ class Ranking:
             for candidate in match.candidates
         }
         beside = self._sustained_beside(match, own, held)
-        # By the rate that this GPU keeps up, where it was measured.
+        # Rate them by the ceiling that this GPU sustains, if it was measured.
         kept = self.ceilings.sustained_tflops or self.ceilings.matmul_tflops
         ceilings = self.ceilings.replace(matmul_tflops=kept)
         found = []
@@ -122,7 +124,7 @@ class Ranking:
     def _sustained_beside(
         self, match: Match, own: Candidate | None, held: Mapping[Candidate, Mapping[int, Sustained]]
     ) -> dict[Candidate, Against]:
-        """How sustained times stand beside ours, by the rounds that both have."""
+        """Compare sustained times with those of ``own``, over the rounds that both have."""
         if own is None:
             return {}
         rule = self.measured_rounds.rule

@@ -1,7 +1,7 @@
-"""What it costs to go by the rule between tuned problems: found by leaving out each problem.
+"""The regret of the rule that chooses between tuned problems, found by leave-one-out.
 
-A problem is left out with all others of the same numbers, whatever their words: who never measured a shape
-measured it in no dtype.
+A problem is left out together with all problems of the same numbers, whatever their words: for a new shape
+there are no times in any dtype.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ TRUSTED = 0.05
 """The rule is trusted where the 90th percentile of its regret is at most this."""
 
 ROUNDED = 4
-"""Rounded of a share behind the point."""
+"""Decimal places of a regret."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """A tuned problem, the microseconds of all its configurations by label, and which of these are some
-    provider's defaults."""
+    """A tuned problem, the microseconds of all its configurations by label, and the labels of the providers'
+    default configurations."""
 
     tuned: rule.Tuned
     us: Mapping[str, float]
     defaults: frozenset[str]
 
     def regret(self, label: str) -> float:
-        """How much longer a configuration takes than the fastest, as a share."""
+        """Return the extra time of a configuration over the fastest, as a share of the fastest time."""
         return self.us[label] / min(self.us.values()) - 1
 
 
 @dataclass(frozen=True)
 class Left:
-    """A problem that was left out, and what the rule chose for it."""
+    """A problem that was left out, and the rule's choice for it."""
 
     times: Times
     pick: rule.Pick
 
     @property
     def regret(self) -> float:
-        """Of the choice."""
+        """The regret of the choice."""
         return self.times.regret(self.pick.label)
 
 
 def leave_out(some: Sequence[Times], size: Sequence[str], neighbours: int = rule.NEIGHBOURS) -> list[Left]:
-    """What the rule would choose at each problem, if nobody had measured its shape. A configuration that was
-    not measured there is passed over, as one that does not fit is."""
+    """Return the rule's choice at each problem, as if its shape had not been measured. A configuration
+    without a time at the problem is skipped, like one that does not fit."""
     found = []
     for one in some:
         here = rule.numbers(one.tuned.problem)
@@ -65,7 +65,7 @@ def leave_out(some: Sequence[Times], size: Sequence[str], neighbours: int = rule
 
 
 def regions(kernel: Kernel, some: Sequence[Times]) -> list[TunedRegion]:
-    """What is known of the rule on each side of the L2 cache."""
+    """Describe the rule's regret on each side of the L2 cache's size."""
     left = leave_out(some, kernel.size)
     found = []
     for within_l2 in (True, False):
@@ -77,8 +77,8 @@ def regions(kernel: Kernel, some: Sequence[Times]) -> list[TunedRegion]:
 
 
 def region(within_l2: bool, here: Sequence[Times], left: Sequence[Left], baseline: str) -> TunedRegion:
-    """What is known of the rule on one side: of the problems there, and of what it chose for those that were
-    left out."""
+    """Describe the rule's regret on one side of the L2 cache's size. ``here`` are the problems there,
+    ``left`` the choices at those that were left out."""
     regrets = [one.regret for one in left]
     trusted = up_to(left)
     fallback = {
@@ -98,12 +98,13 @@ def region(within_l2: bool, here: Sequence[Times], left: Sequence[Left], baselin
 
 
 def up_to(left: Sequence[Left]) -> list[Left]:
-    """The choices that the rule is trusted with: as many as there are, by the distance of the nearest tuned
-    problem, while the 90th percentile of their regret is small; none if that are too few."""
+    """Return the choices with which the rule is trusted: by the distance of the nearest tuned problem, as
+    many as keep the 90th percentile of their regret within ``TRUSTED``. Returns none if fewer than ``FEWEST``
+    do."""
     ordered = sorted((one for one in left if one.pick.distance < math.inf), key=lambda one: one.pick.distance)
     for count in range(len(ordered), FEWEST - 1, -1):
         some = ordered[:count]
-        # A distance is trusted or not, whichever problem had it.
+        # Choices at the same distance are trusted together or not at all.
         is_whole = count == len(ordered) or some[-1].pick.distance < ordered[count].pick.distance
         if is_whole and quantile([one.regret for one in some], 0.9) <= TRUSTED:
             return some
@@ -111,8 +112,9 @@ def up_to(left: Sequence[Left]) -> list[Left]:
 
 
 def safest(some: Sequence[Times], baseline: str) -> dict[str, float]:
-    """The providers' defaults down to the baseline by the 90th percentile of their regret, the least first;
-    those that were measured at half of the problems, or at enough to judge by."""
+    """Return the providers' default configurations by the 90th percentile of their regret, the least first,
+    down to the baseline. A default counts if it was measured at half of the problems or at ``FEWEST`` of
+    them."""
     regrets: dict[str, list[float]] = {}
     for one in some:
         for label in one.defaults:
@@ -125,7 +127,7 @@ def safest(some: Sequence[Times], baseline: str) -> dict[str, float]:
 
 
 def quantile(values: Iterable[float], share: float) -> float:
-    """The value below which this share of some values lies, with a line between neighbours."""
+    """Return the value below which this share of the values lies, interpolated linearly."""
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     low = int(place)

@@ -1,10 +1,11 @@
-"""Candidates measured side by side, in rounds, until it is known which is the faster.
+"""Measure candidates side by side, in rounds, until their verdicts are decided.
 
-A round has a fresh process for each side, which serves all kernels of its tree. On a GPU that of the next
-round imports what it needs while the turns of this one last. At each problem that is still open a round
-measures all candidates one after the other, every other round in the opposite order (ABBA), so that a device
-that grows slower does so for all. What a round gave is on the disk before the next begins: stopped in any
-way, the measured_rounds goes on from there."""
+Each round starts a fresh process for each side; it serves all kernels of that side's tree. On a GPU the
+processes of the next round start importing while this round still measures. At each problem that is still
+open, a round measures all candidates one after the other. Every other round reverses the order (ABBA), so
+that a slow drift of the device affects all candidates alike. A round's turns are on disk before the next
+round begins, so an interrupted run can continue.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +40,8 @@ from pipeline.store.turns import Turn
 
 @dataclass(frozen=True)
 class Side:
-    """Whose files candidates are of: a tree with measuring code and kernels, and which of its kernels. A name
-    means one tree, whose kernels share a process."""
+    """The files of candidates: a tree with measuring code and kernels, and the kernel's address in it. Sides
+    of one name share a tree, whose kernels share a process."""
 
     name: str
     root: Path
@@ -49,7 +50,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A point as one side measures it, with its key there."""
+    """A point on one side, with its key there."""
 
     side: Side
     point: Point
@@ -58,22 +59,22 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Match:
-    """Candidates at one problem, of which each is compared with the first. ``noise`` is what is known of
-    equal candidates: the standard deviation of the logarithm of a round's ratio. ``kind`` is the
-    ``noise_class`` whose matches share their noise."""
+    """Candidates at one problem; each is compared with the first. ``noise`` is the known noise between equal
+    candidates: the standard deviation of the logarithm of a round's ratio. Matches of one ``kind``, a
+    ``noise_class``, share their noise."""
 
     candidates: tuple[Candidate, ...]
     noise: float = 0.0
     kind: str = ""
 
     def order(self, number: int) -> tuple[Candidate, ...]:
-        """The order in which a round measures them."""
+        """Return the candidates in the order of round ``number``."""
         return self.candidates if number % 2 == 0 else self.candidates[::-1]
 
 
 @dataclass(frozen=True)
 class RoundLimits:
-    """How many rounds every match has, and how many one has at most that is still undecided."""
+    """The number of rounds for every match, and the most rounds for a match that stays undecided."""
 
     rounds: int
     most: int
@@ -81,12 +82,12 @@ class RoundLimits:
 
 @dataclass
 class Rounds:
-    """Matches and what is known of them so far.
+    """Matches, with the turns that are known so far.
 
-    ``report`` gets each turn as it comes; what it raises ends the measured_rounds. ``expect`` is told how
-    many turns are known to come, beyond those that it was told of. ``extra`` asks more of a candidate that
-    has just had a turn. ``prepare`` gets the matches of each round before it begins; what it raises ends the
-    measured_rounds, too."""
+    ``report`` gets each turn as it comes. ``expect`` gets the number of further turns that are certain to
+    come. ``extra`` takes further readings of a candidate after its turn. ``prepare`` gets the matches of each
+    round before it begins. An exception of ``report`` or ``prepare`` ends the rounds.
+    """
 
     matches: Sequence[Match]
     limits: RoundLimits
@@ -99,8 +100,8 @@ class Rounds:
     turns: dict[tuple[str, str, int], Turn] = field(default_factory=dict)
 
     def know(self, turns: Iterable[Turn]) -> None:
-        """Take turns of earlier runs; of the same candidate in the same round the last counts. What had no
-        time is tried again."""
+        """Take turns of earlier runs; the last one of a candidate and round counts. Turns without a time are
+        dropped, so that they are measured again."""
         wanted = {
             (candidate.side.name, candidate.key) for match in self.matches for candidate in match.candidates
         }
@@ -116,8 +117,9 @@ class Rounds:
         canary: Canary | None,
         launched: Mapping[str, Supervisor] = MappingProxyType({}),
     ) -> None:
-        """Hold rounds until each match is decided, or has had as many as it may have. Whose processes are
-        ``launched`` already, by the names of sides, measures in the first of them."""
+        """Measure rounds until each match is decided or has had its most rounds. ``launched`` maps names
+        of sides to processes that are already launched; the first round that measures a side uses its
+        process."""
 
         def supervisors(matches: Iterable[Match]) -> dict[str, Supervisor]:
             sides = {
@@ -149,7 +151,7 @@ class Rounds:
                         worker.start()
                     for place, match in enumerate(matches):
                         if place == len(matches) // 2 and device.kind == "cuda":
-                            # A GPU's times don't feel that other processes import torch meanwhile.
+                            # Other processes may import torch meanwhile: that does not affect a GPU's times.
                             ahead |= supervisors(self._certain(number + 1))
                             for worker in ahead.values():
                                 all_rounds.enter_context(worker).launch()
@@ -157,16 +159,16 @@ class Rounds:
                             self._measure(workers, match, candidate, number)
 
     def _certain(self, number: int) -> list[Match]:
-        """The matches of a round that is held whatever the one before it shows."""
+        """Return the matches of a round that takes place whatever the round before it shows."""
         return self.open(number) if number < self.limits.rounds else []
 
     def lacks(self) -> int:
-        """How many turns the rounds that every match has are short of."""
+        """Return the number of turns that are missing from the rounds of every match."""
         rounds = range(self.limits.rounds)
         return sum(len(match.candidates) for number in rounds for match in self.open(number))
 
     def open(self, number: int) -> list[Match]:
-        """The matches that a round would measure: those that have not had it, and need it."""
+        """Return the matches that a round would measure: they lack this round and need it."""
         found = self.verdicts()
         return [
             match
@@ -180,8 +182,8 @@ class Rounds:
         ]
 
     def times(self, match: Match) -> dict[Candidate, list[float]]:
-        """Medians in microseconds of each candidate, of the rounds in which all have one that is to be
-        trusted."""
+        """Return each candidate's medians in microseconds, from the rounds in which all candidates of the
+        match have a trusted time."""
         found: dict[Candidate, list[float]] = {candidate: [] for candidate in match.candidates}
         for number in range(self.limits.most):
             if self._has(match, number):
@@ -195,8 +197,8 @@ class Rounds:
     def estimates(
         self, against: Callable[[Match], Candidate] = lambda match: match.candidates[0]
     ) -> dict[tuple[Match, Candidate], Estimate]:
-        """The ratio of each candidate's time to that of the one that it is compared with, its match's
-        first."""
+        """Estimate the ratio of each candidate's time to the time of the candidate that ``against`` names: by
+        default the match's first."""
         ratios = self._ratios(against)
         noise = self._noise(ratios)
         return {
@@ -205,7 +207,7 @@ class Rounds:
         }
 
     def noise(self, match: Match) -> float:
-        """What is known of equal candidates' noise there: measured before, or told by the rounds'
+        """Return the noise between equal candidates of a match: measured earlier, or estimated from these
         rounds."""
         return self._noise(self._ratios(lambda match: match.candidates[0]))[match]
 
@@ -221,8 +223,8 @@ class Rounds:
         return found
 
     def _noise(self, ratios: Mapping[tuple[Match, Candidate], Sequence[float]]) -> dict[Match, float]:
-        """Where none was measured on this device, all matches of a kind tell it together: on a device that is
-        seen for the first time two rounds decide what lies far apart."""
+        """Return each match's noise. Without a measured value, all matches of a kind are pooled, so that two
+        rounds decide large differences on a new device."""
         logs: dict[str, list[list[float]]] = {}
         for (match, _), some in ratios.items():
             logs.setdefault(match.kind, []).append([log(one) for one in some])
@@ -232,12 +234,12 @@ class Rounds:
     def verdicts(
         self, against: Callable[[Match], Candidate] = lambda match: match.candidates[0]
     ) -> dict[tuple[Match, Candidate], Verdict]:
-        """What is known of each candidate but the one that it is compared with."""
+        """Return the verdict on each candidate, except the one that ``against`` names."""
         return verdicts(self.estimates(against), self.rule)
 
     def failure(self, match: Match) -> tuple[Candidate, Outcome] | None:
-        """The first candidate that had no time in the match's last round, or one that says nothing, with what
-        it had instead."""
+        """Return the first candidate whose last turn has no time, with that outcome. A last time that can't
+        be compared gives the outcome ``not_judged``. Returns None if all times are usable."""
         for candidate in match.candidates:
             outcomes = [turn.outcome for turn in self.timings_of(candidate)]
             if outcomes and outcomes[-1].timing is None:
@@ -247,12 +249,12 @@ class Rounds:
         return None
 
     def timings_of(self, candidate: Candidate) -> list[Turn]:
-        """A candidate's turns, by round."""
+        """Return a candidate's turns, by round."""
         places = [_place(candidate, number) for number in range(self.limits.most)]
         return [self.turns[place] for place in places if place in self.turns]
 
     def _has(self, match: Match, number: int) -> bool:
-        """Whether all candidates were measured one after the other in that round."""
+        """Whether one run measured all candidates of a match in this round."""
         turns = [self.turns.get(_place(candidate, number)) for candidate in match.candidates]
         return len({None if turn is None else turn.run for turn in turns} - {None}) == 1 and all(turns)
 
@@ -262,7 +264,7 @@ class Rounds:
         worker = workers[candidate.side.name]
         outcome = worker.measure(candidate.side.where, candidate.point)
         if outcome.status == "out_of_memory" and len(workers) > 1:
-            # The other sides' processes hold what they had of a problem until they are asked for another.
+            # The other sides' processes hold the memory of their last problem until it is released.
             for other in workers.values():
                 other.release()
             outcome = worker.measure(candidate.side.where, candidate.point)
@@ -282,7 +284,7 @@ class Rounds:
 
 
 def medians(times: Mapping[Candidate, Sequence[float]]) -> dict[Candidate, float]:
-    """The middle one of each candidate's times; none for a candidate without any."""
+    """Return the median of each candidate's times; a candidate without times is left out."""
     return {candidate: median(some) for candidate, some in times.items() if some}
 
 
@@ -295,19 +297,19 @@ def _place(candidate: Candidate, number: int) -> tuple[str, str, int]:
 
 
 Noise = Mapping[str, tuple[float, int]]
-"""By ``noise_class`` the standard deviation of the logarithms of equal kernels' ratios, and of how many
-points."""
+"""Maps a ``noise_class`` to the standard deviation of the logarithms of equal kernels' ratios, and to the
+number of points behind it."""
 
 
 def class_of(entry: Entry, point: Point, ceilings: Ceilings | None) -> str:
-    """The ``noise_class`` of a point: what its time is limited by."""
+    """Return the ``noise_class`` of a point: the resource that bounds its time."""
     kernel = entry.loaded.kernel
     work = kernel.work(problems.make(kernel.problem, point.problem))
     return noise_class(rate(1.0, work, ceilings), 1.0)
 
 
 def noise(measured_rounds: Rounds, entry: Entry, ceilings: Ceilings | None) -> Noise:
-    """The noise of rounds whose matches are of equals."""
+    """Return the noise between rounds, from matches of equal candidates."""
     logs: dict[str, list[list[float]]] = {}
     for match in measured_rounds.matches:
         a, b = match.candidates
@@ -320,7 +322,7 @@ def noise(measured_rounds: Rounds, entry: Entry, ceilings: Ceilings | None) -> N
 
 
 def sentences(estimates: Sequence[tuple[Estimate, Verdict]], noise: Noise) -> list[str]:
-    """What to say of equal pairs, by their ratios and verdicts."""
+    """Describe a self-test: the verdicts on equal pairs, and the noise."""
     wrong = sum(verdict in ("faster", "slower") for _, verdict in estimates)
     widths = sorted((one.high - one.low) / 2 for one, _ in estimates if isfinite(one.high))
     middle = f"; intervals are ± {widths[len(widths) // 2]:.2%} wide at the median" if widths else ""

@@ -1,4 +1,4 @@
-"""Which rows stand for a ledger's: as equally of all providers as may be, from short to long times."""
+"""Draw a sample of a ledger's rows: evenly over the providers, and over short and long times."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pipeline.points.catalog import Entry
 
 @dataclass(frozen=True)
 class SampledRow:
-    """A timed row, with what it takes to measure its point again in the same way; ``gpu`` is a hash of the
-    UUID of the GPU that measured it, None where that is not known."""
+    """A timed row with all that is needed to measure its point again in the same way. ``gpu`` is a hash of
+    the UUID of the GPU that measured it, None if unknown."""
 
     row: Measurement
     entry: Entry
@@ -26,20 +26,20 @@ class SampledRow:
 
     @property
     def us(self) -> float:
-        """The row's time."""
+        """The row's time in microseconds."""
         assert self.row.outcome.timing is not None, "a row without a time is no candidate"
         return self.row.outcome.timing.median_us
 
 
 def sample(fresh: Sequence[SampledRow], count: int, seed: int) -> list[SampledRow]:
-    """So many of the rows, the same for the same seed: as equally of all providers of all kernels as their
-    rows allow, and of each provider from short to long times."""
+    """Return ``count`` of the rows, the same for the same seed. They are spread over all providers of all
+    kernels as equally as the numbers of rows allow, and over each provider's times from short to long."""
     chance = random.Random(seed)
     groups: dict[tuple[str, str], list[SampledRow]] = defaultdict(list)
     for one in sorted(fresh, key=lambda one: (one.us, order(one.row.point))):
         groups[one.row.point.kernel, one.row.point.provider].append(one)
     quotas = _quotas({name: len(rows) for name, rows in groups.items()}, min(count, len(fresh)), chance)
-    # Where a group gives one row, the groups together still go from short to long.
+    # Groups that give one row each still cover short to long times together.
     places = [(number + chance.random()) / len(quotas) for number in range(len(quotas))]
     chance.shuffle(places)
     drawn = []
@@ -50,7 +50,8 @@ def sample(fresh: Sequence[SampledRow], count: int, seed: int) -> list[SampledRo
 
 
 def by_provider(one: SampledRow) -> tuple[object, ...]:
-    """A sort key that lets the points of a provider follow each other: another takes another process."""
+    """Return a sort key that puts the points of a provider together: each change of provider starts a
+    process."""
     point = one.row.point
     return one.entry.name, point.provider, tuple(point.problem.values())
 
@@ -58,7 +59,8 @@ def by_provider(one: SampledRow) -> tuple[object, ...]:
 def _quotas(
     sizes: dict[tuple[str, str], int], count: int, chance: random.Random
 ) -> dict[tuple[str, str], int]:
-    """How many rows each group gives: one more of each in turn while it has any, kernels in turn too."""
+    """Return the number of rows that each group gives. Groups give one row in turn while they have any, and
+    kernels take turns, too."""
     of_kernel: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for name in sorted(sizes):
         of_kernel[name[0]].append(name)

@@ -1,8 +1,8 @@
-"""Sides of a comparison: trees with kernels of their own, measured by this tree's code.
+"""Sides of a comparison: trees with their own kernels, measured by this tree's code.
 
-Of another commit only ``kernels/`` and ``conf/kernel/`` are taken; what plans, builds, times and verifies is
-this tree's. What such a tree would measure it says itself, in a process of its own: ``python -m
-pipeline.verdicts.sides`` reads a ``Question`` and prints an ``Answer``.
+A side takes only ``kernels/`` and ``conf/kernel/`` from its commit. This tree's code plans, builds, times and
+verifies. A process in the side's tree finds the points to measure: ``python -m pipeline.verdicts.sides``
+reads a ``Question`` and prints an ``Answer``.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from pipeline.store.results import LOCAL
 from pipeline.store.worktree import worktree
 
 OURS = ("kernel_pipeline", "pipeline", "conf")
-"""What a comparison's trees have of this one; but of conf/ not what says of kernels what is measured."""
+"""The folders that a side's tree takes from this tree, except ``conf/kernel/``."""
 
 SOURCES = ("kernels", "conf/kernel")
-"""What they have of their commits."""
+"""The folders that a side's tree takes from its commit."""
 
 
 class Question(Record):
-    """What a tree would measure of a kernel."""
+    """Ask a tree for the points of a kernel that it would measure."""
 
     where: str
     preset: str
@@ -54,7 +54,7 @@ class Question(Record):
 
 
 class Planned(Record):
-    """A point, the workload that it is one of, and what its key is made of."""
+    """A point with its workload and the parts of its key."""
 
     point: Point
     workload: Name
@@ -62,9 +62,9 @@ class Planned(Record):
 
 
 class Answer(Record):
-    """The points, those that can't be built aside; lines that say what was left out, and the providers that
-    were not built, with the reason. ``built`` is where libraries of a kernel outside of the repository
-    lie."""
+    """The points that a tree would measure and can build. ``refusals`` say what was left out, and ``broken``
+    why providers were not built. ``built`` is the folder of the libraries of a kernel outside of the
+    repository."""
 
     kernel: Name
     baseline: Name
@@ -75,7 +75,8 @@ class Answer(Record):
 
 
 def answer(question: Question) -> Answer:
-    """What this tree would measure; its extensions are built. Raises UserError as ``plan`` does."""
+    """Return the points that this tree would measure, and build their extensions. Raises UserError as
+    ``plan`` does."""
     entry = catalog.find(question.where)
     chosen = device.resolve(question.device)
     target = Target(chosen.kind, device.capabilities(chosen))
@@ -104,7 +105,7 @@ def answer(question: Question) -> Answer:
 
 
 def ask(root: Path, question: Question) -> Answer:
-    """What another tree would measure. Raises UserError with its sentence where it can't say."""
+    """Return the points that another tree would measure. Raises UserError with that tree's error message."""
     done = subprocess.run(
         [sys.executable, "-m", "pipeline.verdicts.sides"],
         cwd=root,
@@ -121,10 +122,10 @@ def ask(root: Path, question: Question) -> Answer:
 
 @contextmanager
 def tree_of(commit: str) -> Iterator[Path]:
-    """A tree with a commit's kernels and this tree's measuring code, which is gone afterwards. Libraries that
-    this tree has built are there, and used where their sources are the same.
+    """Yield a temporary tree with a commit's kernels and this tree's measuring code. It has this tree's
+    libraries, which are used where their sources are equal.
 
-    Raises UserError for a commit that the repository does not hold, or that has no kernels.
+    Raises UserError if the repository does not hold the commit, or the commit has no kernels.
     """
     with worktree(ROOT, commit) as root:
         if not (root / "conf" / "kernel").is_dir() or not (root / "kernels").is_dir():
@@ -143,7 +144,7 @@ def tree_of(commit: str) -> Iterator[Path]:
         kept.rename(root / "conf" / "kernel")
         if (ROOT / "build").is_dir():
             shutil.copytree(ROOT / "build", root / "build", symlinks=True)
-        # The same host to either side: a checkout of its own would be another to a CPU's keys.
+        # A CPU's keys name the host by a number of the checkout: both sides need the same one.
         host = LOCAL / "host"
         if host.exists():
             (root / "local").mkdir()
@@ -153,8 +154,8 @@ def tree_of(commit: str) -> Iterator[Path]:
 
 @contextmanager
 def folder_of(repository: Path, commit: str, folder: Path) -> Iterator[Path]:
-    """A commit's files of a folder of a repository, which are gone afterwards. Raises UserError for a commit
-    that the repository does not hold, or that has no such folder."""
+    """Yield a temporary copy of a repository's folder as it is in a commit. Raises UserError if the
+    repository does not hold the commit, or the commit has no such folder."""
     with worktree(repository, commit) as root:
         found = root / folder.resolve().relative_to(repository.resolve())
         if not found.is_dir():

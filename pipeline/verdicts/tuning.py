@@ -1,4 +1,4 @@
-"""What a table of tuned configurations says of a kernel, by its ledger and its finals."""
+"""A kernel's part of the table of tuned configurations, from its ledger and its finals."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ from pipeline.verdicts import regret
 from pipeline.verdicts.regret import Times
 
 DIGITS = 4
-"""Of a time in a table: the fourth changes from one process to the next."""
+"""Significant digits of a time in a table: the fourth digit already varies between processes."""
 
 NEAR_DIGITS = 3
-"""Of a ratio behind the point. The rule's regret is found by what the table says."""
+"""Decimal places of a ratio in a table. The rule's regret is computed with the rounded ratios, as callers use
+them."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a ledger has of one problem: rows of configurations that may be called, by label, and the labels
-    of those that gave no right output."""
+    """A ledger's content at one problem: the rows of configurations that may be called, by label, and the
+    labels of those that failed."""
 
     problem: Values
     rows: Mapping[str, Measurement]
@@ -39,24 +40,25 @@ class Measured:
 
     @property
     def times(self) -> dict[str, float]:
-        """Microseconds by label."""
+        """The times in microseconds, by label."""
         return {label: timing(row).median_us for label, row in self.rows.items()}
 
 
 def may_be_called(kernel: Kernel, provider: Provider) -> bool:
-    """Whether a provider is one that a caller of the kernel may be given: one written here, or the baseline;
-    never one that ``torch.compile`` has to make, for that takes seconds at each shape, nor one that takes its
-    inputs in another form than the kernel's."""
+    """Whether a caller of the kernel may get this provider: an own provider or the baseline. A provider that
+    ``torch.compile`` makes takes seconds at each shape, and a provider with a reference of its own takes
+    other inputs, so callers get neither."""
     own = provider.is_own or provider.name == kernel.baseline
     return own and not provider.compiled and provider.reference is None
 
 
 def measured(entry: Entry, rows: Iterable[Measurement], identity: Identity | None) -> list[Measured]:
-    """What the rows say of each problem, in the problems' order: those of what is here now, by whatever
-    settings they were timed, but over inputs that no cache held. With no ``identity`` the old ones, too, as
-    far as there still is such a configuration.
+    """Return the ledger's content at each problem, in the problems' order.
 
-    A configuration that was incorrect at one problem is taken at none.
+    Takes the newest row of each point, with any timing settings but a cold cache. With an ``identity``, rows
+    must be of the source, the measurement version and the environment that are here. Without one, old rows
+    count too, if their configuration still exists. A configuration that was incorrect at one problem is left
+    out at every problem.
     """
     kernel = entry.loaded.kernel
     newest: dict[Point, Measurement] = {}
@@ -91,9 +93,10 @@ def is_current(row: Measurement, identity: Identity) -> bool:
 def of_kernel(
     entry: Entry, some: Sequence[Measured], finals: Iterable[Final], l2_bytes: int
 ) -> TunedKernel | None:
-    """A kernel's part of a table; None where nothing was measured.
+    """Return a kernel's part of a table; None if nothing was measured.
 
-    ``finals`` are the newest of the problems. Those that were held by the same keys say which is the fastest.
+    ``finals`` are the newest finals of each problem. Where their keys are those of the rows, they decide
+    which configuration is the fastest.
     """
     if not some:
         return None
@@ -124,7 +127,8 @@ def of_kernel(
 
 
 def times_of(entry: Entry, some: Sequence[Measured], l2_bytes: int) -> list[Times]:
-    """The times of all configurations at each problem, as the rule's regret is found by them."""
+    """Return the times of all configurations at each problem, with what the rule's regret is computed
+    from."""
     kernel = entry.loaded.kernel
     found = []
     for one in some:
@@ -138,7 +142,7 @@ def times_of(entry: Entry, some: Sequence[Measured], l2_bytes: int) -> list[Time
 
 
 def _with_defaults(kernel: Kernel, point: Point) -> Point:
-    """An old point, whose provider has got parameters since: these have their defaults."""
+    """Return an old point with the defaults of parameters that its provider has gained since."""
     try:
         declared = kernel.provider(point.provider).variables()
     except KeyError:
@@ -149,24 +153,24 @@ def _with_defaults(kernel: Kernel, point: Point) -> Point:
 
 
 def label(point: Point) -> str:
-    """A configuration in a table: ``cuda 4096x8w``."""
+    """Return the name of a configuration in a table: ``cuda 4096x8w``."""
     return notation.label(point)
 
 
 def ranked(one: Measured) -> list[tuple[str, float]]:
-    """The configurations of a problem with their times, the fastest first."""
+    """Return a problem's configurations with their times in microseconds, the fastest first."""
     return sorted(one.times.items(), key=lambda each: (each[1], each[0]))
 
 
 def timing(row: Measurement) -> Timing:
-    """The timing of a row that has one."""
+    """Return the timing of a row that has one."""
     assert row.outcome.timing is not None, "it was timed"
     return row.outcome.timing
 
 
 def _problem(kernel: Kernel, one: Measured, held: Sequence[Final], tuned: rule.Tuned) -> TunedProblem:
-    """What a table says of a problem. By its finals where these were held of rows that count, else by the
-    sweep, whose interval is that of the median."""
+    """Return a table's entry for a problem. It comes from finals if their rows count, with the range of the
+    rounds as interval; else from the sweep, with the interval of the median."""
     made = problems.make(kernel.problem, one.problem)
     keys = {row.key: name for name, row in one.rows.items()}
     rounds = {keys[final.key]: final for final in held if final.key in keys}
@@ -207,7 +211,7 @@ def _tolerances(kernel: Kernel, problem: object) -> tuple[Tolerance, ...]:
 
 
 def _is_default(kernel: Kernel, point: Point) -> bool:
-    """Whether a configuration is its provider's default, as that of one without parameters is."""
+    """Whether a configuration is its provider's default; a provider without parameters has only that one."""
     declared = kernel.provider(point.provider).variables()
     return all(point.parameters[name] == one.default for name, one in declared.items())
 
@@ -218,14 +222,14 @@ def _short(number: float) -> float:
 
 @dataclass(frozen=True)
 class Dispatched:
-    """What a caller gets at a problem: the row that a sweep has of it, and how it is chosen."""
+    """The configuration that a caller gets at a problem: its row in the ledger, and how it is chosen."""
 
     row: Measurement
     how: How
 
 
 class Caller:
-    """Somebody who calls a kernel on the GPU of a ledger."""
+    """Choose a kernel's configurations as ``kernel_pipeline.ops`` does on the GPU of a ledger."""
 
     def __init__(
         self, entry: Entry, rows: Sequence[Measurement], identity: Identity, gpu: Gpu | None
@@ -242,9 +246,10 @@ class Caller:
         self._tables = cache(self._table)
 
     def gets(self, problem: Values, workload: str) -> Dispatched | None:
-        """What is called at a problem; None where the ledger has no time of that there."""
-        declared = self.entry.config.workloads.get(workload)
-        is_held_out = declared is not None and declared.held_out
+        """Return what a caller gets at a problem; None if the ledger has no time of it there. For a held-out
+        workload, problems of the same shape are left out of the table."""
+        told = self.entry.config.workloads.get(workload)
+        is_held_out = told is not None and told.held_out
         table = self._tables(tuple(sorted(rule.numbers(problem).items())) if is_held_out else None)
         kernel = self.entry.loaded.kernel
         chosen = tuned.choose_by(table, self.entry.loaded, problems.make(kernel.problem, problem), self.gpu)
@@ -258,7 +263,7 @@ class Caller:
         return None if row is None else Dispatched(row, cast("How", chosen.how))
 
     def _table(self, without: tuple[tuple[str, int], ...] | None) -> Table:
-        """The table of what was measured, without the problems of a shape."""
+        """Return the table of all measured problems except those of one shape."""
         some = [
             one
             for one in self.measured
