@@ -1,7 +1,9 @@
-"""Command lines: Hydra composes conf/, a typed schema checks it, a mistake ends in one sentence.
+"""Run command lines: Hydra composes conf/, a typed schema checks the result, and a mistake ends in one
+sentence.
 
-``run.run_stage`` starts every command. The first import of this package in a command's process sets up how
-the process ends, and answers ``--help`` before the command imports anything else.
+``run.run_stage`` and ``run.run_each`` start the commands. The first import of this package in a command's
+process installs the handling of Ctrl-C and of a failed output. It also answers ``--help`` before the command
+imports anything else.
 """
 
 from __future__ import annotations
@@ -10,12 +12,12 @@ import sys
 from collections.abc import Sequence
 
 SCRIPT = "kernel-pipeline"
-"""The console script, which takes a command's name as its first word."""
+"""The console script. Its first word is a command's name."""
 
 
 def started(process: Sequence[str], program: str) -> str | None:
-    """The command that a process was started as: ``sweep`` for ``python -m pipeline.sweep``, an empty name
-    for ``python -m pipeline`` and the console script, None for any other process."""
+    """Return the command that a process was started as: ``sweep`` for ``python -m pipeline.sweep``, an empty
+    name for ``python -m pipeline`` and the console script, None for any other process."""
     if program.rpartition("/")[2] == SCRIPT:
         return ""
     module = process[process.index("-m") + 1 :][:1] if "-m" in process else []
