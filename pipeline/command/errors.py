@@ -1,4 +1,4 @@
-"""A mistake on a command line as one sentence: what is wrong, and what to write instead."""
+"""Turn a mistake on a command line into one sentence: what is wrong, and what to write instead."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def validated(schema: type[C], values: Any) -> C:
 
 
 def _invalid(problem: Any, schema: type[Options]) -> str:
-    """The sentence for one of pydantic's errors."""
+    """Return the sentence for one of pydantic's errors."""
     path = [part for part in problem["loc"] if isinstance(part, str)]
     name = ".".join(path)
     if path[0] == PIN and len(path) > 1:
@@ -53,7 +53,7 @@ def _invalid(problem: Any, schema: type[Options]) -> str:
 
 
 def options(schema: type[Options], path: Sequence[str] = ()) -> list[str]:
-    """The options of a group of the schema, as they are written on the command line."""
+    """Return the options of a group of the schema, as they are written on the command line."""
     model: Any = schema
     for part in (*path, ""):
         if not (isinstance(model, type) and issubclass(model, Options)):
@@ -65,8 +65,9 @@ def options(schema: type[Options], path: Sequence[str] = ()) -> list[str]:
 
 
 def explain(error: Exception, schema: type[Options], written: Mapping[str, str]) -> str:
-    """The sentence for an error of Hydra's. ``written`` maps each word that Hydra got to the user's word."""
-    # Help needs no Hydra, and its import takes a third of a second.
+    """Return the sentence for an error of Hydra's. ``written`` maps each word that Hydra got to the user's
+    word."""
+    # Imported here because --help needs no Hydra, whose import takes a third of a second.
     import yaml
     from hydra.errors import MissingConfigException, OverrideParseException
 
@@ -83,7 +84,7 @@ def explain(error: Exception, schema: type[Options], written: Mapping[str, str])
 
 
 def _from_text(text: str, schema: type[Options]) -> str:
-    """The sentence for an error that Hydra tells only by its text."""
+    """Return the sentence for an error of Hydra's that can only be told by its text."""
     if match := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)=(.+)'", text):
         name, value = match.groups()
         value = value.replace("'", "") if (CONF / name).is_dir() else value
@@ -106,5 +107,5 @@ def _from_text(text: str, schema: type[Options]) -> str:
 
 
 def _as_written(text: str) -> str:
-    """Hydra's text with the user's words in place of those that Hydra got."""
+    """Return Hydra's text with the user's words in place of those that Hydra got."""
     return re.sub(rf"(?:\+\+|(?<=full_key: ))(?:{PIN}|{CHOSEN})\.(?=\w)", "", text)

@@ -1,7 +1,7 @@
-"""A command's ``--help``: its purpose, examples, options, and the names that a kernel adds.
+"""Print a command's ``--help``: its purpose, examples, options, and the names that a kernel adds.
 
-Purpose and examples are the docstring of the command's module. An option's meaning is the comment in the
-command's file of conf/; the words that it takes are read off its type.
+The docstring of the command's module gives purpose and examples. An option's meaning is the comment in the
+command's file of conf/; the words that it takes come from its type.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BORROWED = {"ui": "publish"}
 """Commands that take another command's options."""
 
 MAKING = "new"
-"""The command that makes a kernel: ``kernel=`` names no existing one."""
+"""The command that creates a kernel: its ``kernel=`` names no existing one."""
 
 WIDTH = 100
 
@@ -63,7 +63,7 @@ def tell(text: str) -> None:
 
 
 def show(name: str, words: Sequence[str]) -> NoReturn:
-    """Print a command's help and exit; ``kernel=NAME`` among the words adds the kernel's names."""
+    """Print a command's help and exit. ``kernel=NAME`` among the words adds the kernel's names."""
     kernel = next((word.removeprefix("kernel=") for word in words if word.startswith("kernel=")), "")
     kernels = [one for one in kernel.strip("[]").split(",") if one not in WITHOUT_NAME]
     try:
@@ -76,17 +76,17 @@ def show(name: str, words: Sequence[str]) -> NoReturn:
 
 
 def names() -> list[str]:
-    """Every command, by the name of its file."""
+    """Return every command, by the name of its file."""
     return sorted(path.stem for path in (ROOT / "pipeline").glob("[a-z]*.py"))
 
 
 def commands() -> dict[str, str]:
-    """Every command, with the first line of its docstring."""
+    """Return every command with the first line of its docstring."""
     return {name: docstring(name).splitlines()[0] for name in names()}
 
 
 def docstring(name: str) -> str:
-    """A command's docstring, read without importing the command."""
+    """Return a command's docstring without importing the command."""
     spec = importlib.util.find_spec(f"pipeline.{name}")
     assert spec is not None and spec.origin is not None, "a command is a module of this package"
     text = ast.get_docstring(ast.parse(Path(spec.origin).read_text())) or ""
@@ -95,14 +95,13 @@ def docstring(name: str) -> str:
 
 
 def examples(name: str) -> list[str]:
-    """The command lines that its docstring shows."""
+    """Return the command lines that a command's docstring shows."""
     return re.findall(rf"^    (python -m pipeline\.{name}\b.*)$", docstring(name), re.MULTILINE)
 
 
 def of_command(name: str, kernels: Sequence[str] = ()) -> str:
-    """The help of ``python -m pipeline.NAME``; for a command that takes a kernel also the dimensions,
-    parameters and workloads of the named kernels. Raises UserError for an unknown kernel.
-    """
+    """Return the help of ``python -m pipeline.NAME``. A command that takes a kernel adds the dimensions,
+    parameters and workloads of the named kernels. Raises UserError for an unknown kernel."""
     first, _, rest = docstring(name).partition("\n\n")
     own = f"    python -m pipeline.{name}"
     prose = [part for part in rest.split("\n\n") if part and not part.startswith(own)]
@@ -125,14 +124,15 @@ def of_command(name: str, kernels: Sequence[str] = ()) -> str:
 
 
 def schema_of(name: str) -> type[Options]:
-    """The options of a command."""
+    """Return the schema of a command's options."""
     words = BORROWED.get(name, name).split("_")
     found: type[Options] = getattr(schemas, f"{''.join(map(str.title, words))}Config")
     return found
 
 
 def of_kernel(where: str) -> str:
-    """A kernel's dimensions, its providers' parameters with their values, its workloads and presets."""
+    """Describe a kernel's dimensions, its providers' parameters with their values, its workloads and
+    presets."""
     entry = catalog.find(where)
     kernel = entry.loaded.kernel
     lines = [f"{entry.name}: {entry.loaded.summary}", "", "Dimensions of a problem:"]
@@ -172,7 +172,7 @@ def _lines(conf: Path, schema: type[Options]) -> Iterator[str]:
 
 def _shown(option: Option, field: FieldInfo) -> Iterator[str]:
     words = values(field)
-    # A meaning that explains each word makes a list of the words superfluous.
+    # The list of words is left out if the meaning explains each of them.
     is_explained = all(re.search(rf"\b{word}\b", option.meaning) for word in words)
     parts = [option.meaning] if is_explained else [", ".join(words), option.meaning]
     if option.default == NEEDED:
@@ -184,7 +184,7 @@ def _shown(option: Option, field: FieldInfo) -> Iterator[str]:
 
 
 def _choices(group: Option) -> Iterator[str]:
-    """A group with the first line of each of its files."""
+    """Yield a group with the first line of each of its files."""
     yield f"  {group.name}={group.default}"
     yield _wrapped(group.meaning, 6)
     for name in choices(group.name):
@@ -199,7 +199,7 @@ def _wrapped(text: str, first: int, others: int | None = None) -> str:
 
 
 def values(field: FieldInfo) -> list[str]:
-    """The words that an option's type names."""
+    """Return the words that an option's type allows."""
     if field.annotation is bool:
         return ["true", "false"]
     return list(dict.fromkeys(_words(field.annotation)))
@@ -214,13 +214,13 @@ def _words(annotation: Any) -> Iterator[str]:
 
 
 def groups(conf: Path) -> list[Option]:
-    """The groups of files that a command composes, each with its default file."""
+    """Return the groups of files that a command composes, each with its default file."""
     found = re.findall(r"^  - (\w+): (\w+)(?: # (.+))?$", conf.read_text(), re.MULTILINE)
     return [Option(name, default, meaning) for name, default, meaning in found if name != "hydra"]
 
 
 def of_file(conf: Path) -> list[Option]:
-    """The options of a file of conf/, each with the comments behind and above it."""
+    """Return the options of a file of conf/, each with the comments behind and above it."""
     _, groups_above, text = conf.read_text().rpartition("\n  - ")
     found, above = [], []
     for line in text.splitlines()[bool(groups_above) :]:

@@ -1,8 +1,8 @@
-"""Ctrl-C at any moment: within two seconds a command has ended, with one line and exit code 130.
+"""End a command within two seconds of Ctrl-C, with one line and exit code 130.
 
-While a command's modules are imported nothing has been started, and it ends at once. Later Ctrl-C raises an
-exception, so that rows are kept. Code that swallows the exception delays the end by no more than
-``LONGEST_S``: then the process exits, and the processes that it started end by themselves.
+While a command imports its modules, nothing has been started, and it ends at once. Later Ctrl-C raises an
+exception, so that rows are kept. If code swallows the exception, the process exits after ``LONGEST_S`` at the
+latest. The processes that it started then end by themselves.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from threading import Timer
 from types import FrameType
 
 LONGEST_S = 1.5
-"""After Ctrl-C; the rest of the two seconds is for processes that end by themselves."""
+"""Seconds from Ctrl-C to a forced exit. The rest of the two seconds is for processes that end by
+themselves."""
 
 AGAIN_S = 1.0
 
@@ -24,20 +25,20 @@ CODE = 128 + signal.SIGINT
 
 
 def end_on_interrupt() -> None:
-    """From now on Ctrl-C ends this process with one line, unless ``nohup`` ignores it."""
+    """Let Ctrl-C end this process with one line, unless ``nohup`` ignores it."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
 
 
 def raise_on_interrupt() -> None:
-    """From now on Ctrl-C raises KeyboardInterrupt in a command, and ends it if that does not."""
+    """Let Ctrl-C raise KeyboardInterrupt in a command, and end the process if the exception does not."""
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, _raise)
 
 
 def end() -> None:
     """End an interrupted command without Python's own clean-up, which may take long."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # since KeyboardInterrupt was raised
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # ``_raise`` ignores it from then on
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(CODE)
@@ -45,8 +46,8 @@ def end() -> None:
 
 @contextmanager
 def insistent() -> Iterator[None]:
-    """Raise KeyboardInterrupt in here for every signal that ends a command, and again each second until the
-    context is left: a library, or a callback of Python's collector, may swallow the exception."""
+    """Raise KeyboardInterrupt for every signal that ends a command, and again each second until the context
+    is left: a library, or a callback of Python's garbage collector, may swallow the exception."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         signal.setitimer(signal.ITIMER_REAL, AGAIN_S, AGAIN_S)
@@ -72,7 +73,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def _raise(number: int, frame: FrameType | None) -> None:
-    # Once only: an impatient second Ctrl-C must not interrupt the code that keeps the rows.
+    # Raise once: a second Ctrl-C must not interrupt the code that keeps the rows.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     last = Timer(LONGEST_S, _give_up)
     last.daemon = True

@@ -1,4 +1,4 @@
-"""The options of each command: a schema a file of conf/, checked before anything runs."""
+"""The options of each command: one schema for each file of conf/, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from pipeline.points.searches import SearchBudget
 from pipeline.store.retry import Retry
 
 Engine = Literal["ray", "ray-local"]
-"""How a cluster is joined or started."""
+"""How to join or start a cluster."""
 
 MOST_AHEAD = 1000
-"""Most configurations that a search chooses before it learns from their times."""
+"""The most configurations that a search chooses before it learns from their times."""
 
 FEWEST_ROUNDS = 2
-"""One round's ratio has no spread."""
+"""The fewest rounds: the ratio of a single round has no spread."""
 
 
 class PresetConfig(Options):
     """conf/preset/NAME.yaml: how much to measure. ``auto`` names the preset for each kind of device.
 
-    Finals have ``rounds``, and up to ``most_rounds`` while undecided. Sweeps measure every problem; finals,
+    Finals have ``rounds``, and up to ``most_rounds`` while undecided. Sweeps measure every problem. Finals,
     profiles, counters and codegen take the problems of ``closer``: all chosen ones, or the largest. Finals
-    and profiles take the baseline and providers within ``near`` times the fastest of their kind, ours or
-    others'; None: all. ``lasting`` rounds of finals also time long kernels after seconds of work. ``sets``
-    are ncu's.
+    and profiles take the baseline, and providers within ``near`` times the fastest of their kind (own or
+    others'); None takes all. In ``lasting`` rounds of finals, long kernels are also timed after seconds of
+    work. ``sets`` are the sets of ncu.
     """
 
     name: str
@@ -49,12 +49,12 @@ class PresetConfig(Options):
 
     @property
     def few(self) -> slice:
-        """Which of the smallest, the middle and the largest problem ``closer`` takes."""
+        """The part of smallest, middle and largest problem that ``closer`` takes."""
         return LARGEST if self.closer == "largest" else EVERY
 
 
 class TimingConfig(Options):
-    """conf/timing/NAME.yaml: ``TimingSettings`` as a command line has them."""
+    """conf/timing/NAME.yaml: ``TimingSettings`` as options."""
 
     timer: TimerChoice = "auto"
     cache: Literal["cold", "hot"] = "cold"
@@ -65,14 +65,14 @@ class TimingConfig(Options):
 
     @property
     def settings(self) -> TimingSettings:
-        """The settings as measuring code takes them."""
+        """The settings as the measuring code takes them."""
         return TimingSettings(**self.model_dump())
 
 
 class TrackingConfig(Options):
-    """conf/tracking/NAME.yaml: the MLflow store. ``uri`` null is MLFLOW_TRACKING_URI, else the
-    repository's SQLite file, or with ``server`` this machine's server. It may hold a password, so it is in no
-    kept or printed configuration."""
+    """conf/tracking/NAME.yaml: the MLflow store. ``uri`` null means MLFLOW_TRACKING_URI if it is set, else
+    the repository's SQLite file, or with ``server`` this machine's server. The address may hold a password,
+    so no kept or printed configuration contains it."""
 
     name: Literal["local", "server", "none"]
     uri: str | None = Field(repr=False, exclude=True)
@@ -87,19 +87,20 @@ class TrackingConfig(Options):
 
 
 class KernelOptions(Options):
-    """A command about one kernel: its name, or the folder of one outside of the repository."""
+    """The options of a command about one kernel: its name, or the folder of a kernel outside of the
+    repository."""
 
     kernel: str
 
     @property
     def entry(self) -> Entry:
-        """The kernel and its YAML. Raises UserError where they are missing or can't be read."""
+        """The kernel and its YAML. Raises UserError if they are missing or can't be read."""
         return catalog.find(self.kernel)
 
 
 class PointsConfig(KernelOptions):
-    """Points of a kernel, and the settings in their keys. ``pin`` holds values of the kernel's dimensions and
-    its providers' parameters, in place of the YAML's."""
+    """The points of a kernel, and the settings in their keys. ``pin`` holds values of the kernel's dimensions
+    and of its providers' parameters, which replace those of the YAML."""
 
     preset: PresetConfig
     timing: TimingConfig
@@ -112,7 +113,7 @@ class PointsConfig(KernelOptions):
 def _ends(search: str, of: ValidationInfo) -> str:
     """Check that a search has an end, and that an exhaustive sweep has none."""
     if not {"trials", "seconds"} <= of.data.keys():
-        return search  # one of them is wrong, and that is said
+        return search  # one of them is invalid, and has an error of its own
     ends = [name for name in ("trials", "seconds") if of.data[name] is not None]
     if of.data.get("replay"):
         if search == "exhaustive" or ends:
@@ -130,7 +131,7 @@ def _ends(search: str, of: ValidationInfo) -> str:
 
 
 class SweepConfig(PointsConfig):
-    """conf/sweep.yaml. ``allow`` None counts every failure of an own provider; ``cluster`` None measures on
+    """conf/sweep.yaml. ``allow`` None: every failure of an own provider counts. ``cluster`` None: measure on
     this host."""
 
     tracking: TrackingConfig = Field(exclude=True)
@@ -152,14 +153,14 @@ class SweepConfig(PointsConfig):
 
     @property
     def budget(self) -> SearchBudget | None:
-        """How to search; None for measuring every point."""
+        """The sampler and the end of a search; None if every point is measured."""
         if self.search == "exhaustive" or self.replay:
             return None
         return SearchBudget(self.search, self.trials, self.seconds, self.ahead, self.seed)
 
 
 class CodegenConfig(PointsConfig):
-    """conf/codegen.yaml. ``architectures`` None is the GPU's own, or Hopper's without one."""
+    """conf/codegen.yaml. ``architectures`` None: the GPU's own architecture, or Hopper's without a GPU."""
 
     device: str
     architectures: Pin[Architecture]
@@ -173,7 +174,8 @@ class CodegenConfig(PointsConfig):
 
 
 class ProfileConfig(PointsConfig):
-    """conf/profile.yaml. Problems that are not pinned are three of the preset's first workload."""
+    """conf/profile.yaml. Dimensions that are not pinned come from three problems of the preset's first
+    workload."""
 
     device: str
     stacks: bool
@@ -183,7 +185,8 @@ class ProfileConfig(PointsConfig):
 
 
 class CountersConfig(PointsConfig):
-    """conf/counters.yaml. ``sets`` is one of ncu's sets, or its sections and metrics; None: the preset's."""
+    """conf/counters.yaml. ``sets`` is one of ncu's sets, or a list of its sections and metrics; None: the
+    preset's."""
 
     device: str
     sets: Sets | None
@@ -193,12 +196,13 @@ class CountersConfig(PointsConfig):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """ncu's set, or its sections and metrics."""
+        """The set of ncu, or its sections and metrics."""
         return self.sets or self.preset.sets
 
 
 class SanitizeConfig(PointsConfig):
-    """conf/sanitize.yaml. Problems that are not pinned are three of the preset's first workload."""
+    """conf/sanitize.yaml. Dimensions that are not pinned come from three problems of the preset's first
+    workload."""
 
     device: str
     tools: Several[Tool]
@@ -214,7 +218,8 @@ class EnvironmentConfig(Options):
 
 
 class BuildConfig(KernelOptions):
-    """conf/build.yaml. ``architectures`` None are those of the last build, at first this machine's GPUs'."""
+    """conf/build.yaml. ``architectures`` None: those of the last build; for a first build, those of this
+    machine's GPUs."""
 
     device: str
     architectures: Pin[Annotated[str, BeforeValidator(str)]]
@@ -248,7 +253,7 @@ class DocsConfig(Options):
 
 
 class FinalsConfig(Options):
-    """conf/finals.yaml. ``rounds`` and ``most_rounds`` None are the preset's."""
+    """conf/finals.yaml. ``rounds`` and ``most_rounds`` None: the preset's."""
 
     kernel: Pin[str]
     workload: Place | None
@@ -266,8 +271,8 @@ class FinalsConfig(Options):
 
 
 class BestConfig(KernelOptions):
-    """conf/best.yaml. ``pin`` holds values of the kernel's dimensions. ``gpu`` None is the device's own, or
-    without one the only one that has rows."""
+    """conf/best.yaml. ``pin`` holds values of the kernel's dimensions. ``gpu`` None: this machine's GPU, or
+    without one the only GPU with rows."""
 
     pin: dict[str, Some] = Field(default_factory=dict)
     gpu: str | None
@@ -275,7 +280,7 @@ class BestConfig(KernelOptions):
 
 
 class TuneConfig(Options):
-    """conf/tune.yaml. ``gpu`` None is the device's own; of a replay every GPU."""
+    """conf/tune.yaml. ``gpu`` None: the GPU of ``device``; with ``replay`` every GPU."""
 
     device: str
     gpu: str | None
@@ -315,7 +320,8 @@ class AccuracyConfig(Options):
 
 
 class CompareConfig(PointsConfig):
-    """conf/compare.yaml. The command reads ``a`` and ``b``. Two machines can be compared without a kernel."""
+    """conf/compare.yaml. The command itself interprets ``a`` and ``b``. Two machines can be compared without
+    a kernel."""
 
     kernel: str | None  # type: ignore[assignment]  # all else that is compared is of one kernel
     device: str
@@ -336,7 +342,7 @@ class CompareConfig(PointsConfig):
 
 
 class ResultsConfig(Options):
-    """conf/results.yaml. ``parts`` are the parts of a key that make a row old."""
+    """conf/results.yaml. A row is old if it differs in one of the ``parts`` of its key."""
 
     action: Literal["merge", "prune"] | None
     source: Place | None
@@ -371,8 +377,8 @@ class PublishConfig(Options):
 
 
 class BenchmarksConfig(KernelOptions):
-    """conf/benchmarks.yaml. Problems that are not pinned are those of the preset's first workload; of a sweep
-    all of the preset's."""
+    """conf/benchmarks.yaml. Dimensions that are not pinned come from the preset's first workload; ``sweep``
+    takes all workloads of the preset."""
 
     benchmark: Literal["timers", "inputs", "sweep", "devices", "waits"] | None
     provider: str | None

@@ -1,6 +1,6 @@
-"""End a command with one sentence where its standard output can't be written, as on a full disk.
+"""End a command with one sentence if its standard output can't be written, as on a full disk.
 
-Python itself would print a traceback, or at its very end a remark with the exit code 120.
+Python itself would print a traceback, or a remark at its very end, with exit code 120.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from kernel_pipeline.errors import UserError
 
 OTHERS = (errno.EPIPE, errno.EAGAIN)
-"""Errors of the reader: it has closed the pipe, or is slow."""
+"""Errors that the reader of a pipe causes: it has closed the pipe, or is slow."""
 
 
 class Output(io.FileIO):
@@ -39,7 +39,7 @@ class Output(io.FileIO):
 
 
 def guard() -> None:
-    """From now on let standard output be such a file."""
+    """Replace standard output by an ``Output``."""
     old = sys.stdout
     if not isinstance(old, io.TextIOWrapper) or isinstance(getattr(old.buffer, "raw", None), Output):
         return
@@ -52,7 +52,7 @@ def guard() -> None:
 
 
 def _flush() -> None:
-    """Write the buffer before Python's own end, which has no sentence for a failure."""
+    """Write the buffer before Python does so at its end, where a failure would have no sentence."""
     try:
         sys.stdout.flush()
     except UserError as error:

@@ -1,4 +1,5 @@
-"""A command line from its words to its end: composed by Hydra, checked, run, and every mistake one sentence.
+"""Run a command line: compose it with Hydra, check it, call the command, and report a mistake in one
+sentence.
 
 A kernel's own dimensions and parameters, which Hydra does not know, are pins: ``block_size=1024`` passes
 through Hydra as ``pin.block_size``, and the kernel says whether it has that name. Hydra never sees
@@ -55,11 +56,11 @@ C = TypeVar("C", bound=Options)
 
 
 class UnsuccessfulError(Exception):
-    """The command ran to its end, and its result is no success; the text says why. The exit code is 1."""
+    """Raised if a command ran to its end without success. The text says why, and the exit code is 1."""
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal that ends a stage as Ctrl-C does, with its rows kept."""
+    """Raised by a signal that ends a stage like Ctrl-C: the rows are kept."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -71,7 +72,7 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def run_stage(name: str, schema: type[C], run: Callable[[C], None]) -> NoReturn:
-    """``run_each`` for a command that takes at most one kernel."""
+    """Run a command that takes at most one kernel, as ``run_each`` does."""
 
     def run_one(configs: Sequence[C]) -> None:
         if len(configs) > 1:
@@ -85,12 +86,12 @@ def run_stage(name: str, schema: type[C], run: Callable[[C], None]) -> NoReturn:
 
 
 def run_each(name: str, schema: type[C], run: Callable[[Sequence[C]], None]) -> NoReturn:
-    """Run a stage's command line: compose conf/NAME.yaml with the overrides, check it, and call ``run`` with
-    the options for each kernel that ``kernel=a,b`` names; of ``experiment=a,b`` once for each.
+    """Run a stage's command line: compose conf/NAME.yaml with the overrides, check it, and call ``run``.
 
-    Exits with 0; with 1 if ``run`` raised UnsuccessfulError; with 2 after a mistake of the user (one sentence
-    on stderr, no traceback); and with 128 and its number after a signal: 130 after Ctrl-C, 143 when a
-    scheduler or a container ends it.
+    ``run`` gets the options of all kernels that ``kernel=a,b`` names; with ``experiment=a,b`` it is called
+    once for each experiment. Exits with 0 after success, with 1 if ``run`` raised UnsuccessfulError, and with
+    2 after a mistake of the user (one sentence on stderr, no traceback). After a signal it exits with 128 and
+    the signal's number: 130 after Ctrl-C, 143 when a scheduler or a container ends it.
     """
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises errors, and ``explain`` words them
     written = sys.argv[1:]
@@ -112,7 +113,7 @@ def run_each(name: str, schema: type[C], run: Callable[[Sequence[C]], None]) -> 
             hydra.main(version_base="1.3", config_path=str(CONF), config_name=name)(job)()
         except UserError as error:
             fail(str(error))
-        except UnsuccessfulError as error:  # of a scheduler's job
+        except UnsuccessfulError as error:  # raised by a scheduler's job
             job.failed.append(str(error))
         except KeyboardInterrupt as stop:
             _end(stop, line)
@@ -128,8 +129,8 @@ def run_each(name: str, schema: type[C], run: Callable[[Sequence[C]], None]) -> 
 
 
 def _protect(schema: type[Options]) -> None:
-    """Before kernels run: keep other accounts from the code that kernels compile to, and kernels from the
-    tracker's secrets."""
+    """Before kernels run, protect the caches of their compiled code from other accounts, and the tracker's
+    secrets from the kernels."""
     if issubclass(schema, PointsConfig):
         try:
             os.environ |= inductor.caches()
@@ -140,7 +141,7 @@ def _protect(schema: type[Options]) -> None:
 
 
 def _end(stop: KeyboardInterrupt, line: CommandLine) -> NoReturn:
-    """End after a signal with the notes that the command added: how far it came."""
+    """Exit after a signal, and print how far the command came, from the notes on the exception."""
     notes = list(getattr(stop, "__notes__", []))
     if line.launcher is not None:
         notes.append("The jobs that were handed to the scheduler go on; scancel ends them.")
@@ -152,7 +153,7 @@ def _end(stop: KeyboardInterrupt, line: CommandLine) -> NoReturn:
 
 
 def _conclude(job: Job[Any], line: CommandLine, jobs: Path | None) -> NoReturn:
-    """Exit with the code of what was run; ``jobs`` is the folder of a scheduler's jobs."""
+    """Exit with the command's code. ``jobs`` is the folder of a scheduler's jobs."""
     if jobs is not None:
         say(f"The output of the jobs is in {jobs}.")
     if job.failed:
@@ -163,10 +164,10 @@ def _conclude(job: Job[Any], line: CommandLine, jobs: Path | None) -> NoReturn:
 
 
 class Job(Generic[C]):
-    """The function that Hydra calls once, or in a multirun once for each of several values.
+    """The function that Hydra calls: once, or in a multirun once for each combination of values.
 
-    A scheduler's launcher sends it to another host and calls it there. There it raises the errors that would
-    end the command here, and the launcher hands them back.
+    A scheduler's launcher sends it to another host and calls it there. On that host it raises the errors that
+    would end the command here, and the launcher returns them.
     """
 
     def __init__(
@@ -187,7 +188,7 @@ class Job(Generic[C]):
     def __call__(self, config: DictConfig) -> None:
         """Run the command with a composed configuration."""
         name, schema, line, written = self._sent
-        sys.argv[1:] = written  # the command that rows name
+        sys.argv[1:] = written  # rows record this command line
         self.is_run = True
         made: list[list[C]] = []
         try:
@@ -195,7 +196,7 @@ class Job(Generic[C]):
             for configs in made:
                 try:
                     self._run(configs)
-                except UnsuccessfulError as error:  # the experiments after it run all the same
+                except UnsuccessfulError as error:  # the next experiments still run
                     self.failed.append(str(error))
             if self.failed and self._is_elsewhere:
                 raise UnsuccessfulError("\n".join(self.failed))
@@ -221,8 +222,8 @@ def _elsewhere(name: str, schema: type[C], line: CommandLine, written: Sequence[
 
 
 def _multirun_folders(line: CommandLine, words: Sequence[str], jobs: Path, stack: ExitStack) -> list[str]:
-    """Options that keep Hydra from writing multirun.yaml where a multirun was started; a scheduler's jobs
-    have a folder for it and for their output."""
+    """Return options for where Hydra writes multirun.yaml, so that it stays out of the working folder. A
+    scheduler's jobs have a folder for this file and for their output."""
     if not command_words.is_multirun(words):
         return []
     if line.launcher is not None:
@@ -232,7 +233,8 @@ def _multirun_folders(line: CommandLine, words: Sequence[str], jobs: Path, stack
 
 
 def compositions(config: DictConfig, experiments: Sequence[str]) -> Iterator[DictConfig]:
-    """The configuration of each experiment, or the only one; preset ``auto`` becomes the device's."""
+    """Yield the configuration of each experiment, or the only one. Preset ``auto`` becomes the device's
+    preset."""
     given = list(HydraConfig.get().overrides.task)
     yield with_preset(config, given)
     for name in experiments[1:]:
@@ -242,7 +244,7 @@ def compositions(config: DictConfig, experiments: Sequence[str]) -> Iterator[Dic
 
 
 def with_preset(config: DictConfig, words: Sequence[str]) -> DictConfig:
-    """The same configuration with preset ``auto`` replaced by the one for the device."""
+    """Return the configuration with preset ``auto`` replaced by the preset for the device."""
     if "preset" not in config or config.preset.name != "auto":
         return config
     given = config.device
@@ -254,15 +256,15 @@ def with_preset(config: DictConfig, words: Sequence[str]) -> DictConfig:
 
 
 def kind_of(wanted: Sequence[str], cluster: str | None) -> str:
-    """The kind of device that ``device=`` means; on a cluster GPUs, unless it is ``cpu``. Raises UserError as
-    ``device.resolve_all`` does."""
+    """Return the kind of device that ``device=`` means. On a cluster that is ``cuda``, unless the option is
+    ``cpu``. Raises UserError as ``device.resolve_all`` does."""
     if cluster is not None:
         return "cpu" if list(wanted) == ["cpu"] else "cuda"
     return device.resolve_all(wanted)[0].kind
 
 
 def _composed(words: Sequence[str]) -> DictConfig:
-    """The configuration of this command with other words, without Hydra's own settings."""
+    """Return the configuration of this command with other words, without Hydra's own settings."""
     instance = GlobalHydra.instance().hydra
     assert instance is not None, "a stage runs inside Hydra"
     name = str(HydraConfig.get().job.config_name)
@@ -274,8 +276,8 @@ def _composed(words: Sequence[str]) -> DictConfig:
 
 
 def checked(schema: type[C], config: DictConfig, line: CommandLine) -> list[C]:
-    """The options of a composition as typed records, one for each kernel. Raises UserError that names every
-    wrong option."""
+    """Return the options of a composition as typed records, one for each kernel. Raises UserError that names
+    every wrong option."""
     values: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
     values |= values.pop(CHOSEN, None) or {}
     if values.get("kernel") == "???":
@@ -292,9 +294,10 @@ def checked(schema: type[C], config: DictConfig, line: CommandLine) -> list[C]:
 
 
 def _each_kernel(schema: type[Options], names: Any) -> list[dict[str, Any]]:
-    """The options of each kernel, where several are named and the command takes one at a time."""
+    """Return the options that differ by kernel: one mapping for each kernel if several are named and the
+    command takes one at a time."""
     field = schema.model_fields.get("kernel")
-    # A command without kernels says so itself, and one that takes a list of them gets it.
+    # A command without kernels refuses the option itself, and a command that takes a list gets the list.
     takes_one = field is not None and str in (field.annotation, *get_args(field.annotation))
     if not isinstance(names, list) or not takes_one:
         return [{}]
@@ -304,8 +307,8 @@ def _each_kernel(schema: type[Options], names: Any) -> list[dict[str, Any]]:
 
 
 def for_each(configs: Sequence[C], do: Callable[[C], None], where: Path) -> None:
-    """Do something for each kernel, also where an earlier one failed, and name the folder of several kernels'
-    results. Raises UserError with the sentence of each kernel that failed."""
+    """Call ``do`` for each kernel, even after an earlier one failed. For several kernels, print the folder of
+    their results. Raises UserError with the sentence of each kernel that failed."""
     if len(configs) == 1:
         do(configs[0])
         return
@@ -321,8 +324,8 @@ def for_each(configs: Sequence[C], do: Callable[[C], None], where: Path) -> None
 
 
 def check_names(config: Options) -> None:
-    """Raises UserError for an unknown kernel, and for a pin whose name neither the command nor the kernel
-    has."""
+    """Check the names of the kernel and of the pins. Raises UserError for an unknown kernel, and for a pin
+    that neither the command nor the kernel has."""
     pins = getattr(config, PIN, {})
     if not isinstance(config, KernelOptions) or (config.kernel is None and not pins):
         return
@@ -336,7 +339,7 @@ def check_names(config: Options) -> None:
 
 
 def check_timer(config: Options) -> None:
-    """Raises UserError for a GPU's timer on a CPU."""
+    """Check the timer against the device. Raises UserError for a GPU's timer on a CPU."""
     timing, wanted = getattr(config, "timing", None), getattr(config, "device", None)
     if timing is None or wanted is None or timing.timer == "auto":
         return

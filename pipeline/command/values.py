@@ -1,4 +1,4 @@
-"""Types of options: one value or a list, a path, a seed, an architecture, one of ncu's sets."""
+"""Types of options: a value or a list, a path, a seed, an architecture, a set of ncu."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Several = Annotated[tuple[T, ...], LISTED, NOT_EMPTY]
 """An option that takes one value or a list."""
 
 LARGEST = 2**63
-"""The least whole number that no tensor's shape can hold."""
+"""The smallest integer that is too large for a tensor's shape."""
 
 
 def _countable(values: tuple[Value, ...]) -> tuple[Value, ...]:
@@ -66,13 +66,13 @@ def _somewhere(value: Any) -> Any:
 
 
 Place = Annotated[Path, BeforeValidator(_somewhere)]
-"""A file or folder. An empty path would be the folder that the command runs in."""
+"""A file or folder. An empty path is refused, because it would mean the working directory."""
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
 def _architecture(value: Any) -> str:
-    """``90`` for 90, sm_90 and 9.0."""
+    """Return ``90`` for 90, sm_90 and 9.0."""
     name = str(value).removeprefix("sm_").replace(".", "")
     if name not in LIMITS:
         raise ValueError(str(unknown("architecture", str(value), LIMITS)))
@@ -87,7 +87,7 @@ def _sets(value: tuple[str, ...]) -> tuple[str, ...]:
     if named and len(value) > 1:
         raise ValueError(f"'{named[0]}' is a whole set; write it alone, or a list of sections and metrics")
     for name in value:
-        # A section may have any name; nearly a set's name is a typing error.
+        # A section may have any name, but a name close to a set's is a typing error.
         if name not in SETS and difflib.get_close_matches(name.lower(), SETS, n=1, cutoff=0.7):
             raise ValueError(str(unknown("set", name, SETS)))
         # ncu's own sections are in camel case, and its metrics have an underscore.
@@ -100,7 +100,7 @@ def _sets(value: tuple[str, ...]) -> tuple[str, ...]:
 
 
 Sets = Annotated[tuple[str, ...], LISTED, NOT_EMPTY, AfterValidator(_sets)]
-"""One of ncu's sets, or its sections and metrics."""
+"""One of ncu's sets, or a list of its sections and metrics."""
 
 
 def _tool(value: Any) -> str:

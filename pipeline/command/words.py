@@ -1,7 +1,6 @@
-"""The words of a command line as Hydra can take them.
+"""Check the words of a command line, and rewrite them in Hydra's grammar.
 
-Hydra's grammar knows no file names with blanks, and no name that only a kernel declares. So each word is
-checked here, and rewritten in Hydra's grammar.
+Hydra's grammar has no file names with blanks, and its configuration has no names that only a kernel declares.
 """
 
 from __future__ import annotations
@@ -40,17 +39,18 @@ CONFIG = {"--cfg", "-c"}
 FLAGS = {"--help", "-h"} | MULTIRUN | COMPLETION | CONFIG | {"--resolve"}
 
 LAUNCHER = "hydra/launcher"
-"""Chooses how a multirun's jobs run: by Hydra on this host, or by a scheduler."""
+"""The option that chooses how a multirun's jobs run: by Hydra on this host, or by a scheduler."""
 
 SCHEDULERS = {"submitit_slurm", "submitit_local"}
 
 BRACKETS = set("[](){}'\"")
-"""A value with any of these is Hydra's grammar already."""
+"""A value with any of these characters is taken as Hydra's grammar."""
 
 
 @dataclass(frozen=True)
 class CommandLine:
-    """A command line. ``given`` maps each word for Hydra to the user's word; Hydra does not get the rest."""
+    """A command line. ``given`` maps each word for Hydra to the user's word. Hydra does not get the other
+    fields."""
 
     given: dict[str, str]
     tracking_uri: str | None = None
@@ -59,7 +59,8 @@ class CommandLine:
 
 
 def read(words: Sequence[str], schema: type[Options]) -> CommandLine:
-    """Check a command line. Raises UserError. Words of a shell's completion are Hydra's own."""
+    """Check a command line and rewrite it for Hydra. A shell's completion goes to Hydra unchanged. Raises
+    UserError for a mistake."""
     if COMPLETION & set(words):
         return CommandLine({word: word for word in words})
     launcher = launcher_of(words, schema)
@@ -75,7 +76,7 @@ def read(words: Sequence[str], schema: type[Options]) -> CommandLine:
 
 
 def positional(words: Sequence[str], *names: str) -> list[str]:
-    """Put ``NAME=`` before words that stand alone, the first name before the first such word."""
+    """Put ``NAME=`` before words that stand alone: the first name before the first such word, and so on."""
     left = list(names)
     return [
         f"{left.pop(0)}={word}" if left and not word.startswith("-") and "=" not in word else word
@@ -84,7 +85,7 @@ def positional(words: Sequence[str], *names: str) -> list[str]:
 
 
 def flags_first(words: Sequence[str]) -> list[str]:
-    """Sort flags before options: Hydra takes them in no other order."""
+    """Sort flags before options: Hydra accepts no other order."""
     is_flag = [
         word.startswith("-") or before in CONFIG for before, word in zip(["", *words], words, strict=False)
     ]
@@ -93,12 +94,13 @@ def flags_first(words: Sequence[str]) -> list[str]:
 
 
 def name_of(word: str) -> str:
-    """The option that a word sets or removes."""
+    """Return the option that a word sets or removes."""
     return word.partition("=")[0].lstrip("+~")
 
 
 def check(words: Sequence[str]) -> None:
-    """Raises UserError for an unknown flag, a word that sets no option, and an option that is given twice."""
+    """Check each word. Raises UserError for an unknown flag, a word that sets no option, and an option that
+    is given twice."""
     given: dict[str, str] = {}
     for before, word, after in zip(["", *words], words, [*words[1:], ""], strict=False):
         if visible(word) != word:
@@ -127,8 +129,8 @@ def check(words: Sequence[str]) -> None:
 
 
 def launcher_of(words: Sequence[str], schema: type[Options]) -> str | None:
-    """The scheduler of a multirun's jobs; None where they run here. Raises UserError for an unknown or
-    missing launcher, and for options that no job may have."""
+    """Return the scheduler of a multirun's jobs; None if they run on this host. Raises UserError for an
+    unknown or missing launcher, and for options that a scheduler's job can't have."""
     found = [word.partition("=")[2] for word in words if name_of(word) == LAUNCHER]
     if not found:
         if given := next((word for word in words if name_of(word).startswith("hydra.launcher")), None):
@@ -136,7 +138,7 @@ def launcher_of(words: Sequence[str], schema: type[Options]) -> str | None:
         return None
     if found[0] not in SCHEDULERS:
         raise unknown(LAUNCHER, found[0], sorted(SCHEDULERS))
-    if "retry" not in schema.model_fields:  # only a sweep goes on where a requeued job ended
+    if "retry" not in schema.model_fields:  # only a sweep continues where a requeued job ended
         raise UserError(f"{LAUNCHER}= is for sweeps: run this command where its device is.")
     if not is_multirun(words):
         raise UserError(f"{LAUNCHER}={found[0]} runs the jobs of a multirun: write -m {LAUNCHER}={found[0]}.")
@@ -163,7 +165,7 @@ def is_multirun(words: Sequence[str]) -> bool:
 
 
 def without_tracking_uri(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The value of ``tracking.uri=``, taken as it is written, and the other words. Raises UserError for
+    """Return the value of ``tracking.uri=`` as it is written, and the other words. Raises UserError for
     ``tracking=ADDRESS``."""
     found, others = None, []
     for word in words:
@@ -180,8 +182,8 @@ def without_tracking_uri(words: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def without_experiments(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The names of ``experiment=a,b``, which run one after the other, and the other words. In a multirun
-    Hydra itself takes the names."""
+    """Return the names of ``experiment=a,b``, which run one after the other, and the other words. In a
+    multirun Hydra itself takes the names."""
     if is_multirun(words):
         return [], list(words)
     found, others = [], []
@@ -197,8 +199,9 @@ def without_experiments(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def for_hydra(words: Sequence[str], schema: type[Options]) -> dict[str, str]:
     """Map each word for Hydra to the user's word.
 
-    A name that is no option of the command becomes a pin, where the command takes pins. ``kernel=`` goes
-    under ``CHOSEN``: Hydra would look for a file of conf/kernel/, which an outside kernel does not have.
+    A name that is no option of the command becomes a pin, if the command takes pins. ``kernel=`` goes under
+    ``CHOSEN``: Hydra would look for a file of conf/kernel/, which a kernel outside of the repository does not
+    have.
     """
     several = is_multirun(words)
     return {_for_hydra(word, schema, several): word for word in words}
@@ -240,7 +243,7 @@ def _value(value: str, is_list: bool) -> str:
 
 
 def _names(value: str, several: bool) -> str:
-    """Write names and paths in Hydra's grammar: one, a list, or for a multirun several."""
+    """Write names and paths in Hydra's grammar: one, a list, or several values for a multirun."""
     bare = value.removeprefix("[").removesuffix("]")
     each = [one if re.fullmatch(r"\w*", one, re.ASCII) else _literal(one) for one in bare.split(",")]
     is_list = bare != value or (len(each) > 1 and not several)
@@ -248,14 +251,15 @@ def _names(value: str, several: bool) -> str:
 
 
 def _choices(group: str, value: str) -> str:
-    """Write names of files of a folder of conf/. Raises UserError for an impossible name."""
+    """Write the names of files in a folder of conf/ in Hydra's grammar. Raises UserError for an impossible
+    name."""
     if not re.fullmatch(r"[\w,./-]*", value, re.ASCII):
         raise unknown(group, value, choices(group))
     return ",".join(f"'{name}'" for name in value.split(","))
 
 
 def choices(group: str) -> list[str]:
-    """The files of a folder of conf/, by their names on a command line."""
+    """Return the names of the files in a folder of conf/, as a command line takes them."""
     return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
 
 
@@ -263,7 +267,7 @@ def _literal(value: str) -> str:
     """Quote a text for Hydra's grammar, unless it is null or in quotes already."""
     if value == "null" or _is_quoted(value):
         return value
-    # In quotes a backslash escapes only where a quote follows.
+    # Inside quotes a backslash escapes only before a quote.
     escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + found[2].replace("'", r"\'"), value)
     return f"'{escaped}'"
 
