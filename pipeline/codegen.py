@@ -5,9 +5,9 @@
     python -m pipeline.codegen kernel=matmul provider=triton_tiled show=sass
 
 Compiles every Triton and Numba variant of the kernel's plan and disassembles its CUDA libraries, for each
-architecture and on any host; keeps the source that Inductor generates. A kernel is left as it is where its
-rows are of today's sources, compilers and options. One provider alone prints its annotated listing. With
-lazily=true a host without a GPU compiles no GPU code, and keeps the rows of GPU code as they are.
+architecture and on any host. It also keeps the source that Inductor generates. A kernel is skipped if its
+rows are of today's sources, compilers and options. With a single provider the annotated listing is printed.
+With lazily=true a host without a GPU compiles no GPU code, and keeps the rows of GPU code as they are.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from pipeline.store.evidence import CodeRow, committed, read_lines
 
 
 def run(configs: Sequence[CodegenConfig]) -> None:
-    """``of_kernel`` for each kernel."""
-    chosen = device.resolve(configs[0].device)  # once: CUDA_VISIBLE_DEVICES is set on the way
+    """Run ``of_kernel`` for each kernel."""
+    chosen = device.resolve(configs[0].device)  # once, before CUDA_VISIBLE_DEVICES is set
     where = results.folder_for(configs[0].output, chosen.kind) / "codegen"
     for_each(configs, partial(of_kernel, chosen=chosen), where)
 
 
 def of_kernel(config: CodegenConfig, chosen: device.Device) -> None:
-    """Write rows and texts, and show the table, a listing or a comparison."""
+    """Write rows and texts, and print the table, a listing or a comparison."""
     disassembler.find_tools()
     stage = Codegen(config, chosen)
     if config.a or config.b:
@@ -118,7 +118,7 @@ class Codegen:
         try:
             wanted: set[Basis] = LaunchedCode(self.target, self.texts).bases(launched)
             wanted |= self._cuda.bases(cuda, alone=not launched and not shown)
-        except UserError:  # ``rows`` says it
+        except UserError:  # ``rows`` raises it again, and it is reported there
             return False
         wanted |= {inductor_code.basis(self.target, point) for point in shown}
         if not wanted or wanted != set(map(basis_of, self.known)):
@@ -128,13 +128,13 @@ class Codegen:
         return not without or set(without) <= committed(self.path, self.known)
 
     def _by_compiler(self, points: Sequence[Point]) -> tuple[list[Point], list[Point]]:
-        """The points that a launch compiles, and those of CUDA libraries."""
+        """Split points into those that a launch compiles and those of CUDA libraries."""
         launched = [point for point in points if self.target.provider(point).language in LAUNCHED]
         return launched, [point for point in points if self.target.provider(point).language == "cuda"]
 
     def points(self) -> tuple[list[Point], list[Point]]:
-        """The points whose code is compiled for an architecture, and one point of each provider that Inductor
-        compiles. Raises UserError for a provider without code to show, and where there is no point."""
+        """Return the points whose code is compiled for an architecture, and one point of each provider that
+        Inductor compiles. Raises UserError for a provider without code to show, and if there is no point."""
         chosen = chosen_providers(self.entry, self.config.provider)
         for provider in chosen:
             if self.config.provider is not None and not has_code(provider):
@@ -175,13 +175,14 @@ class Codegen:
         )
 
     def _plan(self, names: Sequence[str], target: Target) -> Plan:
-        """A sweep's plan of these providers; a provider that the preset leaves out has to be asked for."""
+        """Return a sweep's plan of these providers. A provider that the preset leaves out has to be asked
+        for."""
         planned = plan(self.entry, self.config.preset.name, target, self.config.pin, self.config.provider)
         return of_providers(planned, names)
 
     def rows(self, points: Sequence[Point], shown: Sequence[Point]) -> list[CodeRow]:
-        """Compile, and make all rows of the points; writes their texts. ``shown`` are the points of compiled
-        providers."""
+        """Compile the points, write their texts and return all rows. ``shown`` are the points of providers
+        that Inductor compiles."""
         launched, cuda = self._by_compiler(points)
         with console.status(f"Compiling {self.loaded.name} …"):
             rows = LaunchedCode(self.target, self.texts).rows(launched)
@@ -189,7 +190,7 @@ class Codegen:
             return rows + [inductor_code.row(self.target, self.texts, point, warn) for point in shown]
 
     def listing(self, rows: Sequence[CodeRow]) -> None:
-        """Print one listing: for this machine's GPU or compute capability 9.0 if there is one, and rather of
+        """Print one listing. Code for this machine's GPU or for compute capability 9.0 is preferred, and then
         a function that a point is known to launch."""
         shown = [row for row in rows if row.artifact]
         if not shown:
@@ -223,8 +224,8 @@ class Codegen:
         comparison(*found).print(console)
 
     def variant(self, text: str) -> tuple[str, Codegen, Point]:
-        """A variant's own stage and its point, with the plan's first values for the rest. Raises UserError
-        for a variant without numbers."""
+        """Return a variant's text, a stage for it alone, and its point. What the variant does not name has
+        the plan's first value. Raises UserError for a variant without numbers."""
         chosen = Variant.read(text, self.entry)
         provider = self.loaded.kernel.provider(chosen.provider)
         if provider.compiled:
@@ -247,7 +248,8 @@ class Codegen:
         return text, stage, points[0]
 
     def _pins_of(self, variant: Variant) -> Mapping[str, Sequence[Value]]:
-        """The variant's pins over the command's, without the parameters that only other providers have."""
+        """Return the command's pins with the variant's over them, without the parameters that only other
+        providers have."""
         kernel = self.loaded.kernel
         others = {name for provider in kernel.providers for name in provider.variables()}
         others -= kernel.provider(variant.provider).variables().keys()
@@ -255,7 +257,8 @@ class Codegen:
         return {**pins, **variant.pins}
 
     def one(self, text: str, rows: Sequence[CodeRow], point: Point) -> CodeRow:
-        """The row that a variant means. Raises UserError where there is none, or several functions fit."""
+        """Return the row of the function that a variant means. Raises UserError if there is none, or several
+        functions fit."""
         counted = [row for row in rows if row.mix is not None]
         known = [row for row in counted if row.launch_known] or counted
         words = [value for value in point.problem.values() if isinstance(value, str)]
@@ -276,15 +279,15 @@ class Codegen:
 
 
 def of_providers(planned: Plan, providers: Collection[str]) -> Plan:
-    """A plan's points and refused configurations of these providers."""
+    """Return the part of a plan that belongs to these providers."""
     workloads = {point: name for point, name in planned.workloads.items() if point.provider in providers}
     refused = {one: count for one, count in planned.refused.items() if one[0] in providers}
     return Plan(tuple(workloads), workloads, Counter(refused))
 
 
 def middle(planned: Plan, provider: str) -> Point | None:
-    """A provider's point at the middle problem of its first point's workload and words; None without
-    points."""
+    """Return a provider's point at the middle problem of its first point's workload and words; None if it has
+    no points."""
     points = [point for point in planned.points if point.provider == provider]
     if not points:
         return None

@@ -6,11 +6,12 @@
     python -m pipeline.compare a=nvidia-h200 b=nvidia-h100-80gb-hbm3
     python -m pipeline.compare kernel=softmax self_test=true
 
-Of commits, the points whose sources differ are measured; of the working tree too, as it is. Prints a table
-with each ratio, its interval and the verdict. Stopped in any way, the same command goes on where it was. Of
-two machines nothing is measured: what they left is set side by side, without a verdict, of one kernel or of
-all: how much of the difference their ceilings explain, and what the best configuration of the one costs on
-the other.
+For two commits, the points whose sources differ are measured. The working tree is measured as it is. Prints a
+table with each ratio, its interval and the verdict. After an interruption the same command continues.
+
+For two machines nothing is measured. The command compares the results that both left, for one kernel or for
+all, and gives no verdict. It says how much of the difference their ceilings explain, and what the best
+configuration of one machine costs on the other.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from pipeline.verdicts.sides import Answer, Question
 
 
 def run(config: CompareConfig) -> None:
-    """Compare, and print what came of it."""
+    """Compare, and print the result."""
     if config.most_rounds < config.rounds:
         raise UserError("most_rounds: write no fewer than rounds.")
     both = gpus.found(config.a, config.b, (config.output, ROOT / "results"), warn)
@@ -76,8 +77,8 @@ def run(config: CompareConfig) -> None:
 
 
 def show(config: CompareConfig, both: gpus.Machines) -> None:
-    """Print two machines' results side by side, of the kernel or of all that both have. Raises UserError
-    where there is nothing of what was asked for."""
+    """Print two machines' results side by side, of one kernel or of all that both have. Raises UserError if
+    they have none that was asked for."""
     as_markdown = config.format == "markdown"
     if config.kernel is None:
         if config.provider:
@@ -114,13 +115,13 @@ class Compare:
 
     @property
     def title(self) -> str:
-        """What is compared, and where."""
+        """The title: what is compared, and where."""
         if self.config.self_test:
             return f"{self.entry.name} on {self.device.slug}: the working tree with itself"
         return f"{self.entry.name} on {self.device.slug}: a is {self.a.name}, b is {self.b.name}"
 
     def matches(self, stack: ExitStack) -> list[Match]:
-        """What is measured side by side. Raises UserError where nothing is."""
+        """Return the matches to measure. Raises UserError if there are none."""
         (a, of_a), (b, of_b) = (
             stack.enter_context(opponents.side(self.entry, named, name, self._question(named)))
             for named, name in zip((self.a, self.b), self._names(), strict=True)
@@ -160,13 +161,14 @@ class Compare:
         return pairs if self.config.points is None else opponents.spread(pairs, self.config.points)
 
     def _names(self) -> tuple[str, str]:
-        """Of the sides. Configurations have one, and so one process a round."""
+        """Return the names of the sides. Two configurations share a name, and so one process in each
+        round."""
         if self.config.self_test:
             return "a", "b"
         return (TREE, TREE) if self.b.variant else (self.a.name, self.b.name)
 
     def hold(self, matches: Sequence[Match]) -> None:
-        """Measure, and keep each turn as it comes."""
+        """Measure the rounds, and write each turn as it comes."""
         config, ceilings = self.config, self.session.ceilings
         limits = RoundLimits(config.rounds, config.most_rounds)
         known = [] if config.remeasure else turns.read(self.path, warn)
@@ -190,8 +192,8 @@ class Compare:
             write_atomically(self.session.ceilings_path, noted.to_json(indent=2) + b"\n")
 
     def explain(self) -> None:
-        """Note what the compiler made of the two sides, of each provider that became faster or slower: at its
-        point that did so most."""
+        """Add a note on the compiled code of both sides for each provider that became faster or slower, at
+        its point with the largest change."""
         assert self.measured_rounds is not None, "what is explained was measured"
         capability = self.session.environment.compute_capability
         architecture = capability.replace(".", "") if capability else WITHOUT_GPU
@@ -200,11 +202,11 @@ class Compare:
                 self.notes += code.explained(match, architecture)
 
     def rows(self) -> list[Compared]:
-        """What is known of each match that has rounds."""
+        """Return the ratio and the verdict of each match that has rounds."""
         return [] if self.measured_rounds is None else compared(self.measured_rounds)
 
     def show(self) -> None:
-        """Print the table, what failed, what is known in all, and where it lies."""
+        """Print the table, the failures, the notes and a summary; write the plot and the ratios."""
         rows = self.rows()
         if self.measured_rounds is None or (not rows and not self.measured_rounds.turns):
             return
@@ -228,7 +230,7 @@ class Compare:
         say(f"{monotonic() - self.begin:.1f} s. Every round's samples: {self.path}; the ratios: {picture}.")
 
     def found(self, rows: Sequence[Compared]) -> Comparison:
-        """What is kept of the comparison beside its samples."""
+        """Return the record that is kept of the comparison beside its samples."""
         assert self.measured_rounds is not None, "there are rows once these are rounds"
         head, _ = commit.head(opponents.repository(self.entry))
         sides = [
@@ -249,7 +251,7 @@ class Compare:
         )
 
     def _summary(self, measured_rounds: Rounds, rows: Sequence[Compared]) -> list[str]:
-        """Counts and means."""
+        """Return sentences with counts and means."""
         if not rows:
             return []
         found = [comparison.summary(rows)]
@@ -264,7 +266,7 @@ class Compare:
 
 
 def compared(measured_rounds: Rounds) -> list[Compared]:
-    """A row for each match that has rounds."""
+    """Return a row for each match that has rounds."""
     estimates, verdicts = measured_rounds.estimates(), measured_rounds.verdicts()
     found = []
     for match in measured_rounds.matches:
@@ -287,7 +289,7 @@ def compared(measured_rounds: Rounds) -> list[Compared]:
 
 
 def _changed(before: Sequence[Launch], after: Sequence[Launch]) -> str:
-    """The fields of launches that differ: ``block 128 -> 256``."""
+    """Return the fields of launches that differ: ``block 128 -> 256``."""
     if len(before) != len(after):
         return ""
     changes = [
@@ -304,7 +306,8 @@ def _word(value: object) -> str:
 
 
 def publish(config: CompareConfig) -> None:
-    """Log the comparisons of the output to MLflow. A tracker in trouble has harmed no measurement."""
+    """Log the comparisons of the output to MLflow. All rounds are written before, so that a failing tracker
+    loses none."""
     from pipeline.tracking import publisher
     from pipeline.tracking.publisher import Selection, Tracker
 

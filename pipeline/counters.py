@@ -5,10 +5,10 @@
     python -m pipeline.counters kernel=softmax size=4096 sets=[SpeedOfLight,dram__bytes_read.sum]
 
 Takes the best own configuration of the ledger, the same provider's default configuration and the baseline, at
-a small, a middle and a large problem, all kernels in one ncu session. Presets that look at the largest
-problem alone take the best and the baseline, unless the baseline launches many kernels: each takes ncu a
-second. Points that were counted are not counted again. Where counters can't be read, the rows say why and
-what to do.
+a small, a middle and a large problem. One ncu session counts all kernels. A preset that takes only the
+largest problem counts the best and the baseline. It leaves out a baseline that launches many kernels, because
+each costs ncu a second. Points that were counted are not counted again. If counters can't be read, the rows
+say why and what to do.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from pipeline.store import results
 from pipeline.store.evidence import CounterRow, ProfileRow, joined, read_lines
 
 MOST_LAUNCHES = 8
-"""Most kernels of a baseline's call that a first look counts."""
+"""A preset of the largest problem counts a baseline only if its call launches at most this many kernels."""
 
 MACHINES = (ncu.NO_GPU, ncu.NO_NCU, ncu.NO_PERMISSION, ncu.BUSY)
 """Reasons why no kernel can be counted on this machine."""
@@ -52,7 +52,7 @@ MACHINES = (ncu.NO_GPU, ncu.NO_NCU, ncu.NO_PERMISSION, ncu.BUSY)
 def run(configs: Sequence[CountersConfig]) -> None:
     """Count the missing points of all kernels in one session, write rows and reports, and print each point's
     limit."""
-    chosen = device.resolve(configs[0].device)  # once: CUDA_VISIBLE_DEVICES is set on the way
+    chosen = device.resolve(configs[0].device)  # once, before CUDA_VISIBLE_DEVICES is set
     begun = {config.kernel: begin(config, chosen) for config in configs}
     count([one for one in begun.values() if isinstance(one, Counters) and one.missing])
 
@@ -66,7 +66,7 @@ def run(configs: Sequence[CountersConfig]) -> None:
 
 
 def begin(config: CountersConfig, chosen: device.Device) -> Counters | UserError:
-    """A kernel's part of the stage, or the mistake that prevents it."""
+    """Return a kernel's part of the stage, or the user's mistake that prevents it."""
     try:
         return Counters(
             config, KernelTarget(config.entry, chosen, config.timing.settings, config.seed, config.output)
@@ -76,8 +76,8 @@ def begin(config: CountersConfig, chosen: device.Device) -> Counters | UserError
 
 
 def count(stages: Sequence[Counters]) -> None:
-    """Count the missing points of several kernels in one session. A kernel that breaks the session, by a
-    crash or a time-out, is counted in a session of its own, and so are the kernels after it."""
+    """Count the missing points of several kernels in one session. If a kernel breaks the session, by a crash
+    or a time-out, it and the kernels after it are counted in sessions of their own."""
     if not stages:
         return
     config, chosen = stages[0].config, stages[0].target.device
@@ -107,14 +107,14 @@ def count(stages: Sequence[Counters]) -> None:
 
 @contextmanager
 def compiling(stages: Sequence[Counters]) -> Iterator[None]:
-    """Build the points' libraries before ncu starts, all at once. Triton compiles into its cache meanwhile,
-    much of it while ncu's process imports torch."""
+    """Build the points' libraries in parallel before ncu starts. Triton compiles into its cache meanwhile,
+    also while ncu's process imports torch."""
     device_kind = stages[0].target.device.kind
     capability = stages[0].target.environment.compute_capability
     if device_kind != "cuda" or capability is None:
         yield
         return
-    ncu.find_ncu()  # nothing is built where nothing can be counted
+    ncu.find_ncu()  # raises before anything is built if ncu is missing
     with Compilers(capability) as compilers:
         libraries = []
         for stage in stages:
@@ -125,7 +125,7 @@ def compiling(stages: Sequence[Counters]) -> Iterator[None]:
             libraries += [
                 ahead.futures[one] for one in points if loaded.kernel.provider(one.provider).extension
             ]
-        wait(libraries)  # the point's own call raises a failure again
+        wait(libraries)  # a failed build is reported by the point's own call
         yield
 
 
@@ -152,12 +152,12 @@ class Counters:
 
     @property
     def session_points(self) -> SessionPoints:
-        """The points for a session."""
+        """The missing points, as a session takes them."""
         points = {key: one.point for key, one in self.missing.items()}
         return SessionPoints(self.target.entry.loaded.where, points)
 
     def choose(self) -> list[Chosen]:
-        """The points of the options. Raises UserError for options that leave none."""
+        """Return the points that the options choose. Raises UserError if there are none."""
         config, kernel = self.config, self.target.kernel
         points, left_out = self.target.points(
             config.preset.name, config.pin, config.provider, "cuda", config.preset.few
@@ -166,7 +166,7 @@ class Counters:
         if config.provider is None:
             found = best_default_baseline(kernel, points, timed)
             if config.preset.closer == "largest" and any(one.role == "best" for one in found):
-                # A first look: the fastest of ours beside the baseline.
+                # A preset of the largest problem takes the fastest own configuration and the baseline.
                 found = [one for one in found if one.role != "default"]
         else:
             found = each_provider(kernel, points, timed)
@@ -179,7 +179,7 @@ class Counters:
         return found
 
     def of_many_launches(self) -> set[str]:
-        """The keys of baselines whose profiles show more launches than a first look counts."""
+        """Return the keys of baselines whose profiles show more launches than ``MOST_LAUNCHES``."""
         path = results.profile_path(self.target.output, self.target.entry.name, self.target.slug)
         many = {
             row.key for row in read_lines(path, ProfileRow, warn) if (row.launches or 0.0) > MOST_LAUNCHES
@@ -187,8 +187,8 @@ class Counters:
         return {key for key, one in self.wanted.items() if key in many and one.role == "baseline"}
 
     def read_known(self) -> dict[str, list[CounterRow]]:
-        """The rows of points that need not be counted again, by key: all kernels of the point were counted,
-        with the sections of the options; a preset with few sections takes any."""
+        """Return the rows of points that need not be counted again, by key. All kernels of such a point were
+        counted with the sections of the options; a preset with few sections accepts any."""
         found: dict[str, list[CounterRow]] = {}
         for row in read_lines(self.path, CounterRow, warn):
             found.setdefault(str(row.key), []).append(row)
@@ -231,7 +231,7 @@ class Counters:
         }
 
     def common(self, key: str, one: Chosen) -> dict[str, Any]:
-        """The fields that all rows of a point share."""
+        """Return the fields that all rows of a point share."""
         return {
             **joined(one.point, key),
             "role": one.role,
@@ -267,7 +267,8 @@ class Counters:
 def rows_of(
     found: Sequence[Mapping[str, Any]], failure: str | None, common: Mapping[str, Any]
 ) -> list[CounterRow]:
-    """A row for each kernel that a point launched; for a point without a kernel, a row with the reason."""
+    """Return a row for each kernel that a point launched. For a point without a kernel, return a row with the
+    reason."""
     rows = []
     for numbers in found:
         limit, sentence = bound(numbers)
@@ -279,7 +280,8 @@ def rows_of(
 
 
 def show(rows: Sequence[CounterRow], title: str) -> None:
-    """Print a line a kernel, and below its limit; where nothing was counted, the reason once."""
+    """Print a line for each kernel, and below them the limits. If nothing was counted, print the reason
+    once."""
     missing = {row.sentence for row in rows if row.status == "unavailable"}
     if missing:
         say(f"{title}: counters are {' '.join(sorted(missing))}.")

@@ -5,9 +5,9 @@
     python -m pipeline.finals output=results remeasure=true
     python -m pipeline.finals kernel=softmax workload=between
 
-Of many configurations the best of a sweep is a lucky one, too, and rows of a ledger may be of several days.
-Here each problem's providers are measured one after the other, in fresh processes, round after round; one
-process serves the problems of all kernels. Stopped in any way, the same command goes on where it was.
+The best of many configurations in a sweep is partly luck, and the rows of a ledger may be days apart. Finals
+therefore measure each problem's providers one after the other, in fresh processes, round after round. One
+process serves the problems of all kernels. After an interruption the same command continues.
 """
 
 from __future__ import annotations
@@ -51,17 +51,18 @@ from pipeline.verdicts.ranking import Ranking
 from pipeline.verdicts.rounds import Candidate, Match, RoundLimits, Rounds
 
 WORK_S = 2.0
-"""Of the same work before a sustained time: so long an H200's power limit takes to hold its clock down."""
+"""Seconds of the same work before a sustained time: an H200's power limit takes that long to lower its
+clock."""
 
 LONG_US = 100.0
-"""What is shorter is seldom all that a GPU does for seconds."""
+"""Only longer kernels get sustained times, because a shorter kernel seldom runs alone for seconds."""
 
 MOST_TOLD = 4
-"""Providers of which is said how long their turns took."""
+"""The most providers whose turns' seconds are printed."""
 
 
 def run(config: FinalsConfig) -> None:
-    """Hold the finals and print them."""
+    """Measure the finals and print them."""
     entries = [catalog.find(name) for name in config.kernel or loading.names()]
     chosen = device.resolve(config.device)
     output = results.folder_for(config.output, chosen.kind)
@@ -95,12 +96,12 @@ class Finals:
         self.left_out: list[str] = []
         self.spent: defaultdict[str, float] = defaultdict(float)  # seconds, by provider
         self.turns: Counter[str] = Counter()
-        self.changes: dict[str, str] = {}  # what made workers be replaced though they answered, by provider
+        self.changes: dict[str, str] = {}  # why a worker was replaced after it answered, by provider
         for entry in entries:
             results.asked_for(finals.path(config.output, entry.name, self.slug))
 
     def choose(self) -> None:
-        """Find who meets where, by the ledgers. Raises UserError if nobody does."""
+        """Choose the finalists of each problem, by the ledgers. Raises UserError if there are none."""
         target = Target(self.device.kind, device.capabilities(self.device))
         preset = self.config.preset
         missed: list[tuple[Entry, NobodyError]] = []
@@ -140,8 +141,8 @@ class Finals:
             raise UserError(f"no ledger in {self.output} has times to go by: run {sweep} first.")
 
     def hold(self, first: Supervisor) -> None:
-        """Hold the rounds, the first of them with these processes; keep each turn as it comes, and write the
-        finals."""
+        """Measure the rounds, write each turn as it comes, and write the finals. ``first`` holds the
+        processes of the first round."""
         config = self.config
         rounds = config.rounds or config.preset.rounds
         limits = RoundLimits(rounds, max(rounds, config.most_rounds or config.preset.most_rounds))
@@ -186,7 +187,8 @@ class Finals:
                 self.write()
 
     def _build(self, matches: Sequence[Match]) -> None:
-        """Build the libraries of those that a round measures. Raises UserError where one can't be built."""
+        """Build the libraries of the providers that a round measures. Raises UserError if one can't be
+        built."""
         sources: defaultdict[str, set[str]] = defaultdict(set)
         for match in matches:
             entry = self.finalists[match].entry
@@ -199,7 +201,8 @@ class Finals:
                 extension.build(Place.for_kernel(entry.loaded), sorted(sources[entry.name]))
 
     def _extra(self, worker: Supervisor, match: Match, candidate: Candidate, turn: Turn) -> Extra:
-        """How right a finalist is, once; and how fast one stays that a GPU's power may hold down."""
+        """Read a finalist's accuracy in the first round. In the preset's ``lasting`` rounds, also time a long
+        kernel that the power limit may slow down after seconds of work."""
         is_long = turn.outcome.timing is not None and turn.outcome.timing.median_us > LONG_US
         lasting = (
             is_long
@@ -214,7 +217,7 @@ class Finals:
         return found
 
     def write(self) -> None:
-        """Add the finals of those matches that this run has measured rounds of."""
+        """Append the finals of each match that has rounds which the file lacks."""
         assert self.measured_rounds is not None, "finals are held before they are written"
         rows = self.rows()
         for entry in self.entries:
@@ -231,13 +234,13 @@ class Finals:
                 finals.append(path, new, self.provenance)
 
     def rows(self) -> dict[Match, list[Final]]:
-        """The finals of each match that has rounds."""
+        """Return the finals of each match that has rounds."""
         assert self.measured_rounds is not None, "finals were held"
         return Ranking(self.measured_rounds, self.finalists, self.session.ceilings, self._origin).rows()
 
     @cached_property
     def provenance(self) -> RunProvenance:
-        """What all rows of this run share."""
+        """The provenance that all rows of this run share."""
         timing, seed, environment = self.config.timing.settings, self.config.seed, self.session.environment
         identities = [Identity(entry.loaded, environment, timing, seed) for entry in self.entries]
         for why in identity.unknown_commits(identities):
@@ -248,7 +251,8 @@ class Finals:
         return self.provenance.origin(entry.name, datetime.now(UTC), str(self.device))
 
     def show(self) -> None:
-        """Print the finals: the fastest of ours at each problem, beside torch and the fastest other."""
+        """Print the finals: the fastest own provider at each problem, beside torch and the fastest other
+        provider."""
         if self.measured_rounds is None:
             return
         rows = self.rows()
@@ -278,15 +282,16 @@ class Finals:
 
 
 def where_time_went(spent: Mapping[str, float], turns: Mapping[str, int]) -> str:
-    """Which providers' turns took the most seconds. A turn is counted from the end of the one before, so that
-    it holds what was compiled for it: each round's process compiles again."""
+    """Name the providers whose turns took the most seconds. A turn counts from the end of the turn before, so
+    it includes its compilation: the process of each round compiles again."""
     most = sorted(spent, key=lambda name: -spent[name])[:MOST_TOLD]
     parts = [f"{name} {spent[name]:.1f} s for {turns[name]} turn{'s' * (turns[name] > 1)}" for name in most]
     return f"Most of the time went to {', '.join(parts)}." if parts else ""
 
 
 def closing(rows: Mapping[Match, Sequence[Final]]) -> str:
-    """What callers get, beside the fastest of ours: how much longer it takes, by how it was chosen."""
+    """Say how much longer the configurations that callers get take than the fastest own ones, by how they are
+    chosen."""
     ratios: dict[str, list[float]] = {}
     for some in rows.values():
         for row in some:

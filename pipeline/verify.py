@@ -5,13 +5,14 @@
     python -m pipeline.verify margin=0.1 share=0.5
     python -m pipeline.verify points=180 note=true
 
-The rows are those in results/ of the GPU at hand; of a CPU those in local/results. A row is measured again
-only if it is fresh: its key is the one that its point would have now. The others are counted, with what
-changed since. It is said how many times come out within the margin, and how many in the 90 % interval of
-their row. Nothing is written to results; with note=true what another process, GPU or host adds to a time is
-noted with the ceilings there, and is in the interval of every row from then on. Exits with 1 if a smaller
-share of the sample than ``share`` is reproduced, and with 2 if no row can be verified. Stopped, it says the
-same of the rows that it came to.
+Takes the rows of this machine's GPU in results/, or those of a CPU in local/results. Only fresh rows are
+measured again: their key is the one that their point would have now. Old rows are counted, with what has
+changed since. The command says how many times come out within the margin, and how many within the 90 %
+interval of their row. It exits with 1 if a smaller share of the sample than ``share`` is reproduced, and with
+2 if no row can be verified. After an interruption it reports on the rows that were measured until then.
+
+No row is written to results. With note=true the command writes what another process, GPU or host adds to a
+time into the file of ceilings. From then on the interval of every row includes that.
 """
 
 from __future__ import annotations
@@ -53,15 +54,15 @@ from pipeline.verdicts.sampling import SampledRow, by_provider, sample
 
 @dataclass
 class Stock:
-    """What the ledgers hold: the fresh rows; how many are old, and why; how many are fresh and marked as not
-    to be trusted."""
+    """The content of the ledgers: the fresh rows, the old rows with the reasons, and the number of fresh rows
+    that are marked as not to be trusted."""
 
     fresh: list[SampledRow] = field(default_factory=list)
     old: OldRows = field(default_factory=OldRows)
     distrusted: int = 0
 
     def left_out(self) -> str:
-        """How many rows can't be verified, in words; empty if all can."""
+        """Say how many rows can't be verified; empty if all can."""
         found = []
         if self.old.count:
             found.append(self.old.said())
@@ -72,14 +73,14 @@ class Stock:
 
 @dataclass(frozen=True)
 class RemeasuredRow:
-    """A row and the outcome of measuring its point again."""
+    """A row, and the outcome of measuring its point again."""
 
     candidate: SampledRow
     outcome: Outcome
 
     @property
     def ratio(self) -> float | None:
-        """The time now over the row's; None where there is no time now."""
+        """The new time over the row's; None if there is no new time."""
         timing = self.outcome.timing
         return None if timing is None else timing.median_us / self.candidate.us
 
@@ -89,7 +90,8 @@ class RemeasuredRow:
         return self.outcome.state is None or self.outcome.state.valid
 
     def is_in_interval(self, added: Mapping[str, float]) -> bool:
-        """Whether the time now is to be trusted, and in the row's 90 % interval with what is ``added``."""
+        """Whether the new time is to be trusted and lies in the row's 90 % interval, widened by what is
+        ``added``."""
         before, timing = self.candidate.row.outcome.timing, self.outcome.timing
         if before is None or timing is None or not self.is_trusted:
             return False
@@ -97,12 +99,12 @@ class RemeasuredRow:
         return low <= timing.median_us <= high
 
     def is_reproduced(self, margin: float) -> bool:
-        """Whether the time now is to be trusted, and the two differ by no more than the margin."""
+        """Whether the new time is to be trusted and differs from the row's by no more than the margin."""
         return self.is_trusted and self.ratio is not None and abs(self.ratio - 1) <= margin
 
     @property
     def remark(self) -> str:
-        """Why there is no time now, or why it is not to be trusted."""
+        """The reason why there is no new time, or why it is not to be trusted."""
         state = self.outcome.state
         if state is not None and not state.valid:
             return state.invalid_reason or "not to be trusted"
@@ -157,8 +159,8 @@ def run(config: VerifyConfig) -> None:
 def reproduced(
     found: Sequence[RemeasuredRow], margin: float, added: Mapping[str, float], chosen: Device
 ) -> int:
-    """How many times came out the same within the margin; it is said, and how many did within their
-    intervals."""
+    """Print how many times came out the same within the margin, and how many within their intervals. Returns
+    the number within the margin."""
     count = sum(one.is_reproduced(margin) for one in found)
     inside = sum(one.is_in_interval(added) for one in found)
     say(
@@ -169,7 +171,7 @@ def reproduced(
 
 
 def whose(found: Sequence[RemeasuredRow], chosen: Device) -> str:
-    """Whether the rows are of the GPU at hand, in words."""
+    """Say whether this very GPU measured the rows."""
     if chosen.kind == "cpu":
         return "all of this host"
     known = {one.candidate.gpu for one in found} - {None}
@@ -182,7 +184,7 @@ def whose(found: Sequence[RemeasuredRow], chosen: Device) -> str:
 
 
 def note(found: Sequence[RemeasuredRow], ceilings: Ceilings, path: Path) -> None:
-    """Note with the ceilings what another process, GPU or host adds to a time."""
+    """Write what another process, GPU or host adds to a time into the file of ceilings."""
     trusted = (one for one in found if one.is_trusted)
     timed = ((one.candidate.row.outcome.timing, one.outcome.timing) for one in trusted)
     added = spread.found(
@@ -197,8 +199,8 @@ def note(found: Sequence[RemeasuredRow], ceilings: Ceilings, path: Path) -> None
 
 
 def look(entry: Entry, environment: Environment, ledger: Path, config: VerifyConfig, stock: Stock) -> None:
-    """Add the timed rows of one kernel's ledger to what there is. Raises UserError for a ledger without the
-    file that tells its settings."""
+    """Add the timed rows of one kernel's ledger to the stock. Raises UserError if the file beside the ledger
+    that tells its settings is missing."""
     rows = [
         row
         for row in results.own_rows(ledger, warn)
@@ -228,7 +230,7 @@ def look(entry: Entry, environment: Environment, ledger: Path, config: VerifyCon
 
 
 def nothing_to_verify(stock: Stock, folder: Path, chosen: Device) -> str:
-    """Why there is no row to measure again."""
+    """Say why there is no row to measure again."""
     if left_out := stock.left_out():
         return f"no row of {chosen.slug} can be verified: {left_out}. Run make repro to measure them again."
     return f"{folder} has no times of {chosen.slug} that can be verified. Run make repro to measure some."
@@ -242,7 +244,8 @@ def measure(
     config: VerifyConfig,
     found: list[RemeasuredRow],
 ) -> None:
-    """Measure the points of the rows again, each as its row was measured, and add them to what was found."""
+    """Measure the points of the rows again, each with its row's settings, and append the results to
+    ``found``."""
     by_settings: dict[tuple[TimingSettings, int], list[SampledRow]] = defaultdict(list)
     for one in sorted(drawn, key=by_provider):
         by_settings[one.timing, one.seed].append(one)
@@ -250,7 +253,7 @@ def measure(
     with Progress(console, f"rows of {chosen.slug}", len(drawn)) as progress:
         for (timing, seed), some in by_settings.items():
             with tempfile.TemporaryDirectory() as scratch:
-                # Ceilings that are not known are measured for the canary, and kept nowhere.
+                # Unknown ceilings are measured into a scratch folder, because the canary needs them.
                 session = Session(chosen, timing, seed, config.point_timeout_s, Path(scratch), (folder,))
                 canary = session.canary
                 with session.supervisor(heeds_load=True) as worker:
@@ -264,7 +267,7 @@ def measure(
 
 
 def show(found: Sequence[RemeasuredRow], config: VerifyConfig, stock: str, seconds: float) -> None:
-    """Print the rows that were not reproduced, and what the sample was."""
+    """Print the rows that were not reproduced, and describe the sample."""
     if rest := [one for one in found if not one.is_reproduced(config.margin)]:
         table(rest).print(console)
     points = [one.candidate.row.point for one in found]
@@ -280,7 +283,8 @@ def show(found: Sequence[RemeasuredRow], config: VerifyConfig, stock: str, secon
 
 
 def table(rest: Sequence[RemeasuredRow]) -> TextTable:
-    """The rows that were not reproduced, the furthest off first, those without a time now at the end."""
+    """Return a table of the rows that were not reproduced: the largest deviation first, rows without a new
+    time last."""
     lines = []
     for one in sorted(rest, key=lambda one: -abs((one.ratio or 1.0) - 1)):
         point, timing, state = one.candidate.row.point, one.outcome.timing, one.candidate.row.outcome.state
@@ -292,7 +296,7 @@ def table(rest: Sequence[RemeasuredRow]) -> TextTable:
 
 
 def percent_of(margin: float) -> str:
-    """A margin as people write it: 2 %, 0.5 %."""
+    """Format a margin as a percentage: 2 %, 0.5 %."""
     return f"{100 * margin:g} %"
 
 
