@@ -5,10 +5,10 @@
     python -m pipeline.accuracy output=results/accuracy
 
 Takes points between 1 us and 10 ms from this machine's rows. Each of ``workers`` fresh workers measures all
-of them. Two more do so while providers that switch the mode of the launch gap run before each point. A last
-worker reads CUPTI's durations of the graphs that it has timed. Each reading is written at once, so the same
-command goes on after an interruption; another ``output`` measures anew. Prints a line a point and exits with
-1 if less than nine tenths of the points hold:
+of them. Two further workers do so while providers that switch the mode of the launch gap run before each
+point. A last worker reads CUPTI's durations of the graphs that it has timed. Each reading is written at once,
+so the same command continues after an interruption; another ``output`` measures anew. Prints a line for each
+point, and exits with 1 if fewer than nine tenths of the points pass all three checks:
 
     spread      nine of ten workers lie within the larger of 1 % and 0.02 us of their median
     switched    the median moves by no more when providers switch the mode
@@ -57,25 +57,25 @@ SHORTEST_US, LONGEST_US = 1.0, 1e4
 """The range of the chosen points' times."""
 
 NEAR, NEAR_US = 0.01, 0.02
-"""Times are equal within the larger of this share and this many microseconds."""
+"""Times count as equal within the larger of this share and this many microseconds."""
 
 CUPTI_NEAR_US = 0.03
 """The same for CUPTI's durations, in microseconds."""
 
 SHARE = 0.9
-"""Nine of ten workers, and nine of ten points."""
+"""The share of workers that have to agree, and the share of points that have to pass."""
 
 SWITCHED_WORKERS = 2
 
 Kind = Literal["fresh", "switched", "stamped"]
-"""A reading of a fresh worker, of a worker with mode switchers before each point, or of CUPTI."""
+"""The kind of a reading: of a fresh worker, of a worker with mode switchers before each point, or of
+CUPTI."""
 
 
 class AccuracyReading(Record):
-    """One worker's reading of a point: its time in microseconds, or CUPTI's duration with a call's share of
-    the replays without and with CUPTI's records. ``key`` is that of a measurement of the point; readings with
-    an old key do not count. ``worker`` numbers the workers of a kind.
-    """
+    """One worker's reading of a point: its time in microseconds, or CUPTI's duration with the time of a call
+    in a replay without and with CUPTI's records. ``key`` is the key of a measurement of the point; readings
+    with an old key do not count. ``worker`` numbers the workers of a kind."""
 
     key: Text
     point: Point
@@ -88,8 +88,9 @@ class AccuracyReading(Record):
 
 
 class AccuracyRow(Record):
-    """One point: the medians in microseconds of fresh workers and of workers with mode switchers; a call's
-    share of replays, the same with CUPTI's records, and CUPTI's duration, each None if missing."""
+    """The readings of one point, in microseconds: the medians of fresh workers and of workers with mode
+    switchers, the time of a call in a replay without and with CUPTI's records, and CUPTI's duration. The last
+    three are None if missing."""
 
     point: Point
     times_us: tuple[float, ...]
@@ -105,18 +106,18 @@ class AccuracyRow(Record):
 
     @property
     def spread_us(self) -> float:
-        """The largest distance from the median of the nearest nine tenths of fresh workers."""
+        """The largest distance from the median among the nearest nine tenths of fresh workers."""
         distances = sorted(abs(time - self.us) for time in self.times_us)
         return distances[ceil(SHARE * len(distances)) - 1]
 
     @property
     def moved_us(self) -> float | None:
-        """The change of the median by mode switchers."""
+        """The change of the median with mode switchers; None without such readings."""
         return median(self.switched_us) - self.us if self.switched_us else None
 
     @property
     def off_us(self) -> float | None:
-        """The time less CUPTI's duration."""
+        """The time of a call in a replay minus CUPTI's duration; None if either is missing."""
         return None if self.duration_us is None or self.gross_us is None else self.gross_us - self.duration_us
 
     @property
@@ -126,7 +127,7 @@ class AccuracyRow(Record):
 
     @property
     def is_unmoved(self) -> bool:
-        """Whether the median stays with mode switchers."""
+        """Whether the median stays the same with mode switchers."""
         return self.moved_us is None or abs(self.moved_us) <= self._near(NEAR_US)
 
     @property
@@ -138,12 +139,12 @@ class AccuracyRow(Record):
 
     @property
     def is_as_stamped(self) -> bool:
-        """Whether CUPTI's duration agrees, where it can be read."""
+        """Whether CUPTI's duration agrees, or can't be judged."""
         return self.off_us is None or abs(self.off_us) <= self._near(CUPTI_NEAR_US) or self.is_slowed
 
     @property
     def holds(self) -> bool:
-        """Whether all three hold."""
+        """Whether the point passes all three checks."""
         return self.is_steady and self.is_unmoved and self.is_as_stamped
 
     def _near(self, least_us: float) -> float:
@@ -177,7 +178,8 @@ def run(config: AccuracyConfig) -> None:
 
 
 def candidates(entries: Sequence[Entry], folder: Path, chosen: Device) -> Iterator[SampledRow]:
-    """The timed rows of points that exist today, old rows included: a row only names a point."""
+    """Yield the timed rows of points that still exist. Old rows count, because a row only names a point to
+    measure."""
     target = Target(chosen.kind, device.capabilities(chosen))
     for entry in entries:
         ledger = results.ledger_path(folder, entry.name, chosen.slug)
@@ -195,7 +197,7 @@ def candidates(entries: Sequence[Entry], folder: Path, chosen: Device) -> Iterat
 
 
 def _switchers(where: str | None, chosen: Device) -> list[tuple[str, Point]]:
-    """The points of the kernel whose providers switch the mode, with the kernel's address."""
+    """Return the points of the kernel whose providers switch the mode, each with the kernel's address."""
     if where is None or chosen.kind == "cpu":
         return []
     entry = catalog.find(where)
@@ -210,8 +212,8 @@ def measured(
     config: AccuracyConfig,
     path: Path,
 ) -> list[AccuracyRow]:
-    """The rows of points that at least two fresh workers could measure; warns of the others. Appends the
-    readings that ``path`` lacks."""
+    """Take the readings that ``path`` lacks and append them. Returns the rows of points that at least two
+    fresh workers have measured."""
     broken = built((one.entry.loaded, one.row.point.provider) for one in drawn)
     sound = [one for one in drawn if (one.entry.name, one.row.point.provider) not in broken]
     sound.sort(key=by_provider)
@@ -263,14 +265,15 @@ def measured(
 
 
 def read_readings(path: Path) -> list[AccuracyReading]:
-    """The readings of a file, in their order. Lines that are none, as a kill leaves one, are skipped."""
+    """Return the readings of a file, in their order. Skips lines that are no readings: a killed process may
+    leave one."""
     return json_lines.read(path, AccuracyReading.from_json, lambda number, line, error: None)
 
 
 def _read(
     worker: Supervisor, one: SampledRow, key: str, kind: Kind, number_of: int
 ) -> AccuracyReading | None:
-    """One reading of a point; None, with a warning, for a doubtful time."""
+    """Take one reading of a point. Returns None, with a warning, if its time is missing or doubtful."""
     where, point = one.entry.loaded.where, one.row.point
     if kind == "stamped":
         stamps = worker.readings(where, point, ("auto",), 1, is_stamped=True).stamped
@@ -307,7 +310,7 @@ HEADINGS = ("us", "workers", "spread us", "switched us", "CUPTI us", "with recor
 
 
 def cells(row: AccuracyRow) -> list[str]:
-    """The cells of a point in a table, without its name."""
+    """Return the cells of a point in a table, without its name."""
     missed = [
         name
         for name, is_so in (
@@ -329,14 +332,14 @@ def cells(row: AccuracyRow) -> list[str]:
 
 
 def table(rows: Sequence[AccuracyRow], chosen: Device) -> TextTable:
-    """A line a point, from short to long."""
+    """Return a table with a line for each point, from short to long times."""
     ordered = sorted(rows, key=lambda row: row.us)
     lines = [[f"{row.point.kernel} {notation.title(row.point)}", *cells(row)] for row in ordered]
     return TextTable(f"accuracy on {chosen.slug}", ("point", *HEADINGS), lines, numbers=HEADINGS[:-1])
 
 
 def summary(rows: Sequence[AccuracyRow]) -> Iterator[str]:
-    """At how many points each of the three holds."""
+    """Yield a sentence for each check, with the number of points that pass it."""
     total = len(rows)
     yield (
         f"spread: at {sum(row.is_steady for row in rows)} of {total} points nine of ten workers lie within "

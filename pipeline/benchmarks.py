@@ -11,15 +11,16 @@ measurement, and the distance from the duration that CUPTI reports for the same 
 times the launch and not the kernel; ``wall`` adds the round trip.
 
 ``inputs`` times a call on normal values, small integers and zeros, in a burst and, on a GPU, after seconds of
-the same work: a GPU takes more power the more bits change, so under its power limit it is faster on zeros.
+the same work. A GPU draws more power the more bits change, so under its power limit it is faster on zeros.
 Inputs other than floating-point numbers stay as the kernel makes them.
 
 ``sweep`` measures the points of one provider in the textbook way (compile, verify, ``do_bench``, next) and by
 a sweep, each in a process of its own with empty compiler caches. ``devices`` compares a sweep on one GPU of
-this host with the same on two, four and so on.
+this host with the same sweep on two, four and so on.
 
-``waits`` times the first ``make repro``, one with nothing to do, an edit until its new times, and the tests,
-in a clone of the last commit with caches of its own. ``cloned`` needs ``first`` before it.
+``waits`` times commands in a clone of the last commit with caches of its own: the first ``make repro``, one
+with nothing to do, the time from an edit to its new times, and the tests. ``cloned`` needs ``first`` before
+it.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ KINDS: tuple[InputValues, ...] = ("normal", "integers", "zeros")
 
 
 class TimerRow(Record):
-    """One timer at one point: microseconds, spread (max - min of the repeats over their median), milliseconds
-    a measurement, and CUPTI's duration (None without CUPTI)."""
+    """One timer at one point: the median in microseconds, the spread (max - min of the repeats over their
+    median), the milliseconds of a measurement, and CUPTI's duration (None without CUPTI)."""
 
     kernel: str
     provider: str
@@ -84,7 +85,7 @@ class TimerRow(Record):
 
 class InputsRow(Record):
     """A point on one kind of inputs: the medians of the repeats in microseconds, in a burst and after seconds
-    of the same work (None on a CPU), with clock and power."""
+    of the same work, with clock and power. The last three are None on a CPU."""
 
     point: Point
     inputs: str
@@ -95,7 +96,7 @@ class InputsRow(Record):
 
 
 def run(config: BenchmarksConfig) -> None:
-    """Run one benchmark and print its table. Raises UserError without the name of one."""
+    """Run one benchmark and print its table. Raises UserError if none is named."""
     chosen = device.resolve(config.device)
     if config.benchmark is None:
         raise UserError("write python -m pipeline.benchmarks timers, inputs, sweep, devices or waits.")
@@ -116,7 +117,8 @@ def run(config: BenchmarksConfig) -> None:
 
 
 def beside_textbook(config: BenchmarksConfig, chosen: Device) -> Table:
-    """Compare a sweep's seconds with the textbook's. Raises UserError without points."""
+    """Compare the seconds of a sweep with those of the textbook way. Raises UserError if there are no
+    points."""
     if config.provider is None:
         raise UserError("provider is missing: write provider=NAME, whose points both ways measure.")
     if chosen.kind != "cuda":
@@ -166,8 +168,8 @@ def time_points(config: BenchmarksConfig, chosen: Device) -> None:
 
 
 def by_timers(config: BenchmarksConfig, point: Point, worker: Supervisor) -> list[TimerRow]:
-    """Time one point by every timer in turn, so that a drift of the device reaches all alike. Warns of a
-    point that can't be timed, which has no rows."""
+    """Time one point by every timer in turn, so that a drift of the device affects all alike. Warns of a
+    point that can't be timed; it has no rows."""
     is_gpu = worker.device.kind == "cuda"
     timers: tuple[TimerName, ...] = TIMERS if is_gpu else ("auto",)
     found = worker.readings(config.entry.loaded.where, point, timers, config.repeats, is_stamped=is_gpu)
@@ -190,7 +192,7 @@ def by_timers(config: BenchmarksConfig, point: Point, worker: Supervisor) -> lis
 def on_inputs(
     config: BenchmarksConfig, point: Point, workers: Mapping[InputValues, Supervisor]
 ) -> list[InputsRow]:
-    """Time one point on every kind of inputs in turn, so that a drift of the device reaches all alike. Raises
+    """Time one point on every kind of inputs in turn, so that a drift of the device affects all alike. Raises
     UserError for a point that can't be timed."""
     where = config.entry.loaded.where
     burst: dict[str, list[float]] = {kind: [] for kind in workers}
@@ -218,7 +220,7 @@ def on_inputs(
 
 
 def timers_table(rows: Sequence[TimerRow], title: str) -> TextTable:
-    """A line a point and timer."""
+    """Return a table with a line for each point and timer."""
     numbers = ("us", "spread", "cost ms", "CUPTI us", "off")
     lines = []
     for row in rows:
@@ -231,7 +233,8 @@ def timers_table(rows: Sequence[TimerRow], title: str) -> TextTable:
 
 
 def inputs_table(rows: Sequence[InputsRow], title: str) -> TextTable:
-    """A line a point and kind, each time with its ratio to normal values."""
+    """Return a table with a line for each point and kind of inputs; each time has its ratio to normal
+    values."""
     numbers = ("burst us", "x normal", "sustained us", "x normal", "MHz", "W")
     normal = {row.point: row for row in rows if row.inputs == "normal"}
     lines = []

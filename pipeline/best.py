@@ -34,7 +34,7 @@ from pipeline.reporting.tables import TextTable
 from pipeline.store import results
 
 MOST = 10
-"""Configurations within ``NEAR`` of the best that are named; the others are counted."""
+"""The most configurations within ``NEAR`` of the best that are named; the others are counted."""
 
 WITHIN = f"within {100 * NEAR:.0f} %"
 
@@ -42,7 +42,8 @@ COMMIT = 7
 
 
 def run(config: BestConfig) -> None:
-    """Print the best. Raises UserError for unknown dimensions, problems and machines, with the known ones."""
+    """Print the best configuration. Raises UserError for unknown dimensions, problems and machines, with the
+    known ones."""
     entry = config.entry
     dimensions = [SIZE, *entry.loaded.kernel.dimensions()]
     if others := [name for name in config.pin if name not in dimensions]:
@@ -70,8 +71,8 @@ def run(config: BestConfig) -> None:
 
 
 def machines(entry: Entry, folder: Path) -> dict[str, Path]:
-    """The machines that have a ledger of the kernel, GPUs first, each with its folder of results. Raises
-    UserError where there is none."""
+    """Return the folder of results of each machine with a ledger of the kernel, GPUs first. Raises UserError
+    if there is none."""
     found = {
         path.stem: place
         for place in results.folders_of(folder)
@@ -86,7 +87,7 @@ def machines(entry: Entry, folder: Path) -> dict[str, Path]:
 
 
 def chosen_gpu(entry: Entry, config: BestConfig, there: Sequence[str]) -> str:
-    """The machine whose results are read. Raises UserError with the machines that have rows."""
+    """Return the machine whose results are read. Raises UserError with the machines that have rows."""
     if config.gpu is not None:
         if config.gpu not in there:
             raise unknown("gpu", config.gpu, there)
@@ -131,7 +132,7 @@ def tell(found: KernelOnMachine, best: BestChoice) -> None:
 
 
 def of_measured(found: KernelOnMachine, best: BestChoice, one: TimedConfiguration) -> dict[str, str]:
-    """The lines on the measurement at the problem or at the nearest one."""
+    """Return the lines on the measurement at the problem or at the nearest one."""
     row = one.row
     origin = row.origin if one.final is None else one.final.origin
     rate = found.rate(one)
@@ -164,7 +165,7 @@ def of_measured(found: KernelOnMachine, best: BestChoice, one: TimedConfiguratio
 
 
 def where(best: BestChoice, one: TimedConfiguration) -> str:
-    """The nearest problem, and how far away it is."""
+    """Return the nearest problem, and its distance."""
     away = f"{number(best.doublings, 2)} doublings away"
     if best.across:
         away += ", on the other side of the L2 cache"
@@ -172,12 +173,12 @@ def where(best: BestChoice, one: TimedConfiguration) -> str:
 
 
 def time(one: TimedConfiguration) -> str:
-    """A time; that of an upper bound with ``at most``."""
+    """Format a time; an upper bound gets ``at most``."""
     return f"{'at most ' if one.is_bound else ''}{number(one.us)} us"
 
 
 def by(one: TimedConfiguration) -> str:
-    """The source of a time."""
+    """Return the source of a time."""
     if one.final is None:
         return "the sweep"
     rounds = len(one.final.rounds_us)
@@ -185,7 +186,7 @@ def by(one: TimedConfiguration) -> str:
 
 
 def nearby(best: BestChoice) -> str:
-    """The configurations within ``NEAR``."""
+    """Name the configurations within ``NEAR`` of the best."""
     named = [f"{label} {100 * (ratio - 1):+.1f} %" for label, ratio in best.near[:MOST]]
     if (more := len(best.near) - MOST) > 0:
         named.append(f"and {more} more")
@@ -193,7 +194,7 @@ def nearby(best: BestChoice) -> str:
 
 
 def table(found: KernelOnMachine, answers: Sequence[BestChoice]) -> TextTable:
-    """A line for each problem. Times at another problem, as this one was not measured, are in brackets."""
+    """Return a table with a line for each problem. Times in brackets are of the nearest measured problem."""
     rows, old = [], OldRows()
     for best in answers:
         one, how = best.measured, best.chosen.how

@@ -4,18 +4,18 @@
     python -m pipeline.docs check=true
     python -m pipeline.docs docs=README.md
 
-This command writes the table between ``<!-- figures: NAME kernel=KERNEL workload=WORKLOAD -->`` and
-``<!-- end -->``. NAME is one of
+This command writes the table between ``<!-- figures: NAME kernel=KERNEL workload=WORKLOAD -->`` and ``<!--
+end -->``. NAME is one of
 
-    providers   every provider's fastest configuration at each problem, in microseconds: by finals where a
+    providers   every provider's fastest configuration at each problem, in microseconds: by finals if the
                 problem had any, else by the sweeps; and the least time at the machine's ceilings
     finals      the newest finals: the fastest of ours, and how many times as long the baseline, torch.compile
-                and the best provider that was not written here take. Without a kernel and a workload those of
-                all kernels, with ``problems=largest`` each kernel's largest problem and the worst losses
+                and the best provider that was not written here take. Without a kernel and a workload it shows
+                all kernels; with ``problems=largest`` each kernel's largest problem and the worst losses
     gpus        all kernels on each pair of GPUs, by what bounds their problems
 
-``columns=[256,4096]`` selects problems of a workload, ``provider=[torch,cuda]`` columns of the table of
-providers. ``workload=[quick,decode]`` takes the problems of several workloads. No table has a CPU.
+``columns=[256,4096]`` selects problems of a workload, and ``provider=[torch,cuda]`` columns of the table of
+providers. ``workload=[quick,decode]`` takes the problems of several workloads. No table shows a CPU.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ NOTHING = "Nothing of this is measured yet."
 LARGEST = "problems=largest"
 
 MOST_LINES = 16
-"""Lines of a GPU in the table of the largest problems."""
+"""The most lines of a GPU in the table of the largest problems."""
 
 FINAL = " §"
 """Marks a problem whose providers were measured side by side."""
 
 COMMIT = 7
-"""Digits of a commit that a page shows."""
+"""The digits of a commit that a page shows."""
 
 
 def run(config: DocsConfig) -> None:
@@ -89,7 +89,8 @@ def run(config: DocsConfig) -> None:
 
 
 def filled(text: str, page: Path, figures: Figures) -> str:
-    """A page with every block filled. Raises UserError, with the line, for a block that can't be."""
+    """Return a page with every block filled. Raises UserError, with the line, for a block that can't be
+    filled."""
     pieces = []
     at = 0
     for begin in BEGIN.finditer(text):
@@ -109,7 +110,8 @@ def filled(text: str, page: Path, figures: Figures) -> str:
 
 @dataclass(frozen=True)
 class Request:
-    """The options of a block: the problems of workloads, in their order, by extent and words."""
+    """The options of a block. ``problems`` holds the workloads' problems in their order, by extent and
+    words."""
 
     entry: Entry
     problems: Mapping[tuple[str, str], Any]
@@ -117,7 +119,8 @@ class Request:
 
     @classmethod
     def read(cls, words: Sequence[str]) -> Request:
-        """Raises UserError for words that are no options of a block, or of the kernel."""
+        """Read the options of a block. Raises UserError for words that are no options of a block or of the
+        kernel."""
         options = dict(word.split("=", 1) for word in words if "=" in word)
         if len(options) < len(words) or not {"kernel", "workload"} <= options.keys():
             raise UserError("write NAME kernel=KERNEL workload=WORKLOAD, and options as NAME=[VALUE,VALUE].")
@@ -150,13 +153,13 @@ def _list(text: str) -> tuple[str, ...]:
 
 
 class Figures:
-    """The tables that blocks ask for, from a folder of results."""
+    """Make the tables that blocks ask for, from a folder of results."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def text(self, words: str) -> str:
-        """The text for a block of these words. Raises UserError for words that ask for nothing."""
+        """Return the text for a block with these words. Raises UserError for words that ask for no table."""
         name, *options = words.split() or [""]
         match name:
             case "providers":
@@ -178,7 +181,7 @@ class Figures:
         return "\n\n".join(found) or NOTHING
 
     def finals(self, met: Sequence[HeadToHead], *, is_largest: bool = False) -> Iterator[str]:
-        """The newest finals of each GPU."""
+        """Yield the newest finals of each GPU."""
         for gpu in self._gpus:
             shown = [one for one in met if one.gpu == gpu]
             left = 0
@@ -198,7 +201,7 @@ class Figures:
                 yield "\n\n".join([caption, table.markdown(has_code=True), *losses.doubts(shown)])
 
     def gpus(self) -> Iterator[str]:
-        """All kernels on each pair of GPUs, by what bounds their problems."""
+        """Yield all kernels on each pair of GPUs, by what bounds their problems."""
         common, others = gpus.compared(self.loaded.rows, self.loaded.final_rows)
         names = {slug: self._name(slug) for slug in self._gpus}
         if common:
@@ -210,7 +213,8 @@ class Figures:
             yield f"*{gpus.NOTHING_IN_COMMON}*"
 
     def providers(self, request: Request) -> Iterator[str]:
-        """Every provider's fastest time at each problem, and the least time at the machine's ceilings."""
+        """Yield every provider's fastest time at each problem, and the least time at the machine's
+        ceilings."""
         kernel = request.entry.loaded.kernel
         x = "problem" if any("=" in extent for extent, _ in request.problems) else " = ".join(kernel.size)
         for gpu in self._gpus:
@@ -252,13 +256,13 @@ class Figures:
 
     @property
     def _gpus(self) -> list[str]:
-        """The GPUs that a page shows: a CPU's name is no model of a machine."""
+        """The GPUs that a page shows. CPUs are left out: a CPU's name is no model of a machine."""
         every = {*self.loaded.rows["gpu"], *(row.origin.gpu for row in self.loaded.finals)}
         return sorted(slug for slug in every if not slug.startswith("cpu-"))
 
     @cached_property
     def _best(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """The fastest of each provider at each problem, by the sweeps and by the newest finals."""
+        """Each provider's fastest configuration at each problem, by the sweeps and by the newest finals."""
         return (
             best_configurations(self.loaded.rows),
             best_configurations(self.loaded.final_rows),
@@ -266,7 +270,7 @@ class Figures:
 
     @cached_property
     def _met(self) -> list[HeadToHead]:
-        """Ours beside all others, by finals."""
+        """Own providers beside all others, by finals."""
         held = {row.point.kernel for row in self.loaded.every_final}
         others = {name: others_of(name, some) for name, some in self.loaded.providers(sorted(held)).items()}
         environments = Environments(self.loaded.runs, self.loaded.results.environments)
@@ -284,7 +288,7 @@ def _commits(some: Iterable[str]) -> str:
 
 
 def _time(row: Mapping[str, Any] | None, least: float) -> str:
-    """A time with its mark; the least is bold."""
+    """Return a time with its mark; the least time is bold."""
     if row is None:
         return ""
     text = time_cell(row)
@@ -292,7 +296,7 @@ def _time(row: Mapping[str, Any] | None, least: float) -> str:
 
 
 def _times(best: pd.DataFrame, request: Request, gpu: str) -> dict[tuple[str, str], dict[str, Any]]:
-    """By problem and provider the row of the fastest time on a machine."""
+    """Return the row of the fastest time on a machine, by problem and provider."""
     rows = best[best["kernel"].eq(request.entry.name) & best["gpu"].eq(gpu)]
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for row in rows[rows["provider"].isin(request.providers)].to_dict("records"):
@@ -302,7 +306,7 @@ def _times(best: pd.DataFrame, request: Request, gpu: str) -> dict[tuple[str, st
 
 
 def _floor_us(entry: Entry, problem: Any, ceilings: Ceilings | None) -> float | None:
-    """A problem's least time, by bytes and by operations."""
+    """Return a problem's least time in microseconds, by bytes and by operations; None without ceilings."""
     if ceilings is None:
         return None
     work = entry.loaded.kernel.work(problem)
@@ -312,7 +316,7 @@ def _floor_us(entry: Entry, problem: Any, ceilings: Ceilings | None) -> float | 
 
 
 def _largest(some: Sequence[HeadToHead]) -> list[HeadToHead]:
-    """Each kernel's problem with the most operations."""
+    """Return each kernel's problem with the most operations."""
     found: dict[str, tuple[int, HeadToHead]] = {}
     for one in some:
         kernel = catalog.find(one.kernel).loaded.kernel
@@ -323,7 +327,7 @@ def _largest(some: Sequence[HeadToHead]) -> list[HeadToHead]:
 
 
 def _finals_cells(versus: HeadToHead) -> list[str]:
-    """A problem's finals: the fastest of ours, and the ratios of the others."""
+    """Return the cells of a problem's finals: the fastest own provider, and the ratios of the others."""
     kernel = catalog.find(versus.kernel).loaded.kernel
 
     def ratio(names: Iterable[str]) -> tuple[str, str]:

@@ -5,8 +5,8 @@
     python -m pipeline.profile kernel=matmul size=4096 tensorboard=outputs/tensorboard
 
 Profiles each provider at a small, a middle and a large problem, in its best configuration of the ledger.
-Presets for a first look take the large problem, and without provider= the leading providers. Prints a
-sentence on the launches and times of a call. A point is not profiled again, unless stacks or TensorBoard's
+Presets for a first look take only the large problem, and without provider= only the leading providers. Prints
+a sentence on the launches and times of a call. A point is profiled again only if stacks or TensorBoard's
 traces are asked for. Stacks add a flame graph of each point.
 """
 
@@ -48,8 +48,8 @@ from pipeline.store.evidence import ProfileRow, committed, joined, read_lines
 
 
 def run(configs: Sequence[ProfileConfig]) -> None:
-    """``of_kernel`` for each kernel."""
-    chosen = device.resolve(configs[0].device)  # once: CUDA_VISIBLE_DEVICES is set on the way
+    """Run ``of_kernel`` for each kernel."""
+    chosen = device.resolve(configs[0].device)  # once, before CUDA_VISIBLE_DEVICES is set
     where = results.folder_for(configs[0].output, chosen.kind) / "profile"
     for_each(configs, partial(of_kernel, chosen=chosen), where)
 
@@ -104,8 +104,8 @@ class Profile:
         self.folder.parent.mkdir(parents=True, exist_ok=True)
 
     def known(self) -> dict[str, ProfileRow]:
-        """The rows of points that need not be profiled again, by key: no error, and their tables and traces
-        are there, which rows in git may lack."""
+        """Return the rows of points that need not be profiled again, by key. Such a row has no error, and its
+        table and trace exist or the row is in git."""
         if self.config.stacks or self.config.tensorboard is not None:
             return {}
         rows = read_lines(self.path, ProfileRow, warn)
@@ -124,7 +124,7 @@ class Profile:
     def profile(
         self, wanted: Mapping[str, Point], missing: Mapping[str, Point], known: Mapping[str, ProfileRow]
     ) -> list[ProfileRow]:
-        """The rows of the wanted points; profiles the missing ones, and writes each row at once."""
+        """Profile the missing points, and return the rows of the wanted ones. Each row is written at once."""
         rows = {key: known[key] for key in wanted if key in known}
         json_lines.write(self.path, rows.values())
         if missing:
@@ -144,7 +144,7 @@ class Profile:
         return list(rows.values())
 
     def profiled(self, key: str, point: Point) -> ProfileRow:
-        """Profile one point, and write its table and its trace."""
+        """Profile one point, write its table and its trace, and return its row."""
         import torch
 
         from pipeline.execution import instance
@@ -208,7 +208,7 @@ class Profile:
                 path.unlink()
 
     def show(self, rows: Sequence[ProfileRow]) -> None:
-        """Print the table, and a sentence a point."""
+        """Print the table, and a sentence for each point."""
         table(rows, f"{self.target.title}: a call under torch.profiler").print(console)
         for row in rows:
             if row.status == "ok" and row.point is not None:
@@ -219,7 +219,7 @@ class Profile:
 
 
 def writable(folder: Path | None) -> None:
-    """Raises UserError for a TensorBoard folder that can't be written."""
+    """Check TensorBoard's folder. Raises UserError if it can't be written."""
     if folder is None:
         return
     try:
@@ -233,7 +233,7 @@ def writable(folder: Path | None) -> None:
 
 
 def sentence(found: Profiled, kind: str) -> str:
-    """The row's sentence: operators, launches, and times of a call."""
+    """Return the row's sentence: operators, launches, and times of a call."""
     counts = Counter(found.outermost)
     calls = found.chain or ", ".join(f"{name}" + f" x{n}" * (n > 1) for name, n in counts.items())
     if kind == "cpu":
@@ -254,14 +254,14 @@ def sentence(found: Profiled, kind: str) -> str:
 
 
 def short(name: str) -> str:
-    """A device kernel's name without result, namespaces and parameters, its template arguments cut short."""
+    """Return a device kernel's name without result, namespaces and parameters; a long name is cut."""
     plain = re.sub(r"\((?!anonymous).*$", "", name.removeprefix("void "))
     plain = re.sub(r"\(anonymous namespace\)::|\b\w+::", "", plain)
     return plain if len(plain) <= 70 else f"{plain[:67]}..."
 
 
 def table(rows: Sequence[ProfileRow], title: str) -> TextTable:
-    """A row a point: a call's launches and times, or the error."""
+    """Return a table with a row for each point: a call's launches and times, or the error."""
     numbers = ("launches", "device us", "host us")
     lines = []
     for row in rows:
