@@ -1,6 +1,6 @@
-"""How kernels are measured: a command a file here, an idea a package below.
+"""The experiment pipeline: one module for each command, and the packages that they use.
 
-A mistake of the user is a UserError, whose text is the sentence that the user reads.
+A user's mistake raises UserError, whose text is the sentence that the user reads.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import shlex
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-"""The repository."""
+"""The root of the repository."""
 
 
 def as_typed(name: str, *words: object) -> str:
-    """A command line with its words quoted for a shell."""
+    """Return a command line with its words quoted for a shell."""
     return shlex.join(["python", "-m", f"pipeline.{name}", *map(str, words)])

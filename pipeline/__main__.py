@@ -1,7 +1,8 @@
-"""Every command by one name: ``kernel-pipeline sweep kernel=softmax``, as ``python -m pipeline.sweep``.
+"""Run every command by one name: ``kernel-pipeline sweep kernel=softmax`` is ``python -m pipeline.sweep
+kernel=softmax``.
 
-Without a command it lists them. In a shell that has run ``eval "$(kernel-pipeline -sc install=bash)"`` the
-tabulator completes commands, options and the names of presets and experiments.
+Without a command, print the list of commands. In a shell that has run ``eval "$(kernel-pipeline -sc
+install=bash)"`` the tab key completes commands, options and the names of presets and experiments.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pipeline.command.errors import fail
 from pipeline.command.words import COMPLETION
 
 LINE = "COMP_LINE"
-"""The variable by which a shell hands over the line to complete."""
+"""The variable in which a shell passes the line to complete."""
 
 
 def main() -> None:
@@ -36,7 +37,7 @@ def main() -> None:
 
 
 def overview() -> str:
-    """Every command in a line."""
+    """Return the list of commands, one in a line."""
     lines = [f"  {name:<15} {first}" for name, first in explanation.commands().items()]
     return "\n".join(
         [
@@ -52,7 +53,7 @@ def overview() -> str:
 
 
 def run(name: str, words: list[str], program: str | None = None) -> None:
-    """Run a command in this process. Raises UserError for an unknown one."""
+    """Run a command in this process. Raises UserError for an unknown command."""
     known = explanation.names()
     if name not in known:
         raise unknown("command", name, known)
@@ -61,7 +62,7 @@ def run(name: str, words: list[str], program: str | None = None) -> None:
 
 
 def complete(words: list[str]) -> None:
-    """Answer a shell's completion: by Hydra, for the command that the line names."""
+    """Answer a shell's completion. Hydra completes the options of the command that the line names."""
     line = os.environ.get(LINE, "")
     _, _, rest = line.partition(" ")
     name, blank, options = rest.lstrip().partition(" ")

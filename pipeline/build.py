@@ -4,9 +4,9 @@
     python -m pipeline.build kernel=softmax architectures=[80,90,100]
     python -m pipeline.build kernel=path/to/a/folder
 
-CUDA sources are compiled for this machine's GPU. Without a GPU that takes minutes for nothing that could run,
-and they are left out unless ``architectures`` are named. With lazily=true a kernel whose report is of these
-sources and compilers is left as it is: its libraries are built once a point needs them.
+CUDA sources are compiled for this machine's GPU. Without a GPU they are skipped unless ``architectures`` are
+named: compiling takes minutes, and nothing could run. With lazily=true a kernel is skipped if its report is
+of today's sources and compilers. Its libraries are then built when a point needs them.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from pipeline.store import results
 def build_kernel(place: Place, sources: Sequence[str], architectures: Sequence[str] | None) -> BuildReport:
     """Build a kernel's sources and report on them.
 
-    A machine without a GPU skips CUDA sources with a remark where it has no nvcc, or no ``architectures`` are
-    given. Raises UserError where another source can't be built.
+    A machine without a GPU skips CUDA sources, with a remark, if it has no nvcc or no ``architectures`` are
+    given. Raises UserError if another source can't be built.
     """
     remarks = []
     wanted = list(sources)
     if any(map(is_cuda, wanted)) and not device.gpus() and (why := without_cuda(architectures)):
         remarks += [f"{place.source(name)} was left out: {why}" for name in wanted if is_cuda(name)]
         wanted = [name for name in wanted if not is_cuda(name)]
-    # DVC asks for the folder, whatever is in it.
+    # DVC expects the folder, even if it is empty.
     place.output.mkdir(parents=True, exist_ok=True)
     libraries = extension.build(place, wanted, architectures)
     cuda = {name: library for name, library in libraries.items() if is_cuda(name)}
@@ -63,7 +63,7 @@ def build_kernel(place: Place, sources: Sequence[str], architectures: Sequence[s
 
 
 def without_cuda(architectures: Sequence[str] | None) -> str:
-    """The reason why a machine without a GPU skips CUDA sources; empty where it builds them."""
+    """Return the reason why a machine without a GPU skips CUDA sources; empty if it builds them."""
     if architectures is None:
         return f"no GPU here runs it; architectures=[{extension.WITHOUT_GPU}] compiles it nevertheless."
     try:
@@ -74,8 +74,8 @@ def without_cuda(architectures: Sequence[str] | None) -> str:
 
 
 def table(report: BuildReport) -> TextTable:
-    """The functions of a report, one a row; where they come from several files, each with its file. Functions
-    that spill are in bold."""
+    """Return a table with a row for each function of a report. Functions of several files are shown with
+    their file, and functions that spill registers are bold."""
     several = len({row.source for row in report.functions}) > 1
     numbers = ("regs", "shared", "spilled", "stack")
     spilled = [row.spill_stores + row.spill_loads for row in report.functions]
@@ -98,7 +98,7 @@ def table(report: BuildReport) -> TextTable:
 
 
 def run(configs: Sequence[BuildConfig]) -> None:
-    """Build the kernels side by side, write each one's report and print it."""
+    """Build the kernels in parallel, and write and print each one's report."""
     chosen = device.resolve(configs[0].device)
     compiled = any(one.compiled for config in configs for one in config.entry.loaded.kernel.providers)
     to_try = chosen.kind == "cpu" and compiled and not inductor.is_tried()
@@ -112,7 +112,8 @@ def run(configs: Sequence[BuildConfig]) -> None:
 
 
 def side_by_side(configs: Sequence[BuildConfig], chosen: device.Device) -> list[BuildReport | UserError]:
-    """The report or the error of each kernel; builds as many at a time as there are cores."""
+    """Return the report or the error of each kernel. As many kernels are built at a time as there are
+    cores."""
 
     def attempt(config: BuildConfig) -> BuildReport | UserError:
         loaded = config.entry.loaded
@@ -138,13 +139,13 @@ def side_by_side(configs: Sequence[BuildConfig], chosen: device.Device) -> list[
 
 
 def report_path(config: BuildConfig, chosen: device.Device) -> Path:
-    """Where a kernel's report lies."""
+    """Return the path of a kernel's report."""
     output = results.folder_for(config.output, chosen.kind)
     return results.build_path(output, config.entry.loaded.name, chosen.slug)
 
 
 def show(config: BuildConfig, chosen: device.Device, built: BuildReport | UserError) -> None:
-    """Write a kernel's report and print it. Raises the build's error."""
+    """Write a kernel's report and print it. Raises the error of a failed build."""
     if isinstance(built, UserError):
         raise built
     loaded = config.entry.loaded

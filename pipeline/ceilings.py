@@ -4,8 +4,8 @@
     python -m pipeline.ceilings device=cuda:1
     python -m pipeline.ceilings remeasure=true
 
-Measures how many GB/s this device copies and how many TFLOP/s its matrix products reach at best, by the
-arithmetic. Shares of the ceiling in tables and plots are of these.
+Measures how many GB/s this device copies, and for each arithmetic how many TFLOP/s its matrix products reach
+at best. Tables and plots show rates as shares of these ceilings.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pipeline.execution.supervisor import Supervisor
 from pipeline.store import results
 
 TIMEOUT_S = 300.0
-"""Far more than the measurement takes."""
+"""Seconds, far more than the measurement takes."""
 
 
 def run(config: CeilingsConfig) -> None:

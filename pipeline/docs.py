@@ -256,7 +256,8 @@ class Figures:
 
     @property
     def _gpus(self) -> list[str]:
-        """The GPUs that a page shows. CPUs are left out: a CPU's name is no model of a machine."""
+        """The GPUs that a page shows. CPUs are left out, because their names identify no model of a
+        machine."""
         every = {*self.loaded.rows["gpu"], *(row.origin.gpu for row in self.loaded.finals)}
         return sorted(slug for slug in every if not slug.startswith("cpu-"))
 

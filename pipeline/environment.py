@@ -4,11 +4,13 @@
     python -m pipeline.environment device=cpu
     python -m pipeline.environment device=cuda:1 output=outputs
 
-Writes the fingerprint of this machine twice: ``build/environment.json`` is what the later stages depend
-on, so that a change of machine runs them again, and a container's image that was built again does not;
-``environment/<gpu>.json`` goes with the results and names the image too. Of a CPU the fingerprint holds a
-number drawn once for this checkout on this host, beside which its results lie, in ``local/``: where they are
-gone, it is another, and all is measured again.
+Writes the fingerprint of this machine to two files. The later stages depend on ``build/environment.json``: a
+change of machine runs them again, and a rebuilt image of a container does not. ``environment/<gpu>.json``
+goes with the results and names the image too.
+
+The fingerprint of a CPU holds a number that is drawn once for this checkout on this host. The number lies in
+``local/`` beside the CPU's results. If they are deleted, a new number is drawn and everything is measured
+again.
 """
 
 from __future__ import annotations

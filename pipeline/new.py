@@ -32,7 +32,7 @@ from pipeline.points.catalog import CONF
 TEMPLATES = Path(__file__).with_name("kernel_template")
 
 MODULES = {*sys.stdlib_module_names, "kernel_pipeline", "kernels", "numpy", "pipeline", "torch", "triton"}
-"""Modules that a kernel's files may import; no kernel has such a name."""
+"""Modules that a kernel's files may import; a kernel can't have such a name."""
 
 PURPOSE = {
     "__init__.py": "the problem, its work and tolerance, the providers and their parameters; without torch",
@@ -40,7 +40,7 @@ PURPOSE = {
     "torch.py": "the definition by torch",
     "triton.py": "the Triton provider",
 }
-"""The Python files, each with its content."""
+"""The Python files of a kernel, each with its content."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class KernelPaths:
 
     @classmethod
     def named(cls, where: str) -> KernelPaths:
-        """The paths for ``kernel=``. Raises UserError for an impossible or a taken name."""
+        """Return the paths for ``kernel=``. Raises UserError for an impossible or a taken name."""
         folder = Path(where).expanduser() if "/" in where else loading.ROOT / where
         name = folder.name
         if folder.resolve().parent == loading.ROOT:
@@ -78,7 +78,7 @@ class KernelPaths:
         return place
 
     def _in_the_way(self) -> list[Path]:
-        """Existing files that the new ones would replace or hide, without Python's caches."""
+        """Return existing files that the new ones would replace or hide, without Python's caches."""
         beside = [self.yaml, *([] if self.is_outside else [self.folder.with_suffix(".py")])]
         found = [path for path in beside if path.exists()]
         if self.folder.is_dir():
@@ -117,7 +117,7 @@ def _rendered(file: str, name: str) -> str:
 
 
 def write(files: Mapping[Path, str]) -> None:
-    """Write all files or, with a UserError, none."""
+    """Write all files, or none if one fails. Raises UserError for a file that can't be written."""
     written: list[Path] = []
     try:
         for path, text in files.items():
@@ -132,7 +132,7 @@ def write(files: Mapping[Path, str]) -> None:
 
 
 def _shown(path: Path) -> Path:
-    """A path relative to the working folder, where it is below."""
+    """Return a path relative to the working folder if it is below it."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 

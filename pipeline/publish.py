@@ -21,9 +21,8 @@ from pipeline.tracking.publisher import Selection, Tracker
 
 
 def publish(config: PublishConfig) -> None:
-    """Publish to the configured store and print a link. Raises UserError when the input is missing or the
-    store can't be used.
-    """
+    """Publish to the configured store and print a link. Raises UserError if the input is missing or the store
+    can't be used."""
     sources = sources_of(config)
     if sources is None:
         return
@@ -33,12 +32,13 @@ def publish(config: PublishConfig) -> None:
 
 
 def tracker_of(config: PublishConfig) -> Tracker:
-    """The store that is configured."""
+    """Return the configured store."""
     return Tracker(config.tracking.name, config.tracking.uri)
 
 
 def sources_of(config: PublishConfig) -> Selection | None:
-    """The files to publish; None, after a sentence, with tracking=none. Raises UserError for no file."""
+    """Return the files to publish; None, after a sentence, with tracking=none. Raises UserError if the
+    options name no files."""
     if config.tracking.name == "none":
         say("tracking=none: nothing is published; tracking=local or tracking=server would do it.")
         return None

@@ -5,8 +5,8 @@
     python -m pipeline.report input=outputs output=outputs/reports
 
 Reads all results under ``input`` and writes pages, plots, metrics and data to ``output``. The same results
-give the same bytes, on any machine and on any day. A CPU's results stay on its host: there the report of the
-repository's own results covers all GPUs and this CPU, and goes to ``local/``.
+give the same bytes, on any machine and on any day. A CPU's results stay on its host: with device=cpu the
+report of the repository's own results covers all GPUs and this CPU, and goes to ``local/``.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from pipeline.store.results import asked_for, folder_for, folders_of, inside, ma
 GLOSSARY = ROOT / "docs" / "glossary.md"
 
 FOLDERS = ("data", "metrics", "plots")
-"""The folders of a report."""
+"""The folders inside a report."""
 
 MAX_UNREADABLE = 5
-"""Past this, lines of ledgers that can't be read are counted and not listed."""
+"""The most unreadable lines of ledgers that are listed; the others are counted."""
 
 
 def run(config: ReportConfig) -> None:
@@ -69,7 +69,8 @@ def run(config: ReportConfig) -> None:
 
 
 def files(content: Content, glossary: str = "") -> dict[str, str]:
-    """Every file of the report by its path; ``glossary`` is the address of the glossary, if it is linked."""
+    """Return every file of the report by its path. ``glossary`` is the address of the glossary, empty without
+    a link."""
     page, styles = report_page.page(content), report_page.page_styles(content)
     found = {
         "report.md": page.markdown(glossary),
@@ -89,7 +90,7 @@ def files(content: Content, glossary: str = "") -> dict[str, str]:
 
 
 def write(content: Content, folder: Path) -> None:
-    """Write every file of the report, and remove files of a former report that are not part of it."""
+    """Write every file of the report, and remove files of an earlier report that are not part of it."""
     is_here = folder.resolve().is_relative_to(ROOT) and GLOSSARY.is_file()
     found = files(content, os.path.relpath(GLOSSARY, folder) if is_here else "")
     for place in (folder, *(folder / name for name in FOLDERS)):
@@ -106,7 +107,7 @@ def write(content: Content, folder: Path) -> None:
 
 
 def is_ours(path: Path) -> bool:
-    """Whether this stage wrote the file: it removes no other."""
+    """Whether this stage wrote the file; it removes no others."""
     text = path.read_text(errors="replace")
     if path.parent.name == "metrics":
         return path.suffix == ".json" and overview.is_headline(text)

@@ -4,7 +4,7 @@
     python -m pipeline.repro sweep
     python -m pipeline.repro --dry
 
-Takes options and targets of ``dvc repro``, whose output is shown as it comes and kept in local/repro.log.
+Takes the options and targets of ``dvc repro``. DVC's output is shown as it comes and kept in local/repro.log.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from pipeline.store import dvc_lock
 from pipeline.store.results import CURRENT, folder_for
 
 LOG = Path("local/repro.log")
-"""The whole output of DVC and its stages, below the repository's root."""
+"""The file with the whole output of DVC and its stages, relative to the repository's root."""
 
 console = Terminal()
 
 
 def main(words: Sequence[str]) -> int:
-    """Run ``dvc repro`` with these words; the exit status."""
+    """Run ``dvc repro`` with these words. Returns the exit status."""
     os.chdir(ROOT)
     command = [sys.executable, "-m", "dvc", "repro", *words]
     began = datetime.now(UTC).replace(microsecond=0)  # a row's time is a whole second
@@ -68,10 +68,11 @@ def main(words: Sequence[str]) -> int:
 
 
 def run(command: Sequence[str], log: IO[str]) -> tuple[int, int]:
-    """Run DVC to its end; returns its exit status, and the signal that stopped it or 0.
+    """Run DVC to its end. Returns its exit status, and the signal that stopped it or 0.
 
-    DVC has a session of its own, so that a terminal's signal reaches this process alone. The signal is handed
-    on once to DVC and its stage, which ends as usual and keeps its rows. DVC never outlives this function.
+    DVC has a session of its own, so that a terminal's signal reaches this process alone. This process
+    forwards the signal once to DVC and its stage, which ends as usual and keeps its rows. DVC never outlives
+    this function.
     """
     signals: list[int] = []
     dvc: subprocess.Popen[str] | None = None
@@ -122,8 +123,8 @@ def pass_through(lines: Iterable[str], log: IO[str]) -> None:
 
 @contextmanager
 def _stand_ins() -> Iterator[None]:
-    """Stand an empty file in for the end mark of each stage that has not run yet: DVC asks for them even in a
-    dry run. The first stage itself runs, for DVC reads the file that it writes."""
+    """Create an empty end mark for each stage that has not run yet, because DVC asks for them even in a dry
+    run. If the first stage has not run, it is run, because DVC reads the file that it writes."""
     if not CURRENT.is_file():
         first = [sys.executable, "-m", "pipeline.environment"]
         subprocess.run(first, stdout=subprocess.DEVNULL, check=False)

@@ -6,15 +6,15 @@
     python -m pipeline.results prune kernel=all parts=[point,source] write=true
 
 ``merge`` takes ledgers, finals, comparisons, profiles, counters, generated code, build reports, environments,
-ceilings and the records of ad-hoc sweeps. Of a point that both have measured by the same settings the newer
-row counts, and each file names their differences. Where no time tells the newer row, the rows here
-stay. Merging twice changes nothing, and a merge that was killed is completed by the same command. All files
-are read as data: each row has to be whole, of this version and with fitting digests, and is written anew.
-Links, plots, listings and traces are left out. A CPU's results stay on its host.
+ceilings and the records of ad-hoc sweeps. If both clones have measured a point with the same settings, the
+newer row counts, and a line for each file tells the differences. If no time tells the newer row, the row here
+stays. Merging twice changes nothing, and the same command completes a merge that was killed. All files are
+read as data: each row has to be whole, of this version and with fitting digests, and is written anew. Links,
+plots, listings and traces are left out. A CPU's results stay on its host.
 
-``prune`` removes old rows: rows with a part of their key that differs from today's, as the kernel has no such
-point, the provider has another source, the measuring code another version, or the machine another
-environment. No other command removes old rows. The lines of runs that no row names go, too.
+``prune`` removes old rows, whose key differs in a part from today's: the kernel has no such point, the
+provider has another source, the measuring code another version, or the machine another environment. It also
+removes the lines of runs that no row names. No other command removes old rows.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from pipeline.store.clone import Merge
 ALL = "all"
 
 MOST_WARNINGS = 20
-"""Most sentences on skipped rows that are printed; the others are counted."""
+"""The most sentences on skipped rows that are printed; the others are counted."""
 
 
 def run(config: ResultsConfig) -> None:
-    """Merge or prune. Raises UserError without one of the two."""
+    """Merge or prune. Raises UserError if neither is named."""
     if config.action is None:
         raise UserError("write python -m pipeline.results merge FOLDER, or python -m pipeline.results prune.")
     if config.action == "merge":

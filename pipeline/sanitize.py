@@ -71,8 +71,8 @@ class Sanitize:
         )
 
     def choose(self) -> tuple[dict[str, list[Point]], list[str]]:
-        """The points by provider, and lines on providers without points. Raises UserError for options that
-        leave no point."""
+        """Return the points by provider, and lines on providers without points. Raises UserError if the
+        options leave no point."""
         config, kernel = self.config, self.target.kernel
         points, left_out = self.target.points(config.preset.name, config.pin, config.provider, "cuda")
         found: dict[str, list[Point]] = {}
@@ -92,10 +92,10 @@ class Sanitize:
         return found, left_out
 
     def check(self, points: Mapping[str, Sequence[Point]]) -> list[SanitizerRow]:
-        """The rows of all providers, tool by tool.
+        """Return the rows of all providers, tool by tool.
 
-        One process calls all providers. Its findings name no provider, and an error may spoil later calls:
-        unless all is clean, each provider gets a process of its own.
+        One process calls all providers. Its findings name no provider, and an error may spoil later calls. So
+        unless all is clean, each provider is checked again in a process of its own.
         """
         rows = []
         if self.target.device.uuid is not None:
@@ -113,7 +113,8 @@ class Sanitize:
         return sorted(rows, key=lambda row: (list(points).index(row.provider), row.tool))
 
     def session(self, tool: str, points: Sequence[Point]) -> SessionFindings:
-        """A tool's findings in a process that calls the points; a point that failed is the ``trouble``."""
+        """Return a tool's findings in a process that calls the points. A point whose call failed is named in
+        ``trouble``."""
         with tempfile.TemporaryDirectory() as folder:
             plan, failures = Path(folder, "plan.json"), Path(folder, "failures.json")
             where = self.target.entry.loaded.where
@@ -130,7 +131,7 @@ class Sanitize:
         return SessionFindings(0, found.warnings, found.findings, f"{name}: {reason}")
 
     def row(self, provider: str, tool: str, points: Sequence[Point], found: SessionFindings) -> SanitizerRow:
-        """The row of a provider under a tool."""
+        """Return the row of a provider under a tool."""
         return SanitizerRow(
             kernel=self.target.entry.name,
             provider=provider,
@@ -149,7 +150,8 @@ class Sanitize:
         )
 
     def write(self, rows: Sequence[SanitizerRow]) -> None:
-        """Replace the rows of the same providers and tools, and drop those of providers that are gone."""
+        """Replace the rows of the same providers and tools, and drop the rows of providers that no longer
+        exist."""
         known = [provider.name for provider in self.target.kernel.providers]
         old = read_lines(self.path, SanitizerRow, warn)
         together = {(row.provider, row.tool): row for row in [*old, *rows] if row.provider in known}
@@ -158,7 +160,7 @@ class Sanitize:
 
 
 def show(rows: Sequence[SanitizerRow], title: str) -> None:
-    """Print the table, and below it the findings."""
+    """Print the table, and the findings below it."""
     lines = []
     for row in rows:
         problems = ", ".join(" ".join(map(str, one.values())) for one in row.problems)

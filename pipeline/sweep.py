@@ -9,13 +9,14 @@
     python -m pipeline.sweep kernel=softmax workload=untuned.json
     python -m pipeline.sweep kernel=softmax output=results search=tpe replay=true
 
-Measures the points that each kernel's ledger lacks, appends each as it is measured, and prints a table at the
-end. After an interruption the same command goes on.
+Measures the points that each kernel's ledger lacks, appends each row as it is measured, and prints a table at
+the end. After an interruption the same command continues.
 
-search=tpe and search=random measure some of all configurations that the providers declare, whatever the
-preset's lists are; pins bind. A search is one provider at one problem. trials=N limits the configurations of
-each search, with those in the ledger. seconds=N limits the time of all searches of a kernel, which they share
-evenly. replay=true plays a search against the grids in the ledgers: how near does it come to the best?
+search=tpe and search=random measure a part of all configurations that the providers declare, including those
+that the preset does not list; pins still apply. A search is of one provider at one problem. trials=N limits
+the configurations of each search, with those in the ledger. seconds=N limits the time of all searches of a
+kernel, which share it evenly. replay=true replays a search on the grids in the ledgers, and shows how near it
+comes to the best.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ from pipeline.sweeping.kernel_sweep import KernelSweep, planned
 
 
 def run(configs: Sequence[SweepConfig]) -> None:
-    """Measure the points that the ledgers lack, print the tables, publish. Raises UnsuccessfulError where own
-    providers failed."""
-    first = configs[0]  # all but the kernel is the same
+    """Measure the points that the ledgers lack, print the tables, and publish. Raises UnsuccessfulError if
+    own providers failed."""
+    first = configs[0]  # the configurations differ in the kernel only
     if first.replay:
         replay(configs)
     elif first.cluster is not None:
@@ -60,13 +61,13 @@ def run(configs: Sequence[SweepConfig]) -> None:
 
 
 def here(configs: Sequence[SweepConfig], devices: Sequence[device.Device]) -> tuple[list[KernelSweep], float]:
-    """Measure every kernel on devices of this host; returns the sweeps and their seconds."""
+    """Measure every kernel on devices of this host. Returns the sweeps and the seconds that they took."""
     first = configs[0]
     with ExitStack() as stack:
-        # In a thread, for it waits for compilers to print their versions.
+        # Runs in a thread, because it waits for compilers to print their versions.
         environment = stack.enter_context(ThreadPoolExecutor(1)).submit(fingerprint, devices[0])
-        plans = planned(configs, target_of(devices[0]))  # before the locks: a mistake is said at once
-        for chosen in devices:  # before a ledger is read: another sweep's rows are in it then
+        plans = planned(configs, target_of(devices[0]))  # before the locks: mistakes are reported at once
+        for chosen in devices:  # before a ledger is read, so that it has another sweep's rows
             stack.enter_context(DeviceLock(chosen, first.wait_s, warn))
         workers = [
             stack.enter_context(
@@ -79,7 +80,7 @@ def here(configs: Sequence[SweepConfig], devices: Sequence[device.Device]) -> tu
                 warn(f"{count} other process{'es' * (count > 1)} compute on {chosen}: times may be longer.")
         begin = monotonic()
         group = stack.enter_context(LocalDevices(devices, workers, environment.result()))
-        # All are prepared before the first is measured, so that the next kernel compiles meanwhile.
+        # Prepare all before the first is measured, so that the next kernel compiles meanwhile.
         sweeps = [KernelSweep(config, group, wanted) for config, wanted in zip(configs, plans, strict=True)]
         for sweep in sweeps:
             sweep.prepare()
@@ -91,7 +92,8 @@ def here(configs: Sequence[SweepConfig], devices: Sequence[device.Device]) -> tu
 
 
 def replay(configs: Sequence[SweepConfig]) -> None:
-    """Play the search against each ledger, and print a table. Raises UserError where no ledger has a grid."""
+    """Replay the search on each ledger's grids, and print tables. Raises UserError if no ledger has a
+    grid."""
     from pipeline.reporting import replays  # imports pandas and optuna
 
     is_shown = False
@@ -127,7 +129,7 @@ def conclude(sweeps: Sequence[KernelSweep], seconds: float) -> None:
 
 
 def target_of(chosen: device.Device) -> Target:
-    """The target of plans for a device of this host."""
+    """Return the target of plans for a device of this host."""
     return Target(chosen.kind, device.capabilities(chosen))
 
 
@@ -149,7 +151,8 @@ def debug(configs: Sequence[SweepConfig], chosen: device.Device) -> None:
 
 
 def judge(found: Iterable[Found], allowed: Sequence[str]) -> None:
-    """Raises UnsuccessfulError if points of own providers failed in a way that is not allowed."""
+    """Check for failures. Raises UnsuccessfulError if points of own providers failed in a way that is not
+    allowed."""
     if sentence := failures_of_own(found, allowed):
         raise UnsuccessfulError(sentence)
 

@@ -1,4 +1,4 @@
-"""Stage ``tune``: write the table of what is the fastest at each problem, by which callers get a provider.
+"""Stage ``tune``: write the table of the fastest configurations, from which callers get a provider.
 
     python -m pipeline.tune
     python -m pipeline.tune output=results
@@ -6,15 +6,15 @@
     python -m pipeline.tune output=results gpu=nvidia-h200
     python -m pipeline.tune output=results replay=true
 
-Of every kernel of this repository that the ledgers have times of: at each problem the fastest configuration
-with the runner-up, and how far the rule may be trusted between these problems. It measures nothing. Only rows
-count whose source, measurement version and environment are those that are here; the others are counted.
-With ``gpu`` it writes the table of a GPU that is not here, in whose recorded environment. docs/tuned.md says
-how to read one.
+The table covers every kernel of this repository with times in the ledgers. It holds the fastest configuration
+and the runner-up at each problem, and how far the rule may be trusted between these problems. This stage
+measures nothing. Only rows of the source, the measurement version and the environment that are here count;
+the number of other rows is printed. With ``gpu`` it writes the table of a GPU that is not here, for its
+recorded environment. docs/tuned.md explains the table.
 
-With ``replay`` it shows how good the rule between tuned problems is: each problem of a ledger is left out in
-turn, and the rule chooses by the others. The regret is how much longer its choice takes than the fastest of
-the ledger there. Old rows count, too.
+With ``replay`` it shows how good the rule between tuned problems is. Each problem of a ledger is left out in
+turn, and the rule chooses by the others. The regret is how much longer its choice takes than the ledger's
+fastest there. Old rows count, too.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from pipeline.store import finals, provenance, results
 from pipeline.verdicts import tuning
 
 OF_THE_HOST = {"cpu", "cpu_threads", "platform", "python", "host", "cxx"}
-"""What of an environment a GPU's numbers don't depend on: another host writes the same table."""
+"""The fields of an environment on which a GPU's numbers don't depend: another host writes the same table."""
 
 
 def run(config: TuneConfig) -> None:
-    """Write the table and show it."""
+    """Write the table and print it."""
     if config.replay:
         replay(config)
         return
@@ -66,7 +66,7 @@ def run(config: TuneConfig) -> None:
             continue
         entry = catalog.find(name)
         rows = results.own_rows(ledger, warn)
-        # Any settings: what is timed otherwise is left out by itself.
+        # ``measured`` accepts rows of any settings, so these are arbitrary.
         identity = Identity(entry.loaded, environment, TimingSettings(), 0)
         some = tuning.measured(entry, rows, identity)
         runs = provenance.read(provenance.beside(ledger))
@@ -100,7 +100,7 @@ def run(config: TuneConfig) -> None:
 
 
 def replay(config: TuneConfig) -> None:
-    """Print the rule's regrets for each ledger. Raises UserError where there is none."""
+    """Print the rule's regrets for each ledger. Raises UserError if there is no ledger."""
     is_shown = False
     for name in loading.names():
         entry = catalog.find(name)
@@ -115,12 +115,13 @@ def replay(config: TuneConfig) -> None:
 
 
 def _here(wanted: str) -> Environment:
-    """The environment of the device at hand."""
+    """Return the environment of this machine's device."""
     return fingerprint(device.resolve(wanted))
 
 
 def _recorded(folder: Path, gpu: str) -> Environment:
-    """The environment a GPU was measured in. Raises UserError where it is not there or says too little."""
+    """Return the environment in which a GPU was measured. Raises UserError if it is missing, or does not tell
+    the size of the L2 cache."""
     path = results.environment_path(folder, gpu)
     if not path.is_file():
         there = sorted(one.stem for one in path.parent.glob("*.json"))
