@@ -104,7 +104,7 @@ class Codegen:
         self.target.folder.parent.mkdir(parents=True, exist_ok=True)
         self.shows_listing = config.provider is not None and len(config.provider) == 1
         self.is_lazy = config.lazily and chosen.kind == "cpu"
-        known = read_lines(self.path, CodeRow, lambda sentence: None)  # an unreadable line is made anew
+        known = read_lines(self.path, CodeRow, lambda sentence: None)  # unreadable lines are written anew
         self.kept = [row for row in known if self.is_lazy and row.language != "inductor"]
         self.known = [row for row in known if row not in self.kept]
         self.texts = Texts(self.target)

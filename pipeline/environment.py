@@ -8,9 +8,9 @@ Writes the fingerprint of this machine to two files. The later stages depend on 
 change of machine runs them again, and a rebuilt image of a container does not. ``environment/<gpu>.json``
 goes with the results and names the image too.
 
-The fingerprint of a CPU holds a number that is drawn once for this checkout on this host. The number lies in
-``local/`` beside the CPU's results. If they are deleted, a new number is drawn and everything is measured
-again.
+The fingerprint of a CPU identifies this checkout on this host, by a number that is drawn once. The number
+lies in ``local/`` beside the CPU's results. If that folder is deleted, a new number is drawn and everything
+is measured again.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     python -m pipeline.report input=outputs output=outputs/reports
 
 Reads all results under ``input`` and writes pages, plots, metrics and data to ``output``. The same results
-give the same bytes, on any machine and on any day. A CPU's results stay on its host: with device=cpu the
-report of the repository's own results covers all GPUs and this CPU, and goes to ``local/``.
+give the same bytes, on any machine and on any day. A CPU's results stay on its host: there the report of the
+repository's own results covers all GPUs and this CPU, and goes to ``local/``.
 """
 
 from __future__ import annotations

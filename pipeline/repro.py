@@ -57,7 +57,7 @@ def main(words: Sequence[str]) -> int:
             with dvc_lock.kept():
                 code, stopped_by = run(command, log)
         except BrokenPipeError:
-            # The reader of the output has seen enough.
+            # The reader of the output has closed the pipe.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 128 + signal.SIGPIPE
     if code != 0 or stopped_by:
@@ -86,7 +86,7 @@ def run(command: Sequence[str], log: IO[str]) -> tuple[int, int]:
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     for number, handler in before.items():
-        if handler is not signal.SIG_IGN:  # nohup ignores one
+        if handler is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, end)
     dvc = subprocess.Popen(
         command,
@@ -97,14 +97,14 @@ def run(command: Sequence[str], log: IO[str]) -> tuple[int, int]:
         errors="replace",
         start_new_session=True,
     )
-    if signals:  # it came while DVC was started
+    if signals:  # a signal came while DVC was started
         end(signals[0])
     assert dvc.stdout is not None, "it is a pipe"
     try:
         pass_through(dvc.stdout, log)
     except BaseException:
         end(signal.SIGTERM)
-        dvc.stdout.close()  # or it would wait for a reader
+        dvc.stdout.close()  # else DVC would wait for a reader
         raise
     finally:
         dvc.wait()

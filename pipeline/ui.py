@@ -40,16 +40,15 @@ from pipeline.tracking.publisher import Published
 
 HOST = "127.0.0.1"
 PORTS = range(5000, 5010)
-"""Ports of this machine; the first free one is taken."""
+"""Ports of this machine; the first free one is used."""
 
 START_S = 120
 """Seconds that a server may take to answer, on a slow disk with cold caches."""
 
 
 def show(config: PublishConfig) -> None:
-    """Serve the store, print its link, and publish meanwhile. Raises UserError when the store can't be used
-    or no server starts.
-    """
+    """Serve the store, print its link, and publish meanwhile. Raises UserError if the store can't be used or
+    no server starts."""
     sources, tracker = sources_of(config), tracker_of(config)
     found = None if sources is None else publisher.find(sources, say)
     if found is None:
@@ -71,7 +70,7 @@ def show(config: PublishConfig) -> None:
             links.append(link)
 
         is_published = False
-        gc.disable()  # a signal would be raised in a callback of the collector's, and only be printed there
+        gc.disable()  # in a callback of the garbage collector a signal's exception would only be printed
         try:
             with interrupt.insistent():
                 published = publisher.write(found, tracker, say, begun=print_link)
@@ -87,7 +86,7 @@ def show(config: PublishConfig) -> None:
 
 @contextmanager
 def claimed_port() -> Iterator[int]:
-    """The first free port that no other command of this user has chosen at the same moment."""
+    """Claim the first free port that no other command of this user has claimed at the same time."""
     folder = runtime_folder()
     for port in PORTS:
         with own_file(folder / f"ui-{port}.lock") as lock:
@@ -112,7 +111,7 @@ def _is_free(port: int) -> bool:
 
 
 class _Server:
-    """MLflow's server of a store, which need not exist yet. A context manager."""
+    """MLflow's server of a store that need not exist yet, as a context manager."""
 
     def __init__(self, uri: str, port: int) -> None:
         self._uri = uri
@@ -120,11 +119,11 @@ class _Server:
         self.token = secrets.token_urlsafe(24)
 
     def __enter__(self) -> Self:
-        """Begin to start it, out of reach of Ctrl-C; it ends with this process."""
+        """Launch the server out of reach of Ctrl-C. It ends with this process."""
         command = [sys.executable, "-W", "ignore", "-m", "uvicorn", "--app-dir", str(ROOT), "--factory"]
         command += ["--host", HOST, "--port", str(self._port), "--no-proxy-headers", "--no-access-log"]
         command.append(f"{guard.__name__}:{guard.application.__name__}")
-        # Not on its command line, which all users can read: a database's address may hold a password.
+        # All users can read a command line, and a database's address may hold a password.
         env = {guard.STORE: taken_apart(self._uri).whole, guard.TOKEN: self.token}
         env |= {**OFFLINE, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # jobs are for language models
         self._output: IO[bytes] = tempfile.TemporaryFile()
@@ -134,7 +133,7 @@ class _Server:
         return self
 
     def wait_for_answer(self) -> None:
-        """Wait until it serves an existing store. Raises UserError when it does not."""
+        """Wait until the server answers and the store exists. Raises UserError if it does not start."""
         store = sqlite_path(self._uri)
         deadline = time.monotonic() + START_S
         while not (self._answers() and (store is None or store.exists())):
@@ -156,7 +155,7 @@ class _Server:
             return False
 
     def __exit__(self, *_: object) -> None:
-        """End the server; requests until then are in the store."""
+        """End the server. Requests until then are in the store."""
         with self._output:
             self.process.terminate()
             self.process.wait()

@@ -93,7 +93,7 @@ def run_each(name: str, schema: type[C], run: Callable[[Sequence[C]], None]) -> 
     2 after a mistake of the user (one sentence on stderr, no traceback). After a signal it exits with 128 and
     the signal's number: 130 after Ctrl-C, 143 when a scheduler or a container ends it.
     """
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises errors, and ``explain`` words them
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises errors, and ``explain`` makes sentences of them
     written = sys.argv[1:]
     with ExitStack() as stack:
         try:
@@ -210,7 +210,7 @@ class Job(Generic[C]):
             sentence = explain(error, schema, line.given)
             if self._is_elsewhere:
                 raise UserError(sentence) from error
-            fail(sentence)  # here, for Hydra would add words of its own
+            fail(sentence)  # here, because Hydra would add words of its own
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _elsewhere, self._sent
