@@ -4,8 +4,8 @@
     python -m pipeline.docs check=true
     python -m pipeline.docs docs=README.md
 
-This command writes the table between ``<!-- figures: NAME kernel=KERNEL workload=WORKLOAD -->`` and ``<!--
-end -->``. NAME is one of
+This command writes the table between ``<!-- figures: NAME kernel=KERNEL workload=WORKLOAD -->`` and
+``<!-- end -->``. NAME is one of
 
     providers   every provider's fastest configuration at each problem, in microseconds: by finals if the
                 problem had any, else by the sweeps; and the least time at the machine's ceilings

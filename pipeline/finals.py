@@ -217,7 +217,7 @@ class Finals:
         return found
 
     def write(self) -> None:
-        """Append the finals of each match that has rounds which the file lacks."""
+        """Append the finals of each match whose rounds the file lacks."""
         assert self.measured_rounds is not None, "finals are held before they are written"
         rows = self.rows()
         for entry in self.entries:
