@@ -1,8 +1,9 @@
-"""Run every command by one name: ``kernel-pipeline sweep kernel=softmax`` is ``python -m pipeline.sweep
-kernel=softmax``.
+"""Run every command by one name: ``kernel-pipeline sweep kernel=softmax`` is the same as
+``python -m pipeline.sweep kernel=softmax``.
 
-Without a command, print the list of commands. In a shell that has run ``eval "$(kernel-pipeline -sc
-install=bash)"`` the tab key completes commands, options and the names of presets and experiments.
+Without a command, print the list of commands. In a shell that has run
+``eval "$(kernel-pipeline -sc install=bash)"`` the tab key completes commands, options and the names of presets
+and experiments.
 """
 
 from __future__ import annotations

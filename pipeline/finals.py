@@ -55,7 +55,7 @@ WORK_S = 2.0
 clock."""
 
 LONG_US = 100.0
-"""Only longer kernels get sustained times, because a shorter kernel seldom runs alone for seconds."""
+"""Only kernels longer than this get sustained times: a shorter kernel seldom runs alone for seconds."""
 
 MOST_TOLD = 4
 """The most providers whose turns' seconds are printed."""
