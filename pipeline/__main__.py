@@ -2,8 +2,8 @@
 ``python -m pipeline.sweep kernel=softmax``.
 
 Without a command, print the list of commands. In a shell that has run
-``eval "$(kernel-pipeline -sc install=bash)"`` the tab key completes commands, options and the names of presets
-and experiments.
+``eval "$(kernel-pipeline -sc install=bash)"`` the tab key completes commands, options and the names of
+presets and experiments.
 """
 
 from __future__ import annotations
