@@ -80,7 +80,7 @@ def here(configs: Sequence[SweepConfig], devices: Sequence[device.Device]) -> tu
                 warn(f"{count} other process{'es' * (count > 1)} compute on {chosen}: times may be longer.")
         begin = monotonic()
         group = stack.enter_context(LocalDevices(devices, workers, environment.result()))
-        # Prepare all before the first is measured, so that the next kernel compiles meanwhile.
+        # All are prepared before the first is measured, so that the next kernel compiles meanwhile.
         sweeps = [KernelSweep(config, group, wanted) for config, wanted in zip(configs, plans, strict=True)]
         for sweep in sweeps:
             sweep.prepare()
