@@ -248,8 +248,8 @@ class Caller:
     def gets(self, problem: Values, workload: str) -> Dispatched | None:
         """Return what a caller gets at a problem; None if the ledger has no time of it there. For a held-out
         workload, problems of the same shape are left out of the table."""
-        told = self.entry.config.workloads.get(workload)
-        is_held_out = told is not None and told.held_out
+        declared = self.entry.config.workloads.get(workload)
+        is_held_out = declared is not None and declared.held_out
         table = self._tables(tuple(sorted(rule.numbers(problem).items())) if is_held_out else None)
         kernel = self.entry.loaded.kernel
         chosen = tuned.choose_by(table, self.entry.loaded, problems.make(kernel.problem, problem), self.gpu)
