@@ -1,5 +1,5 @@
-"""Points on a device: a worker process that verifies and times, its supervisor, compiling ahead, the order.
+"""Measure points on a device: workers, the verifier, their supervisor, compiling ahead, the points' order.
 
-``supervisor.Supervisor`` measures one point at a time, ``worker_pool.WorkerPool`` many; ``identity.Identity``
-gives the key of a point's measurement.
+``supervisor.Supervisor`` measures one point at a time, ``worker_pool.WorkerPool`` many. ``identity.Identity``
+makes the keys of measurements.
 """

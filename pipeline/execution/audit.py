@@ -1,8 +1,8 @@
-"""The arithmetic of the audit: which rows are audited, what a try says of a time, when tries are enough.
+"""The arithmetic of the audit: which rows are audited, and how tries decide whether a time is true.
 
-A try is one span by the supervisor's clock, from the word to go to the last output of many calls on inputs
-that were never used before, beside the span of an empty replay: the same messages, copies and loop without
-the calls. Nothing in this module measures anything.
+A try is one span by the supervisor's clock: from the request to the last output of many calls on inputs that
+were never used before. It is compared with the span of an empty replay: the same messages, copies and loop
+without the calls. This module measures nothing itself.
 """
 
 from __future__ import annotations
@@ -20,66 +20,71 @@ from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.point import Point
 
 WORK_US = 10_000.0
-"""The work of a try by the time that is audited: fifty times an empty replay on a GPU."""
+"""The work of a try if the audited time is true: fifty times an empty replay on a GPU."""
 
 FEWEST_CALLS = 2
 MOST_CALLS = 8192
-"""Calls of a try: 10 ms of the shortest kernels on a GPU, which take 0.14 s to capture."""
+"""The fewest and the most calls of a try. The most are 10 ms of the shortest kernels on a GPU, and take
+0.14 s to capture."""
 
 SHOWN = 4
-"""Sets of a try whose outputs are compared, drawn when the last output is written. On a GPU so many have room
-in shared memory: the outputs of all lie where the graph has put them, for to copy them would take as long as
-many calls do."""
+"""The sets of a try whose outputs are compared, drawn after the last output is written. On a GPU only these
+have room in shared memory. All outputs stay where the graph has put them, for a copy would take as long as
+many calls."""
 
 EMPTY_ERROR = 0.25
-"""The share of an empty replay by which it may differ from what goes round the calls."""
+"""The share of an empty replay by which it may differ from the overhead of a try."""
 
 LAUNCH_US = 200.0
-"""The host's time for a launch on a GPU that is timed by events, at most: no graph holds the call, and
-between events the device's time alone counts."""
+"""The most time of the host for a launch on a GPU that is timed by events. There no graph holds the call, and
+events measure the device's time only."""
 
 MOST_DELAY = 0.05
-"""The share of the time for which the worker's threads may wait for a core in a try that convicts."""
+"""The share of the time that the worker's threads may wait for a core. A slow try beyond it does not
+count."""
 
 ALL_CORES = 0.9
-"""Threads that ran for this share of all cores' time waited for each other, and for nobody else."""
+"""If the worker's threads ran for this share of all cores' time, they waited for each other only."""
 
 FEWEST_TRIES = 2
-"""So many have to be right."""
+"""The fewest tries after which a time can be true; the outputs of each have to be right."""
 
 SERIES = 2
-"""Series of tries that all have to say that a time is false: on a CPU whose other core is another's, three
-tries in a row took more than twice as long now and then, with nothing to be seen."""
+"""The series of tries that all have to say that a time is false. On a CPU of two cores, one used by another
+program, three tries in a row sometimes took more than twice as long without any visible cause."""
 
 REST_S = 0.5
-"""Between two series."""
+"""The pause between two series."""
 
 MOST_OTHERS = 0.25
-"""Threads of other programs that run at a moment, over the cores of the host: two that share a core's caches
-and arithmetic units slow each other down without waiting."""
+"""The most running threads of other programs, divided by the host's cores. Two threads that share a core's
+caches and arithmetic units slow each other down without waiting."""
 
 REPEATS = 2
-"""Times as many tries as a verdict needs may be made where others disturb them."""
+"""Where other programs disturb tries, at most this many times the tries of a verdict are made."""
 
 LONGEST_US = 2e6
-"""Disturbed tries together take no longer: beside other programs threads that meet at a barrier take a
+"""The most time of all disturbed tries together. Beside other programs, threads that meet at a barrier take a
 hundred times as long."""
 
 LEAD = 0.98
-"""A time below this fraction of the best other one at its problem leads it."""
+"""A time leads its problem if it is below this fraction of the best time of any other provider."""
 
 SHARE = 0.2
-"""Audits of points that lead no problem take this share of the time of all points, at most."""
+"""Points that lead no problem are audited while audits took at most this share of the time of all points."""
 
 Kind = Literal["cpu", "cuda"]
 
 
 @dataclass(frozen=True)
 class Rules:
-    """A time is false that is more than ``margin`` below the times that so many ``tries`` saw. In a try a
-    call may take ``call_us`` more than a timed one, and all calls together ``start_us`` more than an empty
-    replay. A try that is beyond this by less than empty replays differ, up to ``noise_us``, decides
-    nothing."""
+    """The limits of an audit.
+
+    A time is false if it is more than ``margin`` below the times of all of ``tries`` tries. In a try a call
+    may take ``call_us`` longer than a timed call, and all calls together ``start_us`` longer than an empty
+    replay. A try decides nothing if it exceeds this limit by less than empty replays differ, up to
+    ``noise_us``.
+    """
 
     tries: int
     margin: float
@@ -92,18 +97,21 @@ RULES: Mapping[Kind, Rules] = {
     "cuda": Rules(tries=3, margin=0.05, start_us=500.0, noise_us=2000.0),
     "cpu": Rules(tries=5, margin=0.25, call_us=1.0),
 }
-"""From outside a graph's replay is longer than its time by events, by what the host adds, and never shorter:
-so the shortest try counts. Medians of three tries of softmax's 24 audited times of 7 to 819 us were 0.1 to
-0.5 ms beyond (H100, while others compiled), once 0.9 ms. Beside a test suite on the host's other cores
-they were 2 ms beyond, and honest kernels 20 % beyond their times; empty replays took 0.13 to 3 ms. On a CPU
-each call's outputs are copied as well, and a set's Python objects are new to the cache: calls of 3 us took up
-to 0.8 us more."""
+"""By the supervisor's clock a graph's replay takes longer than by events, because of the host, and never
+shorter: so the shortest try counts. On an H100, while other programs compiled, medians of three tries
+exceeded softmax's 24 audited times, of 7 to 819 us, by 0.1 to 0.5 ms, once by 0.9 ms. Beside a test suite on
+the host's other cores they exceeded them by 2 ms, and honest kernels took 20 % longer; empty replays took
+0.13 to 3 ms. On a CPU each call's outputs are copied as well, and a set's Python objects are not in the
+cache: calls of 3 us took up to 0.8 us more."""
 
 
 @dataclass(frozen=True)
 class Try:
-    """One span of so many calls, that of an empty replay, and what disturbed it, None if nothing did. The
-    whole try ``took_us``, inputs and comparisons included."""
+    """The span of ``calls`` calls, and that of an empty replay.
+
+    ``disturbed`` says what disturbed the try, or is None. ``took_us`` is the time of the whole try, with
+    inputs and comparisons.
+    """
 
     span_us: float
     empty_us: float
@@ -113,8 +121,10 @@ class Try:
 
 
 class Tries:
-    """The tries of one audit of a time of ``claimed_us``, in ``all``. ``by_host`` says that the host launches
-    each call on a GPU and that only the device's time was claimed."""
+    """The tries of one audit of a time of ``claimed_us``, listed in ``all``.
+
+    ``by_host`` says that the host launches each call on a GPU, while the claimed time is the device's only.
+    """
 
     def __init__(self, claimed_us: float, rules: Rules, by_host: bool = False) -> None:
         self.claimed_us = claimed_us
@@ -123,18 +133,20 @@ class Tries:
         self.all: list[Try] = []
 
     def add(self, made: Try) -> None:
-        """One more."""
+        """Add a try."""
         self.all.append(made)
 
     @property
     def is_false(self) -> bool:
-        """Whether all of enough tries are beyond the limit."""
+        """Whether enough tries count and all of them are beyond the limit."""
         return len(self._counted) >= self.rules.tries and all(map(self._is_beyond, self._counted))
 
     @property
     def is_true(self) -> bool:
-        """Whether a try is within the limit, for no work can take less than it does; outputs of further ones
-        are compared, too."""
+        """Whether enough tries count and one of them is within the limit.
+
+        One is sufficient, for no disturbance makes work shorter. More than one is made to compare outputs.
+        """
         return len(self._counted) >= FEWEST_TRIES and not all(map(self._is_beyond, self._counted))
 
     @property
@@ -145,12 +157,12 @@ class Tries:
 
     @property
     def us(self) -> float:
-        """Microseconds of a call as seen from outside, at least."""
+        """The shortest time of a call by the supervisor's clock, in microseconds."""
         return min(self._work_us(made) / made.calls for made in self._counted)
 
     @property
     def ratio(self) -> float:
-        """The same over the time that is audited."""
+        """``us`` divided by the audited time."""
         return self.us / self.claimed_us
 
     @property
@@ -161,8 +173,10 @@ class Tries:
 
     @property
     def _counted(self) -> list[Try]:
-        """A disturbed try that took too long says nothing; one that did not shows all the more that the time
-        is possible."""
+        """The tries that count: all but disturbed ones beyond the limit.
+
+        A disturbed try within the limit shows all the more that the time is possible.
+        """
         return [made for made in self.all if self._disturbance(made) is None or not self._is_beyond(made)]
 
     def _disturbance(self, made: Try) -> str | None:
@@ -176,7 +190,7 @@ class Tries:
 
     @property
     def _empty_us(self) -> float:
-        """The least of all: what disturbs an empty replay is no part of the others."""
+        """The shortest empty replay: a disturbance of one does not affect the others."""
         return min(made.empty_us for made in self.all)
 
     def _work_us(self, made: Try) -> float:
@@ -190,15 +204,18 @@ class Tries:
 
 
 def calls_for(claimed_us: float) -> int:
-    """Calls of a try."""
+    """Return the number of calls of a try."""
     return min(MOST_CALLS, max(FEWEST_CALLS, ceil(WORK_US / max(claimed_us, 1e-3))))
 
 
 @dataclass(frozen=True)
 class Sight:
-    """What can be seen of a worker and its device from outside at a moment, in microseconds of a clock: its
-    threads; those of other programs that run, over the host's cores; what the host of a virtual machine took;
-    what holds a GPU back; other processes on it."""
+    """The state of a worker and its device at a moment, as the supervisor sees it.
+
+    ``at_us`` is the clock's time in microseconds, ``threads`` are the worker's. ``others`` are the running
+    threads of other programs divided by the host's cores, ``stolen`` is the time that the host of a virtual
+    machine took. ``throttle`` is what holds a GPU back, ``neighbours`` the number of other processes on it.
+    """
 
     at_us: float
     threads: Threads = field(default_factory=dict)
@@ -210,8 +227,10 @@ class Sight:
 
 @dataclass(frozen=True)
 class Outside:
-    """What this process sees of a worker that may use so many ``cores``, its clock, which counts seconds, and
-    how it lets some pass."""
+    """The supervisor's view of a worker that may use ``cores`` cores.
+
+    ``look`` returns what it sees now, ``clock`` is its clock in seconds, ``rest`` waits for seconds.
+    """
 
     look: Callable[[], Sight]
     cores: int
@@ -220,8 +239,10 @@ class Outside:
 
 
 def disturbance(before: Sight, after: Sight, cores: int) -> str | None:
-    """What makes a try between two sights too long, None if nothing that can be seen does. Threads that wait
-    for a core which the worker itself has, are the provider's own."""
+    """Return what made a try between two sights too long; None if nothing visible did.
+
+    A wait for a core that the worker's other threads use is no disturbance.
+    """
     had = scheduled(before.threads, after.threads)
     is_alone = had.ran_us >= ALL_CORES * cores * (after.at_us - before.at_us)
     if had.delay > MOST_DELAY and not is_alone:
@@ -238,16 +259,22 @@ def disturbance(before: Sight, after: Sight, cores: int) -> str | None:
 
 
 def ahead_us(before: Sight, after: Sight) -> float:
-    """For how long a worker that nobody had asked for anything ran, by its busiest thread: of several that
-    wait for work, each may spin a little. A thread that the first look has missed ran no longer than that."""
+    """Return for how many microseconds the busiest thread of an idle worker ran between two sights.
+
+    The busiest counts, not the sum, for several idle threads may each spin a little. The result is at most
+    the time between the sights: a thread that only the second one lists can't have run for longer.
+    """
     most_us = after.at_us - before.at_us
     each = ((one, before.threads.get(thread, Scheduled())) for thread, one in after.threads.items())
     return min(most_us, max((one.ran_us - then.ran_us for one, then in each), default=0.0))
 
 
 class Audited:
-    """Which rows of one device are audited: each provider's first time, what leads its problem, and while
-    there is time for it each provider's best at each problem."""
+    """Decides which rows of one device are audited.
+
+    These are each provider's first time, times that lead their problem, and, while there is time for it, each
+    provider's best at each problem.
+    """
 
     def __init__(self) -> None:
         self._known: set[tuple[str, str]] = set()
@@ -265,13 +292,13 @@ class Audited:
         return median_us < LEAD * min(others, default=float("inf")) or self._has_time
 
     def add(self, where: str, point: Point, median_us: float) -> None:
-        """A time was measured, and is true as far as anyone knows."""
+        """Record a time that was measured and not found false."""
         self._known.add((where, point.provider))
         best = self._best.setdefault((where, point.problem), {})
         best[point.provider] = min(median_us, best.get(point.provider, median_us))
 
     def took(self, all_s: float, audit_s: float) -> None:
-        """A point took so many seconds, and of these its audit."""
+        """Record the seconds of a point, and how many of them its audit took."""
         self._all_s += all_s
         self._audits_s += audit_s
 
@@ -281,7 +308,7 @@ class Audited:
 
 
 def drawn(points: Iterable[Point], workloads: Mapping[Point, str]) -> frozenset[Point]:
-    """One point at random of each provider and workload: nobody can tell before which are audited."""
+    """Draw one point of each provider and workload, so that nobody can know in advance which are audited."""
 
     def group(point: Point) -> tuple[str, str]:
         return point.provider, workloads[point]

@@ -1,4 +1,4 @@
-"""Commands of this project, timed as a user waits for them: what the benchmarks of sweeps share."""
+"""Time commands of this project as a user waits for them, for the benchmarks of sweeps."""
 
 from __future__ import annotations
 
@@ -23,15 +23,18 @@ from pipeline import ROOT
 
 @dataclass(frozen=True)
 class Seconds:
-    """How long a sweep took: ``loop`` by its own word, from when torch is imported to when the last point is
-    recorded, and ``whole`` for its process from start to end."""
+    """The seconds of a sweep.
+
+    ``loop`` is the time that it prints itself, from the import of torch to its last recorded point. ``whole``
+    is the time of its process.
+    """
 
     loop: float
     whole: float
 
 
 def run(words: Sequence[str], environment: Mapping[str, str]) -> tuple[str, float]:
-    """What ``python -m WORDS`` prints, and its seconds. Raises UserError with its last words if it fails."""
+    """Run ``python -m WORDS``. Returns its output and seconds. Raises UserError if it fails."""
     begin = perf_counter()
     done = subprocess.run(
         [sys.executable, "-m", *words],
@@ -48,7 +51,7 @@ def run(words: Sequence[str], environment: Mapping[str, str]) -> tuple[str, floa
 
 
 def timed(words: Sequence[str], environment: Mapping[str, str]) -> Seconds:
-    """The seconds of a command that ends by saying how long its points took."""
+    """Time a command that prints how long its points took."""
     printed, whole = run(words, environment)
     loop = re.search(r"points? measured in ([\d.]+) s", printed)
     assert loop is not None, "every sweep says how long it took"
@@ -56,12 +59,12 @@ def timed(words: Sequence[str], environment: Mapping[str, str]) -> Seconds:
 
 
 def calibrated(device: str, output: Path) -> None:
-    """Measure the device's ceilings into ``output``: a sweep there finds them, as after ``dvc repro``."""
+    """Measure the device's ceilings into ``output``: sweeps there then find them, as after ``dvc repro``."""
     run(["pipeline.ceilings", f"device={device}", f"output={output}"], {})
 
 
 def compared(found: Mapping[str, Sequence[Seconds]], title: str) -> Table:
-    """Each way's best seconds, and how many times the first way is slower than it."""
+    """Return a table of each way's shortest times, and the first way's time over each."""
     table = Table(title=title)
     first, *_ = found
     for heading in ("way", "loop s", f"x {first}", "command s", f"x {first}"):
@@ -78,8 +81,10 @@ def compared(found: Mapping[str, Sequence[Seconds]], title: str) -> Table:
 def beside_textbook(
     textbook: Mapping[str, object], sweep: Sequence[str], chosen: Device, repeats: int, title: str
 ) -> Table:
-    """A sweep with these options beside the textbook's loop over the same points, with empty compiler caches.
-    Both are processes of their own."""
+    """Time a sweep with these options beside the textbook's loop over the same points.
+
+    Both run in processes of their own, with empty compiler caches.
+    """
     found: dict[str, list[Seconds]] = {"textbook": [], "sweep": []}
     with tempfile.TemporaryDirectory() as folder:
         calibrated(str(chosen), Path(folder))
@@ -99,8 +104,10 @@ def beside_textbook(
 
 
 def on_several(sweep: Sequence[str], gpus: Sequence[Device], repeats: int, title: str) -> Table:
-    """A sweep with these options on one GPU beside the same on two, four and eight, with empty compiler
-    caches. Raises UserError for fewer than two GPUs."""
+    """Time a sweep with these options on one, two, four and eight GPUs, with empty compiler caches.
+
+    Raises UserError for fewer than two GPUs.
+    """
     if len(gpus) < 2:
         raise UserError(f"this compares one GPU with several, and here are {len(gpus)}.")
     found: dict[str, list[Seconds]] = {}
@@ -116,17 +123,17 @@ def on_several(sweep: Sequence[str], gpus: Sequence[Device], repeats: int, title
 
 
 def pinned(pins: Mapping[str, Sequence[Value]]) -> list[str]:
-    """Pins as they are written on a command line."""
+    """Return pins as options of a command line."""
     return [f"{name}=[{','.join(map(shown, values))}]" for name, values in pins.items()]
 
 
 def _into(folder: str) -> list[str]:
-    """The options of a sweep that measures everything and leaves nothing outside of a folder."""
+    """Return the options of a sweep that measures everything and writes nothing outside of a folder."""
     return [f"output={folder}", "remeasure=true", "tracking=none", "allow=all"]
 
 
 def _caches(folder: Path) -> dict[str, str]:
-    """The environment of compilers whose caches are empty."""
+    """Return environment variables that give the compilers new caches in a folder."""
     return {
         "TRITON_CACHE_DIR": str(folder / "triton"),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),

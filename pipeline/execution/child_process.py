@@ -1,4 +1,4 @@
-"""A process that answers requests: started, asked, given up when it hangs, its end noticed and said."""
+"""Start a process that answers requests, ask it, and notice when it hangs or ends."""
 
 from __future__ import annotations
 
@@ -34,24 +34,25 @@ from pipeline.execution.protocol import (
 )
 
 START_TIMEOUT_S = 600.0
-"""Far more than a process takes to import torch, from a slow disk on a busy machine too."""
+"""The time limit for a start: far more than an import of torch takes, even from a slow disk on a busy
+machine."""
 
 LOOK_S = 0.25
-"""Between two looks at what a process prints."""
+"""The interval at which the size of a process's output is checked."""
 
 MOST_PRINTED = 1 << 20
-"""Bytes kept of what a process prints: a provider may print without end."""
+"""The most bytes kept of a process's output: a provider may print without end."""
 
 TORN_S = 30
-"""The rest of a message that has begun comes within this time."""
+"""The time limit for the rest of a message that has begun to arrive."""
 
 
 MOST_MODES = 100
-"""How often a process may want the mode of the launch gap set during one answer."""
+"""How often a process may ask for the mode of the launch gap before one answer."""
 
 
 class GoneError(Exception):
-    """The process ended, hung or said what it was not asked."""
+    """The process ended, hung, or sent a message that it was not asked for."""
 
     def __init__(self, status: Status, text: str) -> None:
         super().__init__(text)
@@ -59,7 +60,7 @@ class GoneError(Exception):
 
 
 class FailedError(Exception):
-    """The process is there, but the request could not be done."""
+    """The request failed, and the process answered so."""
 
     def __init__(self, failed: Failed) -> None:
         super().__init__(failed.error)
@@ -67,8 +68,10 @@ class FailedError(Exception):
 
 
 class ChildProcess:
-    """A process that is called ``name``, which ``start`` starts with the descriptors of its end of a socket
-    pair and of the memory that it shares."""
+    """A process that answers requests over a socket pair; messages call it ``name``.
+
+    ``start`` gets the descriptors of the process's end of the socket pair and of the memory that it shares.
+    """
 
     def __init__(self, name: str, setup: Setup, start: Start) -> None:
         self.name = name
@@ -88,10 +91,10 @@ class ChildProcess:
         return self._process is not None
 
     def launch(self, memory: int) -> None:
-        """Start its process, which imports what it needs and waits for ``begin``; nothing is waited for."""
+        """Start the process without waiting for it. It imports its modules and waits for ``begin``."""
         ours, theirs = socket.socketpair()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", TORN_S, 0))
-        # Appended to, so that what is cut off here is not written behind.
+        # In append mode: after a truncation the process writes at the new end, not behind a hole.
         self._printed = tempfile.TemporaryFile(mode="a+b")  # noqa: SIM115 - closed with the process
         with theirs:
             self._process = self._start((theirs.fileno(), memory), self._printed.fileno())
@@ -103,20 +106,23 @@ class ChildProcess:
         self._connection = Connection(ours.detach())
 
     def begin(self) -> None:
-        """Send it its setup, once: it makes the device ready, and nothing is waited for."""
+        """Send the process its setup once, upon which it prepares the device. Does not wait."""
         assert self._connection is not None, "it is launched before it begins"
         if self._has_begun:
             return
         self._has_begun = True
-        with suppress(ConnectionError):  # it is dead already; who waits for its first message is told
+        with suppress(ConnectionError):  # it is dead; the wait for its first message reports that
             send(self._connection, self._setup)
 
     def ask(
         self, request: Record, kind: type[R], timeout_s: float, set_mode: Callable[[], None] | None = None
     ) -> R:
-        """Its answer of that kind. With ``set_mode`` it may want the mode of the launch gap set meanwhile.
-        Raises FailedError when it says that it could not, and GoneError when it does not answer: then it was
-        closed."""
+        """Send a request, and return the answer of that kind.
+
+        With ``set_mode`` the process may ask to set the mode of the launch gap before it answers.
+        Raises FailedError when it answers that the request failed. Raises GoneError when there is no valid
+        answer; the process is then closed.
+        """
         assert self._connection is not None and self._printed is not None, "it is launched before it is asked"
         try:
             self._await_ready()
@@ -145,21 +151,24 @@ class ChildProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether its process runs, as far as that was waited for once."""
+        """Whether the process runs, as far as is known without waiting for its start."""
         if self._process is None or self._process.poll() is not None:
             return False
         return not (self._ended >= 0 and wait([self._ended], 0.0))
 
     def settle(self) -> None:
-        """Wait until it is ready: its start disturbs nothing from here on. One that has died is closed."""
+        """Wait until the process is ready, so that its start disturbs no timing. Closes it if it has died."""
         try:
             self._await_ready()
         except (EOFError, ConnectionError, OutOfTurnError, GoneError):
             self.close()
 
     def trouble(self, timeout_s: float) -> str | None:
-        """Why it can't be asked again; None if it can. An echo is waited for, behind which nothing can come
-        that was said before: a reply too many is seen now, however late it is. One in trouble was closed."""
+        """Return why the process can't be asked again; None if it can.
+
+        It is asked for an echo, before which all earlier messages arrive: so a surplus reply is seen, however
+        late it comes.
+        """
         if self._process is None:
             return None
         token = secrets.token_hex(8)
@@ -170,28 +179,30 @@ class ChildProcess:
         return None if echoed.token == token else f"the {self.name} answered out of turn"
 
     def left_behind(self) -> int:
-        """Processes that it has started and that belong to its reaper now, for who started them is gone."""
+        """Count the orphaned processes that it has started; they are children of its reaper now."""
         return max(0, len(children(self._process.pid)) - 1) if self._process is not None else 0
 
     def threads(self) -> Threads:
-        """How its threads, and those of all that it has started, were scheduled so far."""
+        """Return how its threads, and those of all processes that it has started, were scheduled so far."""
         return threads_of(self._process.pid) if self._process is not None else {}
 
     def end(self) -> None:
-        """Ask it to end, with all that it has started; ``close`` waits for that."""
+        """Ask the process and all that it has started to end; ``close`` waits for it."""
         if self._process is not None:
             self._process.terminate()
 
     def abandon(self) -> None:
-        """End it from another thread, and any that is started later; the thread that waits for an answer
-        learns that it is gone."""
+        """End the process, and any that is started later, from another thread.
+
+        The thread that waits for an answer gets GoneError.
+        """
         self._abandoned = True
         process = self._process
         if process is not None:
             process.terminate()
 
     def close(self) -> None:
-        """End it, with all that it has started."""
+        """End the process and all that it has started, and wait for it."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait()
@@ -206,7 +217,7 @@ class ChildProcess:
 
     def _await_ready(self) -> None:
         if not self._ready:
-            # What a process takes to start is no part of the time that its first request may take.
+            # The start has a time limit of its own, apart from that of the first request.
             self._receive(START_TIMEOUT_S, Ready)
             self._ready = True
 
@@ -220,7 +231,7 @@ class ChildProcess:
                 raise EOFError from gone
         while True:
             left = deadline - monotonic()
-            # The process itself is watched, too: a child of its may hold its end of the socket.
+            # The process is watched as well as the socket, whose other end a child of it may keep open.
             ready = wait([self._connection, self._ended], max(0.0, min(left, LOOK_S)))
             self._cap()
             if self._connection in ready:
@@ -238,7 +249,7 @@ class ChildProcess:
             self._said = 0
 
     def _epitaph(self) -> str:
-        """How it ended, in one line, with what it said last of this request."""
+        """Return in one line how the process ended, with its last output during this request."""
         assert self._process is not None and self._printed is not None
         code = self._process.wait()
         self._printed.seek(self._said)
@@ -246,13 +257,13 @@ class ChildProcess:
         words = [line for line in text.splitlines() if line.strip()]
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
         self.close()
-        # A C++ exception that nobody caught says what it is above its stack.
+        # An uncaught C++ exception prints its what() above the stack.
         reason = next((line.strip() for line in words if "what():" in line), words[-1] if words else "")
         return f"the {self.name} {how}" + (f": {reason[:400]}" if reason else "")
 
 
 def _has_spoken(connection: Connection) -> bool:
-    """Whether there is something to read, which stays there. Raises EOFError where the other end is gone."""
+    """Whether there is something to read, which is left unread. Raises EOFError if the other end is gone."""
     with socket.socket(fileno=os.dup(connection.fileno())) as peeked:
         if not peeked.recv(1, socket.MSG_PEEK):
             raise EOFError

@@ -1,5 +1,4 @@
-"""Compiling ahead: Triton variants go into its on-disk cache before the GPU asks for them, and libraries
-are built meanwhile."""
+"""Compile ahead of the measurements: Triton kernels into Triton's on-disk cache, and libraries."""
 
 from __future__ import annotations
 
@@ -32,17 +31,17 @@ from pipeline.execution.protocol import Compiled, Wanted, receive, send
 class CompilePool:
     """Compiles Triton points for one compute capability in processes of its own. A context manager.
 
-    These start with the pool, so that they are ready when the first points are known (see
+    The processes start with the pool, so that they are ready when the first points are known (see
     ``compile_server``).
     """
 
     def __init__(self, capability: str) -> None:
-        # Half of the cores: what takes longest is one large variant, and it should not share its core.
+        # Half of the cores: one large kernel takes longest, and it should not share its core.
         jobs = max(1, cpu_threads() // 2)
         ours, theirs = socket.socketpair()
         fd = theirs.fileno()
         words = [fd, capability.replace(".", ""), jobs]
-        # Through a reaper: an assembler that a compiler has started would outlive a pool that is killed.
+        # Below a reaper: without it an assembler started by a compiler would outlive a killed pool.
         self._process = subprocess.Popen(
             under_reaper([sys.executable, "-m", "pipeline.execution.compile_server", *map(str, words)]),
             pass_fds=[fd],
@@ -60,8 +59,11 @@ class CompilePool:
         self._reader.start()
 
     def submit(self, where: str, points: Sequence[Point]) -> dict[Point, Future[None]]:
-        """Compile what points of the kernel that ``where`` names launch; a future each, done when a launch
-        would find its kernel compiled or would have to compile it itself."""
+        """Begin to compile the Triton kernels that points of the kernel ``where`` launch.
+
+        Returns a future for each point. It is done when the compilation has ended, also if that failed: then
+        the launch compiles.
+        """
         futures: dict[Point, Future[None]] = {point: Future() for point in points}
         with self._lock:
             is_dead = self._is_dead
@@ -69,7 +71,7 @@ class CompilePool:
         if is_dead:
             _finish(futures.values())
             return futures
-        with suppress(ConnectionError):  # it is dead; the reader sees that
+        with suppress(ConnectionError):  # the server is dead; the reader's thread notices
             send(self._connection, Wanted(where=where, points=tuple(points)))
         return futures
 
@@ -98,11 +100,10 @@ class CompilePool:
 
 
 class Compilers:
-    """What compiles ahead on this host, for all kernels of a sweep. A context manager; who leaves it does not
-    wait.
+    """The compilers of this host, for all kernels of a sweep. A context manager whose exit does not wait.
 
-    Libraries are built at once. Triton points are compiled by one pool, which starts with the first of them;
-    none is without a GPU to compile for, as ``capability`` is None then.
+    Libraries are built at once. Triton points are compiled by one pool, which starts with the first of them.
+    Without a GPU to compile for, ``capability`` is None and no Triton point is compiled.
     """
 
     def __init__(self, capability: str | None) -> None:
@@ -114,8 +115,10 @@ class Compilers:
         self._is_trying = False
 
     def begin(self, loaded: Loaded, providers: Iterable[Provider]) -> dict[str, Future[None]]:
-        """Begin to build the libraries that providers need; a future each, by source. Before Inductor's first
-        kernel for a CPU, let it try what the CPU has."""
+        """Begin to build the libraries that providers need. Returns a future for each, by source.
+
+        Before Inductor's first kernel for a CPU, begin its trial of the CPU's instruction sets.
+        """
         needed = list(providers)
         if self.capability is None and not self._is_trying and any(one.compiled for one in needed):
             self._is_trying = True
@@ -124,14 +127,14 @@ class Compilers:
         return self._libraries.submit(loaded, dict.fromkeys(one.extension for one in needed if one.extension))
 
     def submit(self, where: str, points: Sequence[Point]) -> dict[Point, Future[None]]:
-        """As a pool's; points that are submitted first are begun first."""
+        """Begin to compile points, as ``CompilePool.submit``. Points submitted first are compiled first."""
         assert self.capability is not None, "nothing is compiled ahead without a GPU to compile for"
         if self._pool is None:
             self._pool = self._stack.enter_context(CompilePool(self.capability))
         return self._pool.submit(where, points)
 
     def wait(self) -> None:
-        """Until no library is built any more, and the trial is over."""
+        """Wait until all libraries are built and the trial is over."""
         self._libraries.wait()
         self._trial.close()
 
@@ -146,8 +149,11 @@ class Compilers:
 
 
 class Ahead:
-    """What is compiled ahead of one kernel's points, by compilers that other kernels share. ``futures`` has
-    those that are: each is done when its point can be measured, and raises UserError if it can't be."""
+    """Compiles one kernel's points ahead, by compilers that other kernels share.
+
+    ``futures`` has a future for each point that is compiled ahead. It is done when the point can be measured,
+    and raises UserError if the point can't be.
+    """
 
     def __init__(self, loaded: Loaded, compilers: Compilers) -> None:
         self.futures: dict[Point, Future[None]] = {}
@@ -155,17 +161,17 @@ class Ahead:
         self._compilers = compilers
 
     def is_of(self, point: Point) -> bool:
-        """Whether a point is compiled by itself, ahead."""
+        """Whether a point's own kernels are compiled ahead, as Triton's are."""
         return self._compilers.capability is not None and self._provider(point).compiles_ahead
 
     def begin(self, points: Iterable[Point]) -> None:
-        """Begin with what the points' providers need, whichever of their points is measured."""
+        """Begin to build what the points' providers need for any of their points."""
         self._compilers.begin(
             self._loaded, {point.provider: self._provider(point) for point in points}.values()
         )
 
     def submit(self, points: Iterable[Point]) -> None:
-        """Begin to compile those of the points that are compiled ahead, and add their futures."""
+        """Begin to compile the points that are compiled ahead, and add their futures."""
         new = [point for point in points if point not in self.futures]
         if wanted := [point for point in new if self.is_of(point)]:
             self.futures |= self._compilers.submit(self._loaded.where, wanted)
@@ -184,21 +190,25 @@ def _finish(futures: Iterable[Future[None]]) -> None:
 
 
 NICENESS = 10
-"""Of compilers beside which something is measured: who measures has a core when it wants one."""
+"""The niceness of compilers that run beside measurements, so that these get a core when they need one."""
 
 
 class Libraries:
-    """Builds in threads that wait for the compilers, which give way to others if ``gives_way``. A context
-    manager; who leaves it waits for no compiler."""
+    """Builds libraries in threads that wait for the compilers. A context manager whose exit stops them.
+
+    With ``gives_way`` the compilers run at a lower priority.
+    """
 
     def __init__(self, gives_way: bool) -> None:
         self._threads = ThreadPoolExecutor(cpu_threads(), initializer=_give_way if gives_way else None)
         self._of: dict[tuple[str, str], Future[None]] = {}
 
     def submit(self, loaded: Loaded, sources: Iterable[str]) -> dict[str, Future[None]]:
-        """Begin to build those of a kernel's sources that nobody has asked for before; a future each, which
-        is done when the library is up to date. It raises UserError with the compiler's words if there will
-        be none."""
+        """Begin to build those of a kernel's sources that were not submitted before.
+
+        Returns a future for each source. It is done when the library is up to date, and raises UserError with
+        the compiler's message if the build failed.
+        """
         wanted = {source: (loaded.where, source) for source in sources}
         new = {source: Future[None]() for source, name in wanted.items() if name not in self._of}
         self._of |= {wanted[source]: future for source, future in new.items()}
@@ -207,7 +217,7 @@ class Libraries:
         return {source: self._of[name] for source, name in wanted.items()}
 
     def wait(self) -> None:
-        """Until nothing is built any more."""
+        """Wait until all libraries are built."""
         wait(self._of.values())
 
     def __enter__(self) -> Self:
@@ -222,8 +232,10 @@ class Libraries:
 
 
 def built(providers: Iterable[tuple[Loaded, str]]) -> dict[tuple[str, str], Outcome]:
-    """Build the extensions that some kernels' providers need; the outcome by kernel and provider of those
-    that fail."""
+    """Build the extensions that providers need.
+
+    Returns the outcomes of providers whose build failed, by kernel and provider.
+    """
     broken = {}
     for loaded, name in {(loaded.name, name): (loaded, name) for loaded, name in providers}.values():
         source = loaded.kernel.provider(name).extension
@@ -237,12 +249,12 @@ def built(providers: Iterable[tuple[Loaded, str]]) -> dict[tuple[str, str], Outc
 
 
 def _give_way() -> None:
-    # Of this thread alone, and of what it starts.
+    # Linux sets the priority of this thread only, and of the processes that it starts.
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
 
 
 def _build(place: Place, futures: Mapping[str, Future[None]]) -> None:
-    """Build them at once; if that fails, one by one, to tell which of them it is."""
+    """Build all sources at once; if that fails, one by one, to find those that fail."""
     try:
         extension.build(place, list(futures))
     except UserError as error:
@@ -251,7 +263,7 @@ def _build(place: Place, futures: Mapping[str, Future[None]]) -> None:
                 _build(place, {source: future})
             return
         _settle(futures, error)
-    except BaseException as error:  # who waits for it has to hear of it, whatever it is
+    except BaseException as error:  # a thread waits for the future: any error has to reach it
         _settle(futures, error)
     else:
         _settle(futures, None)

@@ -1,10 +1,10 @@
-"""The process that compiles ahead: imports torch and Triton once and forks itself for each core it may use.
+"""The process that compiles ahead: it imports torch and Triton once, and forks itself for each of its jobs.
 
-Started by ``compile_pool``, below a reaper, as ``python -m pipeline.execution.compile_server FD CAPABILITY
-JOBS``; FD is its end of a socket pair. It is told points, and answers with each as it is compiled.
+``compile_pool`` starts it below a reaper as ``python -m pipeline.execution.compile_server FD CAPABILITY
+JOBS``; FD is its end of a socket pair. It gets points, and answers with each when it is compiled.
 
-It holds no CUDA context: every launch ends once its kernel is compiled, and the tensors have no data. The
-specialization is that of the later launch on aligned data.
+It holds no CUDA context: every launch ends once its kernel is compiled, and the tensors have no data. Kernels
+are specialized as by a later launch on aligned data.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pipeline.points import problems
 
 @dataclass(frozen=True)
 class CompileTask:
-    """Points of a kernel that one process compiles, and those that ``then`` cost little."""
+    """Points of a kernel that one process compiles. The points in ``then`` cost little after these."""
 
     where: str
     points: Sequence[Point]
@@ -41,15 +41,15 @@ class CompileTask:
 
 
 class CompileForks:
-    """Forks of this process that compile points, and the connection that is told of each.
+    """Compiles points in forks of this process, and reports each over the connection.
 
-    Kernels are compiled in the order in which they were first asked for, as a sweep measures them so: no
-    point of one waits for a later kernel's.
+    Kernels are compiled in the order of their first requests, which is the order of a sweep: no point of a
+    kernel waits for a point of a later kernel.
     """
 
     def __init__(self, connection: Connection, jobs: int) -> None:
         self.connection = connection
-        # Reentrant: a future that is done already calls back at once.
+        # Reentrant: a future that is already done calls back at once, in this thread.
         self._lock = RLock()
         self._pool = ProcessPoolExecutor(jobs, get_context("fork"), die_with, (os.getpid(),))
         self._free = jobs
@@ -58,11 +58,11 @@ class CompileForks:
         self._waiting: list[tuple[int, bool, int, CompileTask]] = []
 
     def compile(self, wanted: Wanted) -> None:
-        """Compile what the points launch.
+        """Begin to compile the Triton kernels that the points launch.
 
-        Points that differ only in their numbers share most kernels, so one of them goes first. The others
-        follow as soon as it is done and a process is free, for they cost little. Those that take longest are
-        begun first.
+        Points that differ only in the numbers of their problems share most Triton kernels, so one of them is
+        compiled first. The others follow when it is done and a process is free, for they cost little. The
+        points that take longest are begun first.
         """
         kernel = loading.load(wanted.where).kernel
 
@@ -82,19 +82,19 @@ class CompileForks:
         heappush(self._waiting, (number, is_first, next(self._places), task))
 
     def _begin(self) -> None:
-        """Give every process that is free the next of what waits."""
+        """Give each free process the next waiting task."""
         while self._free and self._waiting:
             *_, task = heappop(self._waiting)
             self._free -= 1
             try:
                 future = self._pool.submit(_compile, task.where, task.points)
             except BrokenExecutor:
-                os._exit(1)  # the launches themselves compile what is left
+                os._exit(1)  # the launches compile the rest
             future.add_done_callback(partial(self._end, task))
 
     def _end(self, task: CompileTask, done: Future[None]) -> None:
         with self._lock:
-            # An error is not looked at: the launch itself will meet and report it.
+            # The launch will raise the same error and report it.
             with suppress(OSError):
                 send(self.connection, Compiled(points=tuple(task.points)))
             self._free += 1
@@ -104,7 +104,7 @@ class CompileForks:
 
 
 def alike(points: Sequence[Point]) -> list[list[Point]]:
-    """The points in groups of those that differ in the numbers of their problems alone."""
+    """Group points that differ only in the numbers of their problems."""
     groups: dict[object, list[Point]] = {}
     for point in points:
         words = frozenset((n, v) for n, v in point.problem.items() if isinstance(v, (str, bool)))
@@ -113,9 +113,9 @@ def alike(points: Sequence[Point]) -> list[list[Point]]:
 
 
 def _build_launcher(compiled: Any) -> None:
-    """Build the C code that a first launch needs, which takes it a second: Triton keeps it in the same cache.
+    """Build the C launcher of a Triton kernel into Triton's cache, for which a first launch takes a second.
 
-    It is Triton's own affair and differs from version to version. Where it can't be done, the launch does it.
+    It uses internals of Triton that differ between versions. Where it fails, the first launch does the same.
     """
     with suppress(Exception):
         from triton.backends.nvidia.driver import CudaLauncher
@@ -130,7 +130,7 @@ def _compile(where: str, points: Sequence[Point]) -> None:
 
 
 def main(fd: int, capability: int, jobs: int) -> None:
-    """Compile what is asked for until the other end closes."""
+    """Compile requested points until the other end closes."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     connection = Connection(fd)
     compile_for(capability)

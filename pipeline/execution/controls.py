@@ -1,5 +1,6 @@
-"""The control point: one point that is measured again and again over a sweep. Its times say how steady the
-device is, and which points were measured while it was not.
+"""The control point: one point that is measured repeatedly during a sweep.
+
+Its times tell how steady the device is, and which points were measured while it was not.
 """
 
 from __future__ import annotations
@@ -18,28 +19,32 @@ from kernel_pipeline.records.point import Point
 from pipeline.execution.supervisor import Supervisor
 
 INTERVALS = 8
-"""Between the control point's measurements on one device, unless there are few points."""
+"""The number of intervals between the control point's measurements on one device, unless points are few."""
 
 FEWEST_BETWEEN = 2
-"""Points between two of them."""
+"""The fewest points between two measurements of the control point."""
 
 SLOW = 1.5
-"""How many times its shortest time the control point may take."""
+"""The most that the control point's time may be, as a multiple of its shortest time."""
 
 UNSTEADY = f"the control point before or after it took over {SLOW:g} times its shortest time"
 
 MOST_STOLEN = 0.05
-"""The share of the cores that the host of a virtual machine may give to others."""
+"""The most of the cores' time that the host of a virtual machine may take, as a share."""
 
 FEWEST_TICKS = 3
-"""So many have to be stolen to say so: a tick is 10 ms."""
+"""The fewest stolen ticks that count; a tick is 10 ms."""
 
 STOLEN = "the host of this virtual machine gave the cores to others around it"
 
 
 @dataclass(frozen=True)
 class Control:
-    """The control point's time once, None if it has none, and what others had of the device by then."""
+    """One measurement of the control point.
+
+    ``us`` is its time, or None if it has none. ``stolen`` is the time that a virtual machine's host took so
+    far, ``neighbours`` the number of other processes on the GPU.
+    """
 
     us: float | None
     stolen: Stolen
@@ -48,11 +53,11 @@ class Control:
 
 @dataclass(frozen=True)
 class Steadiness:
-    """What the control points of all devices say.
+    """The findings from the control points of all devices.
 
-    ``noise_floor`` is the spread of their times over the middle one, what devices of one model differ by
-    included (None if there are not three). ``doubts`` are the points that were measured while the device was
-    not steady, with why. ``neighbours`` says beside how many other processes on the GPU points were measured.
+    ``noise_floor`` is the spread of their times over the median, with differences between devices of one
+    model; None with fewer than three times. ``doubts`` gives the reason for each point that was measured
+    while the device was not steady. ``neighbours`` gives the number of other processes on the GPU by point.
     """
 
     noise_floor: float | None = None
@@ -60,7 +65,7 @@ class Steadiness:
     neighbours: Mapping[Point, int] = field(default_factory=dict)
 
     def settled(self, row: Measurement, known: Mapping[str, float]) -> Measurement:
-        """A row of the sweep with what the control points say of it; ``known`` is for
+        """Return a row of the sweep with the control points' findings. ``known`` is for
         ``with_noise_floor``."""
         state = row.outcome.state
         if state is None:
@@ -72,7 +77,7 @@ class Steadiness:
 
 
 class Controls:
-    """The control point's measurements on one device, and the points between them."""
+    """The control point's measurements on one device, and the points that were measured between them."""
 
     def __init__(self, points: int) -> None:
         self._step = max(FEWEST_BETWEEN, ceil(points / INTERVALS))
@@ -82,7 +87,10 @@ class Controls:
         self.between: list[list[Point]] = []
 
     def is_due(self) -> bool:
-        """Whether it is to be measured before the next point; several may have come at once."""
+        """Whether the control point is to be measured before the next point.
+
+        Several points may have been added since the last question.
+        """
         if self._done < self._due:
             return False
         self._due = self._step * (self._done // self._step + 1)
@@ -90,16 +98,16 @@ class Controls:
 
     @property
     def is_open(self) -> bool:
-        """Whether points have come since it was measured."""
+        """Whether points were added since the control point was measured."""
         return bool(self.between and self.between[-1])
 
     def add_control(self, measured: Control) -> None:
-        """It was measured."""
+        """Add a measurement of the control point."""
         self.taken.append(measured)
         self.between.append([])
 
     def add(self, point: Point) -> None:
-        """A point was measured."""
+        """Add a point that was measured."""
         self.between[-1].append(point)
         self._done += 1
 
@@ -113,14 +121,14 @@ def control(worker: Supervisor, where: str, point: Point) -> Control:
 
 
 def neighbours(device: Device, measuring: bool) -> int:
-    """Processes that compute on a GPU beside ours."""
+    """Return how many other processes compute on a GPU; 0 on a CPU."""
     if device.uuid is None:
         return 0
     return len(load.strangers(load.on_gpu(device.uuid), load.family(os.getpid()), measuring))
 
 
 def steadiness(devices: Sequence[Controls]) -> Steadiness:
-    """What the control points say in the end."""
+    """Evaluate the control points of all devices at the end of a sweep."""
     times = sorted(one.us for controls in devices for one in controls.taken if one.us is not None)
     doubts: dict[Point, str] = {}
     beside: dict[Point, int] = {}

@@ -1,4 +1,4 @@
-"""A point in this process, for its author: called once and compared, where breakpoint() and print work."""
+"""Call a point once in this process and verify it, so that its author can use breakpoint() and print."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernel_pipeline.records.point import Point
 
 
 def prepare(device: Device) -> None:
-    """Let this process run providers on the device. Before the first kernel's module is imported."""
+    """Let this process run providers on the device. Call it before a kernel's module is imported."""
     withdraw()
     if device.kind == "cuda":
         assert device.uuid is not None, "a GPU has one"
@@ -24,8 +24,9 @@ def prepare(device: Device) -> None:
 
 
 def call(where: str, point: Point, device: Device, seed: int) -> Outcome:
-    """What one call of a point of the kernel that ``where`` names gave, over memory that held NaN; of an
-    exception the traceback is printed. Nothing is timed: what is right is ``verified``.
+    """Call a point of the kernel that ``where`` names once, over memory that held NaN, and verify it.
+
+    Nothing is timed: the status of a right output is ``verified``. The traceback of an exception is printed.
 
     Raises bdb.BdbQuit when the author leaves the debugger.
     """

@@ -1,4 +1,4 @@
-"""Who measures a sweep: workers on devices of one model, here or elsewhere."""
+"""The team that measures a sweep: workers on devices of one model, on this host or others."""
 
 from __future__ import annotations
 
@@ -20,45 +20,49 @@ from pipeline.execution.worker_pool import Report, WorkerPool
 
 
 class DeviceGroup(Protocol):
-    """The devices of one model that share a sweep, and what measures on each."""
+    """The devices of one model that share a sweep, and a worker on each."""
 
     environment: Environment
 
     @property
     def devices(self) -> Sequence[Device]:
-        """They, in their order."""
+        """The devices, in their order."""
 
     def identity(self, loaded: Loaded, settings: TimingSettings, seed: int) -> Identity:
-        """The keys that a kernel's points have on the devices."""
+        """Return the identity that makes the keys of a kernel's points on the devices."""
 
     def begin(self) -> None:
-        """Start what is not running yet; of what changed workers before, nothing is known any more."""
+        """Start the workers that are not running, and clear ``changes``."""
 
     def rates(self) -> tuple[Rates, bool]:
-        """One device's own limits, as ``Supervisor.rates`` gives them."""
+        """Measure one device's ceilings, as ``Supervisor.rates``."""
 
     def know(self, canary: Canary | None) -> None:
-        """What the graph timer takes off from now on."""
+        """Set the canary that the workers' graph timers use from now on."""
 
     def settle(self) -> None:
-        """Wait until nothing is compiled that would disturb the timing."""
+        """Wait until no compiler runs that would disturb timing."""
 
     def ahead(self, loaded: Loaded) -> Ahead:
-        """What compiles a kernel's points before they are measured."""
+        """Return the object that compiles a kernel's points before they are measured."""
 
     def pool(
         self, loaded: Loaded, control: Point, report: Report, audited: Container[Point] = ()
     ) -> WorkerPool:
-        """Who measures the points of a schedule for as many workers as there are devices; the times of those
-        that are ``audited`` are audited in any case."""
+        """Return a pool that measures a schedule's points, with a worker for each device.
+
+        The times of points in ``audited`` are audited in any case.
+        """
 
     def changes(self) -> dict[str, str]:
-        """What made workers be replaced though they answered, by provider."""
+        """Return by provider why its worker was replaced although it answered."""
 
 
 class LocalDevices:
-    """A worker on each of some devices of this host, in this host's environment unless another is named. A
-    context manager: what compiles ahead ends with it."""
+    """A worker on each given device of this host, in this host's environment unless another is given.
+
+    It is a context manager, which ends the compilers on exit.
+    """
 
     def __init__(
         self,
@@ -73,45 +77,45 @@ class LocalDevices:
 
     @property
     def devices(self) -> Sequence[Device]:
-        """They, in their order."""
+        """The devices, in their order."""
         return self._devices
 
     def identity(self, loaded: Loaded, settings: TimingSettings, seed: int) -> Identity:
-        """The keys that a kernel's points have here."""
+        """Return the identity that makes the keys of a kernel's points here."""
         return Identity(loaded, self.environment, settings, seed)
 
     def begin(self) -> None:
-        """Start what is not running yet."""
+        """Start the workers that are not running, and clear ``changes``."""
         for worker in self._workers:
             worker.changes.clear()
             worker.start()
 
     def rates(self) -> tuple[Rates, bool]:
-        """The first device's own limits."""
+        """Measure the first device's ceilings."""
         return self._workers[0].rates()
 
     def know(self, canary: Canary | None) -> None:
-        """What the graph timer takes off from now on."""
+        """Set the canary that the workers' graph timers use from now on."""
         for worker in self._workers:
             worker.canary = canary
 
     def settle(self) -> None:
-        """On a CPU wait for the compilers, which share its cores with the timed points."""
+        """On a CPU wait for the compilers, which share its cores with timed calls."""
         if self._devices[0].kind == "cpu":
             self._compilers.wait()
 
     def ahead(self, loaded: Loaded) -> Ahead:
-        """Compilers on this host, which kernels share."""
+        """Return the object that compiles a kernel's points ahead. All kernels share the compilers."""
         return Ahead(loaded, self._compilers)
 
     def pool(
         self, loaded: Loaded, control: Point, report: Report, audited: Container[Point] = ()
     ) -> WorkerPool:
-        """The workers, a thread each."""
+        """Return a pool of the workers, with a thread for each."""
         return WorkerPool(loaded.where, self._workers, control, report, audited)
 
     def changes(self) -> dict[str, str]:
-        """What made workers be replaced though they answered, by provider."""
+        """Return by provider why its worker was replaced although it answered."""
         return {name: what for worker in self._workers for name, what in worker.changes.items()}
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Editions of a problem's inputs with the right answers: those that a verifier keeps of a kernel."""
+"""Editions: inputs of a problem with their right answers, which a verifier keeps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Edition:
 
 @dataclass
 class Case:
-    """A kernel at a problem, with the editions that were made of it so far."""
+    """A kernel at a problem, with the editions that were made so far."""
 
     key: tuple[str, Values]
     loaded: loading.Loaded
@@ -43,18 +43,18 @@ class Case:
 
     @property
     def bytes(self) -> int:
-        """The bytes of its inputs and references."""
+        """The bytes of the inputs and references of all editions."""
         held = (x for one in self.editions.values() for x in (*one.inputs, *one.expected.reference))
         return sum(x.nbytes for x in held if isinstance(x, torch.Tensor))
 
     def shrink(self) -> None:
-        """Let go of the editions that were made for one call each."""
+        """Drop the editions that were made for one call each."""
         for later in [number for number in self.editions if number >= EDITIONS]:
             del self.editions[later]
 
 
 def case_of(loaded: loading.Loaded, problem: Any, key: tuple[str, Values]) -> Case:
-    """A kernel at a problem, without editions."""
+    """Return the case of a kernel at a problem, without editions."""
     declared = loaded.outputs(problem)
     return Case(key, loaded, problem, declared, tolerances_of(loaded, problem, declared))
 
@@ -62,14 +62,16 @@ def case_of(loaded: loading.Loaded, problem: Any, key: tuple[str, Values]) -> Ca
 def tolerances_of(
     loaded: loading.Loaded, problem: Any, declared: tuple[Declared, ...]
 ) -> tuple[Tolerance, ...]:
-    """A kernel's tolerance for each output."""
+    """Return a kernel's tolerance for each output."""
     tolerance = loaded.kernel.tolerance(problem)
     return tolerance if isinstance(tolerance, tuple) else (tolerance,) * len(declared)
 
 
 def answered(case: Case, inputs: Tensors) -> Edition:
-    """An edition of these inputs, which a reference may write to. Raises FaultyError for a reference whose
-    answer can't be compared with."""
+    """Return the edition of these inputs. A reference in place gets copies of them.
+
+    Raises FaultyError for a reference whose answer outputs can't be compared with.
+    """
     given = tuple(x.clone() for x in inputs) if case.loaded.kernel.in_place else inputs
     return Edition(
         inputs, expected_of(case.loaded, case.problem, given, inputs, case.declared, case.tolerances)
@@ -84,8 +86,11 @@ def expected_of(
     declared: tuple[Declared, ...],
     tolerances: tuple[Tolerance, ...],
 ) -> Expected:
-    """What is right for inputs; the reference is ``given`` them, or copies that it may write to. Raises
-    FaultyError for a reference whose answer can't be compared with."""
+    """Compute the right answer for ``inputs``.
+
+    The reference gets ``given``, which are the inputs or copies that it may write to. Raises FaultyError for
+    a reference whose answer outputs can't be compared with.
+    """
     reference = loaded.expected(problem, given)
     comparison = loaded.comparison()
     if comparison is not None:
@@ -105,7 +110,7 @@ def _compared(
     reference: Tensors,
     outputs: Tensors,
 ) -> str | None:
-    """What a kernel's comparison says. Raises FaultyError where that is neither a sentence nor None."""
+    """Call a kernel's comparison. Raises FaultyError if it returns neither a sentence nor None."""
     said = comparison(problem, inputs, outputs, reference)
     if said is not None and not isinstance(said, str):
         fault = f"returned {type(said).__name__}, not a sentence that says what is wrong, or None"
@@ -114,5 +119,5 @@ def _compared(
 
 
 def declared_bytes(declared: tuple[Declared, ...]) -> int:
-    """Bytes of outputs as they are declared."""
+    """Return the bytes of declared outputs."""
     return sum(prod(shape) * dtype.itemsize for shape, dtype in declared)

@@ -1,5 +1,5 @@
-"""What finals and comparisons of timers ask of a provider beside a row: its accuracy, its time after
-seconds of work, and times by several timers."""
+"""Extra readings of a provider for finals and comparisons of timers: its accuracy, its time after seconds of
+work, and its times by several timers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from pipeline.store.turns import Accuracy, Sustained
 
 @dataclass(frozen=True)
 class Extra:
-    """What was found; None for what was not asked, and for a call that no graph can hold."""
+    """The extra readings of finals. A field is None if it was not asked for or the readings failed."""
 
     accuracy: Accuracy | None = None
     sustained: Sustained | None = None
@@ -46,9 +46,11 @@ class Extra:
 def ask(
     verifier: Ask, worker: Ask, where: str, point: Point, canary: Canary | None, seconds: float | None
 ) -> tuple[Extra, Ended]:
-    """Call a provider that was found right twice on the same inputs, and with ``seconds`` time it after that
-    much of the same work; with what it left in its process. Raises GoneError for a process that did not
-    survive it."""
+    """Call a verified provider twice on the same inputs for its accuracy and whether it repeats its output.
+
+    With ``seconds`` also time it after that many seconds of its calls. Returns the readings and the changes
+    that the provider left in its process. Raises GoneError if a process dies.
+    """
     try:
         prepared = verifier(Prepare(where=where, point=point), Prepared)
         begin = Begin(
@@ -69,15 +71,18 @@ def ask(
         sustained = None if seconds is None else worker(Sustain(seconds=seconds), Sustained)
         ended = worker(End(), Ended)
     except FailedError as error:
-        # Nothing was found, and what it left behind is not known.
+        # The changes that the provider left are not known, so its worker has to be replaced.
         return Extra(), Ended(changed=(str(error),))
     return Extra(accuracy, sustained), ended
 
 
 @dataclass
 class Readings:
-    """What was read: timings by timer, in turn; CUPTI's stamps, None where they were not asked for; and why
-    there are none, in place of all."""
+    """The readings of a comparison of timers.
+
+    ``timed`` has the timings by timer, in the order of the turns. ``stamped`` has CUPTI's times, or None if
+    they were not asked for. ``error`` says why readings are missing.
+    """
 
     timed: dict[TimerName, list[Timed]] = field(default_factory=dict)
     stamped: Stamped | None = None
@@ -94,8 +99,11 @@ def read(
     repeats: int,
     is_stamped: bool,
 ) -> tuple[Readings, Ended]:
-    """Verify a provider, time it by each timer in turn, ``repeats`` times, and with ``is_stamped`` read CUPTI
-    at the end; with what it left in its process. Raises GoneError for a process that did not survive it."""
+    """Verify a provider, and time it by each timer in turn, ``repeats`` times.
+
+    With ``is_stamped`` also read CUPTI's times at the end. Returns the readings and the changes that the
+    provider left in its process. Raises GoneError if a process dies.
+    """
     found = Readings()
     try:
         prepared = verifier(Prepare(where=where, point=point), Prepared)
@@ -121,6 +129,6 @@ def read(
         ended = worker(End(), Ended)
     except FailedError as error:
         found.error = str(error)
-        # What it left behind is not known.
+        # The changes that the provider left are not known, so its worker has to be replaced.
         return found, Ended(changed=(str(error),))
     return found, ended

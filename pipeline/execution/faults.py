@@ -1,4 +1,4 @@
-"""What went wrong, as a status: exceptions of providers, of references, of what judges them."""
+"""Turn exceptions of providers, references and the verifier into statuses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FaultyError(Exception):
 
 
 def failed(error: Exception) -> Failed:
-    """The answer that an exception stands for."""
+    """Return the answer to a request that raised this exception."""
     if isinstance(error, FaultyError):
         return Failed(status=error.status, error=str(error))
     if isinstance(error, torch.OutOfMemoryError):
@@ -31,12 +31,12 @@ def failed(error: Exception) -> Failed:
 
 
 def without_colors(text: str) -> str:
-    """The text without what makes it colored on a terminal, as some compilers write their messages."""
+    """Remove the escape sequences for colors that some compilers write in their messages."""
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 def classify(error: Exception) -> Status:
-    """The status that an exception from a provider stands for."""
+    """Return the status for an exception of a provider."""
     name = type(error).__name__
     text = str(error)
     if isinstance(error, MemoryError) or "allocate memory" in text or "out of memory" in text:

@@ -1,4 +1,4 @@
-"""Files that a kernel's code opens in this process, as Python's audit events (PEP 578) tell."""
+"""Record the files that a kernel's code opens in this process, by Python's audit events (PEP 578)."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ KERNELS = (str(loading.ROOT) + os.sep, str(loading.LIBRARY) + os.sep)
 
 
 class FilesRead:
-    """Paths that a kernel's code, or a library that it called, has read or loaded in this process.
+    """The paths that a kernel's code, or a library that it called, has read or loaded in this process.
 
-    Left out are installed packages, the machine's own files, caches, files written since the process began,
-    and the modules of ``kernels/``, of which a key holds all that a provider reaches. ``listening`` makes the
-    only one of a process: an audit hook stays.
+    Left out are installed packages, the machine's own files, caches, files changed since recording began, and
+    Python modules of ``kernels/`` and ``kernel_pipeline/``: a key covers those that a provider reaches. A
+    process has one instance, made by ``listening``, for an audit hook can't be removed.
     """
 
     def __init__(self) -> None:
@@ -42,9 +42,11 @@ class FilesRead:
         sys.addaudithook(self._hear)
 
     def outside(self, folder: Path) -> tuple[str, ...]:
-        """Those so far, in order, that the code in a kernel's folder has read, or had read, but for that
-        folder: the key holds all files there that its code may open. A compiled module stands as its
-        source."""
+        """Return the files outside of a kernel's folder that its code, or a library for it, has read so far.
+
+        They are in the order of the first reading. Files in the folder are left out, for the key covers all
+        that its code may open there. A ``.pyc`` file is listed as its source.
+        """
         here = tuple(f"{place}{os.sep}" for place in (folder, folder.resolve()))
         return tuple(
             path
@@ -54,14 +56,14 @@ class FilesRead:
 
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event in ("open", "ctypes.dlopen"):
-            with suppress(Exception):  # the caller of open gets the error for a wrong path
+            with suppress(Exception):  # open() itself raises the error of a wrong path
                 if event != "open" or _reads(*arguments[1:]):
                     self._note(os.fsdecode(arguments[0]))
         elif event == "import" and arguments[1]:
             self._note(arguments[1])
 
     def _note(self, path: str) -> None:
-        if path.startswith(self._others):  # nearly all of what an import opens
+        if path.startswith(self._others):  # nearly all files that an import opens
             return
         found = os.path.realpath(path)
         if found.endswith(".pyc"):
@@ -79,12 +81,12 @@ class FilesRead:
 
 @cache
 def listening() -> FilesRead:
-    """The one of this process, from the first call on."""
+    """Return the process's instance. It records from the first call on."""
     return FilesRead()
 
 
 def _caches() -> Iterator[str]:
-    """Folders of what was compiled before."""
+    """Yield the compilers' cache folders."""
     for variable, usual in (
         ("XDG_CACHE_HOME", "~/.cache"),
         ("TRITON_CACHE_DIR", "~/.triton"),
@@ -106,15 +108,14 @@ def _keyed(where: str, provider: str) -> frozenset[Path]:
 
 
 def _reads(mode: str | None, flags: int) -> bool:
-    """Whether a file is opened to read it: by the mode where Python's ``open`` does, by flags otherwise."""
+    """Whether a file is opened for reading: by the mode of Python's ``open``, else by the flags."""
     if mode is not None:
         return "r" in mode or "+" in mode
     return flags & os.O_ACCMODE != os.O_WRONLY
 
 
 def unkeyed(paths: tuple[str, ...], where: str, provider: str) -> str | None:
-    """Those of the paths that the key of a provider does not hold, as a row names them; None if it holds
-    all."""
+    """Return the paths that a provider's key does not cover, as a row names them; None if it covers all."""
     if not paths:
         return None
     keyed, home = _keyed(where, provider), str(Path.home())

@@ -1,12 +1,12 @@
-"""Workers that are forked from a process which has imported what they need and has touched no device.
+"""Fork workers from a server process that has imported their modules and has touched no device.
 
-Each is there in milliseconds, and no code of a provider has run in it. ``ForkServer`` starts that process as
+A worker starts in milliseconds, and no code of a provider has run in it. ``ForkServer`` starts the server as
 ``python -m pipeline.execution.fork_server PARENT FD DEVICE``; FD is its end of a socket pair. For a GPU it
-imports, while it has nothing to do, what torch.compile takes the first time; on a CPU that would take the
-cores of what is timed. It is asked in messages of one line:
+imports torch.compile's front end while idle. On a CPU that would take cores from timed threads. A request is
+a message of one line:
 
-    fork        with three descriptors (the end of the worker of its own socket pair, the memory that it
-                shares with the verifier, the file for what it prints); answered with the id of its reaper
+    fork        with three descriptors: the worker's end of its own socket pair, the memory that it shares
+                with the verifier, and the file for its output; answered with the id of the worker's reaper
     status PID  of a reaper that has ended; answered with its exit code, negative for a signal
 """
 
@@ -33,29 +33,32 @@ from kernel_pipeline.machine.reaper import die_with, guard, name_process
 
 
 class Process(Protocol):
-    """A process that was started, as far as its starter deals with it."""
+    """The methods of a started process that ``ChildProcess`` uses."""
 
     @property
     def pid(self) -> int:
-        """Its id. Raises ChildProcessError for one that did not come to be."""
+        """The process id. Raises ChildProcessError if the process was never created."""
 
     def terminate(self) -> None:
-        """Ask it to end, with all that it has started."""
+        """Ask the process to end, with all processes that it has started."""
 
     def poll(self) -> int | None:
-        """Its exit code, negative for a signal, if it is known that it has ended."""
+        """Return the exit code, negative for a signal, if the process is known to have ended; else None."""
 
     def wait(self) -> int:
-        """Wait for its end. Returns its exit code, negative for a signal."""
+        """Wait until the process ends. Returns its exit code, negative for a signal."""
 
 
 Start = Callable[[Sequence[int], int], Process]
-"""Starts a process that gets descriptors, and the one of the file for what it prints."""
+"""Starts a process that inherits descriptors. The second argument is the descriptor of the file for its
+output."""
 
 
 def by_command(command: Sequence[str], root: Path, environment: Callable[[], Mapping[str, str]]) -> Start:
-    """Starts a command in a folder, with the descriptors as its last words; ``environment`` says in which
-    variables, whenever it is started."""
+    """Return a ``Start`` that runs a command in the folder ``root``.
+
+    The descriptors are the command's last arguments. ``environment`` gives its variables at each start.
+    """
 
     def start(descriptors: Sequence[int], printed: int) -> Process:
         return subprocess.Popen(
@@ -72,8 +75,10 @@ def by_command(command: Sequence[str], root: Path, environment: Callable[[], Map
 
 
 class ForkServer:
-    """The process that workers on a ``device`` are forked from, started when the first is. ``root`` is the
-    tree whose code it runs, ``environment`` its variables."""
+    """The process from which workers on a ``device`` are forked, started with the first worker.
+
+    ``root`` is the tree whose code it runs, ``environment`` gives its variables.
+    """
 
     def __init__(self, device: str, root: Path, environment: Callable[[], Mapping[str, str]]) -> None:
         self._device = device
@@ -86,7 +91,7 @@ class ForkServer:
         self._is_ready = False
 
     def fork(self, descriptors: Sequence[int], printed: int) -> ForkedWorker:
-        """Ask for a worker; nothing is waited for. A server that has died is started again."""
+        """Request a worker without waiting for it. A server that has died is started again."""
         with self._lock:
             if self._server is None or self._server.poll() is not None:
                 self._start(printed)
@@ -94,13 +99,15 @@ class ForkServer:
             made = ForkedWorker(self, self._server)
             self._asked.append(made)
             assert self._control is not None
-            with suppress(ConnectionError):  # it is dead; the question for the id says so
+            with suppress(ConnectionError):  # the server is dead; pid_of reports it
                 socket.send_fds(self._control, [b"fork"], [*descriptors, printed])
             return made
 
     def pid_of(self, one: ForkedWorker) -> int:
-        """The id of a worker's reaper, once the server has come to it. Raises ChildProcessError where the
-        server has died before."""
+        """Wait until the server has forked a worker, and return the id of the worker's reaper.
+
+        Raises ChildProcessError if the server died before.
+        """
         with self._lock:
             while one.known_pid is None and one in self._asked:
                 try:
@@ -116,7 +123,7 @@ class ForkServer:
             return one.known_pid
 
     def code_of(self, one: ForkedWorker) -> int:
-        """The exit code of a worker that has ended, or the server's own where it has."""
+        """Wait until a worker ends, and return its exit code, or the server's if the server has ended."""
         with suppress(ChildProcessError):
             pid = self.pid_of(one)
             _wait_for(pid)
@@ -129,8 +136,10 @@ class ForkServer:
         return self._server.wait()
 
     def terminate(self, one: ForkedWorker) -> None:
-        """Ask a worker's reaper to end all, from any thread. A server that is not ready yet is ended instead:
-        what it was asked for does not come to be."""
+        """Ask a worker's reaper to end the worker and its children. May be called from any thread.
+
+        A server that is not ready yet is killed instead, so that it creates no worker.
+        """
         if not self._is_ready:
             if self._server is not None:
                 self._server.kill()
@@ -139,7 +148,7 @@ class ForkServer:
             os.kill(self.pid_of(one), signal.SIGTERM)
 
     def close(self) -> None:
-        """End it. Its workers were ended before."""
+        """End the server. Its workers were ended before."""
         if self._server is not None:
             assert self._control is not None
             self._control.close()
@@ -149,7 +158,7 @@ class ForkServer:
         self._asked.clear()
 
     def _flush(self) -> None:
-        """Take the ids that were answered meanwhile: the next answer is the one that is waited for."""
+        """Read the outstanding answers to ``fork``, so that the next answer is that of the next request."""
         assert self._control is not None
         while self._asked:
             self._asked[0].known_pid = int(self._control.recv(64))
@@ -171,14 +180,14 @@ class ForkServer:
                 cwd=self._root,
                 env=dict(self._environment()),
                 stdin=subprocess.DEVNULL,
-                # An error of its imports belongs to the worker that needs them.
+                # A failed import is reported with the output of the worker that needs it.
                 stdout=printed,
                 stderr=printed,
             )
 
 
 class ForkedWorker:
-    """A worker below its reaper, forked or about to be."""
+    """A worker and its reaper, forked or about to be."""
 
     def __init__(self, server: ForkServer, parent: subprocess.Popen[bytes]) -> None:
         self._server = server
@@ -188,28 +197,27 @@ class ForkedWorker:
 
     @property
     def pid(self) -> int:
-        """The reaper's. Raises ChildProcessError for one that did not come to be."""
+        """The reaper's process id. Raises ChildProcessError if the worker was never forked."""
         return self._server.pid_of(self)
 
     def terminate(self) -> None:
-        """Ask the reaper to end all, or the server where it has not come to this one."""
+        """Ask the reaper to end the worker and its children. A server that is not ready yet is killed."""
         if self._code is None:
             self._server.terminate(self)
 
     def poll(self) -> int | None:
-        """The code of a worker that was waited for, or that of the process that it was forked from: with that
-        it ends."""
+        """Return the exit code or, as workers end with their server, the server's; None if none is known."""
         return self._code if self._code is not None else self._parent.poll()
 
     def wait(self) -> int:
-        """Wait for the reaper's end."""
+        """Wait until the reaper ends. Returns its exit code."""
         if self._code is None:
             self._code = self._server.code_of(self)
         return self._code
 
 
 def _wait_for(pid: int) -> None:
-    """Wait for a process's end, which some other process is the parent of."""
+    """Wait until a process ends that is no child of this one."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -224,12 +232,12 @@ FIRST_COMPILE = (
     *("torch._inductor.compile_fx", "sympy", "torch.distributed.fsdp", "torch._dynamo"),
     *("torch._functorch.aot_autograd", "torch._inductor.lowering"),
 )
-"""The modules that the first torch.compile imports, which takes seconds; one is imported at a time."""
+"""The modules that the first torch.compile imports, in seconds. They are imported one at a time."""
 
 ASK_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 IDLE_S = 0.2
-"""Without a request for so long, it has nothing to do."""
+"""The server is idle after this time without a request."""
 
 MOST_BYTES = 64
 """The longest request."""
@@ -239,20 +247,20 @@ def main(parent: int, fd: int, device: str) -> None:
     """Answer requests until the other end closes."""
     die_with(parent)
     name_process("fork-server")
-    # A context of CUDA's driver survives no fork: whether there is a GPU, torch asks NVML, in this process.
+    # A CUDA context does not survive a fork, so torch must ask NVML in this process whether there is a GPU.
     os.environ[ASK_NVML] = "1"
     control = socket.socket(fileno=fd)
     from pipeline.execution import worker
 
     worker.prepare(device)
-    # The imported objects live as long as the process: the collector need not look at them again, and no
-    # worker copies their pages.
+    # Imported objects live as long as the process. Frozen, the garbage collector does not visit them, so
+    # that workers do not copy their pages.
     gc.collect()
     gc.freeze()
     left = list(FIRST_COMPILE) if device == "cuda" else []
     while True:
         while left and not select.select([control], [], [], IDLE_S)[0]:
-            with suppress(Exception):  # who needs what can't be imported says so
+            with suppress(Exception):  # the worker that needs the module reports the error
                 importlib.import_module(left.pop(0))
         words, descriptors, _, _ = socket.recv_fds(control, MOST_BYTES, 3)
         if not words:
@@ -265,7 +273,7 @@ def main(parent: int, fd: int, device: str) -> None:
 
 
 def _code_of(pid: int) -> int:
-    """The exit code of a reaper that has ended. A reaper of a server that died before this one was killed."""
+    """Return the exit code of a reaper that has ended. A reaper of an earlier server was killed."""
     try:
         _, status = os.waitpid(pid, 0)
     except ChildProcessError:
@@ -274,7 +282,7 @@ def _code_of(pid: int) -> int:
 
 
 def _forked(control: socket.socket, descriptors: list[int]) -> int:
-    """The process id of a reaper whose child is a worker."""
+    """Fork a reaper whose child is a worker. Returns the reaper's process id."""
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
@@ -306,7 +314,7 @@ def _work(connection: int, memory: int) -> NoReturn:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        # At once: a device that has failed may let no exit come to its end.
+        # Without clean-up: after a device failure a normal exit may hang.
         os._exit(code)
 
 

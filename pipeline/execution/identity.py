@@ -1,4 +1,4 @@
-"""What a measurement of a point would be known by, here and now."""
+"""Keys: what a measurement of a point depends on, here and now."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from pipeline.store import commit, plain_yaml
 from pipeline.store.provenance import OutsideKernel, RunProvenance, hashed, keyed
 
 OUTSIDE = "_kernel"
-"""What the modules of a kernel outside of the repository are called here: its own package is named after the
-folder's place, which decides nothing."""
+"""The name for the modules of a kernel outside of the repository. Its own package is named after the folder's
+path, which must not be in a key."""
 
 
 @dataclass(frozen=True)
 class ProviderSource:
-    """The digest of the code that a provider runs, and its Python files with all that they may open."""
+    """The digest of the code that a provider runs, and its Python files with all files that they may open."""
 
     digest: str
     files: frozenset[Path]
@@ -46,8 +46,9 @@ class ProviderSource:
 class Identity:
     """Keys of one kernel's points on one device, by its environment, the timing's settings and the seed.
 
-    ``relevant_environment`` are the digests of what providers feel of the environment where the device is
-    another host's, by provider: they depend also on the packages that are installed there."""
+    ``relevant_environment`` are digests by provider of the environment's parts in a key. They are given where
+    the device is another host's, for they depend on the packages that are installed there.
+    """
 
     def __init__(
         self,
@@ -65,11 +66,11 @@ class Identity:
         self._environments: dict[str, str] = dict(relevant_environment or {})
 
     def key(self, point: Point) -> str:
-        """The key that a measurement of the point would have now."""
+        """Return the key that a measurement of the point would have now."""
         return self.parts(point).key
 
     def parts(self, point: Point) -> Parts:
-        """What that key is made of. Raises UserError where a provider's source can't be read."""
+        """Return the parts of that key. Raises UserError where a provider's source can't be read."""
         return Parts(
             point=digest(point.to_dict()),
             source=self.source(point.provider),
@@ -80,7 +81,7 @@ class Identity:
 
     @cached_property
     def settings_digest(self) -> str:
-        """Of the timing's settings and the seed."""
+        """The digest of the timing's settings and the seed."""
         return digest([self.settings.to_dict(), self.seed])
 
     @cached_property
@@ -89,7 +90,7 @@ class Identity:
         return versions.measurement(self.environment.kind, self.settings.timer)
 
     def source(self, provider: str) -> str:
-        """Of what the provider runs; empty for one that the kernel no longer has."""
+        """Return the digest of the provider's source; empty for a provider that the kernel no longer has."""
         if provider not in self._sources:
             try:
                 declared = self.loaded.kernel.provider(provider)
@@ -99,7 +100,7 @@ class Identity:
         return self._sources[provider]
 
     def relevant_environment(self, provider: str) -> str:
-        """Of what the provider's numbers depend on of the environment."""
+        """Return the digest of the environment's parts on which the provider's times depend."""
         if provider not in self._environments:
             relevant_environment = self.environment.keyed_for(self.loaded.kernel.provider(provider))
             self._environments[provider] = digest(relevant_environment)
@@ -107,8 +108,10 @@ class Identity:
 
 
 def settings_beside(ledger: Path) -> tuple[TimingSettings, int] | None:
-    """The timing's settings and the seed of the sweep that last wrote a ledger, by the file beside it; None
-    where that does not tell."""
+    """Read the timing's settings and the seed of the sweep that last wrote a ledger, from the file beside it.
+
+    Returns None where that file is missing or does not tell.
+    """
     try:
         config = plain_yaml.load(ledger.with_suffix(".yaml").read_text())
         return TimingSettings.from_dict(config["timing"]), int(config["seed"])
@@ -117,9 +120,11 @@ def settings_beside(ledger: Path) -> tuple[TimingSettings, int] | None:
 
 
 def source(loaded: loading.Loaded, provider: Provider) -> ProviderSource:
-    """The source that a provider runs: its entry, the inputs, the reference, the tolerance and the problem's
-    methods, with every definition that these reach in the kernel's folder, ``kernels/`` and
-    ``kernel_pipeline/``; of C++ and CUDA its files and ours that they include, with the compiler's flags.
+    """Return the source that a provider runs.
+
+    It is its entry, the inputs, the reference, the tolerance and the problem's methods, with every definition
+    that these reach in the kernel's folder, ``kernels/`` and ``kernel_pipeline/``. For C++ and CUDA it has
+    the sources, the repository's headers that they include, and the compiler's flags.
 
     Raises UserError with the file for source that can't be read.
     """
@@ -163,8 +168,10 @@ def source(loaded: loading.Loaded, provider: Provider) -> ProviderSource:
 def _python(
     entries: Sequence[tuple[Path, str]], roots: Mapping[str, Path], folder: Path, given: set[str]
 ) -> tuple[dict[str, Any], frozenset[Path]]:
-    """What Python definitions reach, modules from outside of the folder included that nobody installed, and
-    the files that may be opened beside them; and all these files."""
+    """Return the digests of what Python definitions reach and of the files that it may open; and these files.
+
+    Modules outside of the folder are included unless they are installed packages.
+    """
     followed = {**roots}
     while True:
         found = closure.closure(entries, followed, given=given)
@@ -182,12 +189,12 @@ def _python(
 
 
 def _fields(provider: Provider) -> set[str]:
-    """The names that a provider's entry is given its parameters by."""
+    """Return the names of a provider's parameters."""
     return {one.name for one in dataclasses.fields(provider.parameters)} if provider.parameters else set()
 
 
 def _definition(function: Callable[..., Any]) -> tuple[Path, str]:
-    """Where a function is defined. Raises UserError for one without a name of its own."""
+    """Return the file and the name of a function. Raises UserError for one without a name of its own."""
     name = getattr(function, "__qualname__", f"<{type(function).__name__}>")
     if "<" in name:
         raise UserError(f"write {name} as a function with a name: tolerance and interpreted have to be one.")
@@ -205,8 +212,10 @@ def _of_class(definition: type) -> str:
 
 
 def unknown_commits(identities: Sequence[Identity]) -> list[str]:
-    """A sentence for each commit that new rows of these kernels can't name, with the reason. A kernel outside
-    of any repository has none."""
+    """Return a sentence for each commit that new rows of these kernels can't name, with the reason.
+
+    A kernel outside of any git repository has no commit, and gets no sentence.
+    """
     found = []
     if identities and (why := commit.unreadable(ROOT)):
         found.append(f"Rows don't say which commit they are of: {why}.")
@@ -224,8 +233,10 @@ def run_here(
     devices: Sequence[Device],
     identities: Sequence[Identity],
 ) -> RunProvenance:
-    """A run of the commit that is here, on devices of one model, of the kernels whose ``identities`` are
-    given: they share the settings, the seed and the measuring code."""
+    """Describe a run of the current commit on devices of one model.
+
+    ``identities`` are those of the run's kernels; they share the settings, the seed and the measuring code.
+    """
     head, is_dirty = commit.head(ROOT)
     outside = {}
     for loaded in (one.loaded for one in identities if one.loaded.is_outside):

@@ -1,4 +1,4 @@
-"""A point made ready to call: its library loaded, its inputs on a device, its parameters filled in."""
+"""Prepare a point to be called: load its library, make its inputs, bind its parameters."""
 
 from __future__ import annotations
 
@@ -25,13 +25,12 @@ from pipeline.execution.protocol import InputValues
 from pipeline.points import problems
 
 RING_SEED = 1 << 20
-"""The first seed of the inputs of a ring. No secret: other inputs are verified."""
+"""The first seed of a ring's inputs. It need not be secret, for outputs are verified on other inputs."""
 
 
 @dataclass(frozen=True)
 class Instance:
-    """A provider at a problem: ``call`` takes inputs alone. ``library`` is the extension that was loaded for
-    it."""
+    """A provider at a problem. ``call`` takes only inputs; ``library`` is the provider's loaded extension."""
 
     loaded: loading.Loaded
     provider: Provider
@@ -40,12 +39,14 @@ class Instance:
     library: Path | None
 
     def inputs(self, device: torch.device, seed: int) -> Tensors:
-        """Inputs of the problem on a device; without data on ``meta``."""
+        """Make inputs of the problem on a device. On ``meta`` they have no data."""
         return self.loaded.inputs(self.problem, device, seed)
 
     def another(self, device: torch.device) -> Another | None:
-        """What makes more inputs for a ring, in the form that the provider takes; None where the elements of
-        those that there are may come in any order."""
+        """Return a function that makes more inputs for a ring, in the form that the provider takes.
+
+        Returns None where the elements of inputs may come in any order: then a ring moves those of the first.
+        """
         if self.loaded.kernel.any_order:
             return None
         formed = loading.load(self.loaded.address(self.provider.name))
@@ -53,22 +54,21 @@ class Instance:
 
 
 def bytes_of(found: Instance, inputs: Tensors) -> int:
-    """Of an instance's inputs and its outputs."""
+    """Return the bytes of an instance's inputs and outputs."""
     outputs = found.loaded.outputs(found.problem)
     return sum(x.nbytes for x in inputs) + sum(prod(shape) * dtype.itemsize for shape, dtype in outputs)
 
 
 def standalone(where: str, point: Point, interpreted: bool = False) -> Instance:
-    """The same as ``load_instance`` of a point whose inputs nobody else makes: they are in the provider's
-    form."""
+    """Load an instance whose ``inputs`` are in the provider's form. See ``load_instance``."""
     return load_instance(loading.load(where).address(point.provider), point, interpreted)
 
 
 def load_instance(where: str, point: Point, interpreted: bool = False) -> Instance:
-    """The instance of a point of the kernel that ``where`` names, with the small problem that an interpreter
-    is given if it is ``interpreted``.
+    """Load the instance of a point of the kernel that ``where`` names.
 
-    Raises whatever the kernel's files, the compiler or the loader raise.
+    With ``interpreted`` it has the small problem that an interpreter gets. Raises whatever the kernel's
+    files, the compiler or the loader raise.
     """
     loaded = loading.load(where)
     provider = loaded.kernel.provider(point.provider)
@@ -84,7 +84,7 @@ def load_instance(where: str, point: Point, interpreted: bool = False) -> Instan
 
 
 def _integers(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """From -4 to 4, which every floating-point dtype holds."""
+    """Draw integers from -4 to 4, which every floating-point dtype represents."""
     return torch.randint(-4, 5, x.shape, generator=generator, device=x.device, dtype=torch.float32)
 
 
@@ -99,8 +99,7 @@ KINDS: Mapping[InputValues, Callable[[torch.Tensor, torch.Generator], torch.Tens
 
 
 def fill(inputs: Tensors, kind: InputValues, seed: int) -> None:
-    """Write values of a kind into those inputs that hold floating-point numbers; ``normal`` leaves what the
-    kernel made."""
+    """Fill floating-point inputs with values of a kind; ``normal`` leaves the values that the kernel made."""
     if kind == "normal":
         return
     generator = torch.Generator(inputs[0].device).manual_seed(seed)
@@ -110,11 +109,13 @@ def fill(inputs: Tensors, kind: InputValues, seed: int) -> None:
 
 
 def call_all(call: Callable[..., Any], sets: Sequence[Tensors], places: Sequence[Tensors]) -> None:
-    """Call on each set, and copy the outputs into its places at once: the next call gets the same memory for
-    its own, as it does where calls are timed. A call that writes over its inputs has no places."""
+    """Call on each set, and copy the outputs into the set's places at once.
+
+    So the next call gets the same memory for its outputs, as in timing. A call in place has no places.
+    """
     for inputs, of_set in zip(sets, places, strict=True):
         if of_set:
-            # No name here holds an output while the next call looks for memory.
+            # No variable may hold an output: the next call has to get its memory.
             _copy(of_set, as_tuple(call(*inputs)))
         else:
             call(*inputs)
@@ -130,13 +131,16 @@ def _copy(places: Tensors, outputs: Tensors) -> None:
 
 
 def apart(x: torch.Tensor) -> torch.Tensor:
-    """Another tensor over the same memory: what a provider does to it, but for its values, ends with it."""
+    """Return another tensor over the same memory, so that a provider can change only the values of ``x``."""
     return x.new_empty(0).set_(x.untyped_storage(), x.storage_offset(), x.shape, x.stride())
 
 
 def refuse_changed(given: tuple[Tensors, ...], inputs: Tensors) -> None:
-    """Raises FaultyError where sets of inputs are not what the provider was given any more: another class or
-    shape, or memory that several of them share, which stays in the cache."""
+    """Raise FaultyError if a provider changed its tensors of inputs in more than their values.
+
+    It may have changed the class or the shape, or moved several sets to the same memory, which then stays in
+    the cache.
+    """
     for x, column in zip(inputs, zip(*given, strict=True), strict=True):
         for one in column:
             if type(one) is not torch.Tensor:
@@ -148,20 +152,23 @@ def refuse_changed(given: tuple[Tensors, ...], inputs: Tensors) -> None:
 
 
 def memory_of(inputs: Tensors) -> list[tuple[int, int]]:
-    """Where the memory of inputs is, and its size."""
+    """Return the address and the size in bytes of each input's memory."""
     return [(x.untyped_storage().data_ptr(), x.untyped_storage().nbytes()) for x in inputs]
 
 
 def first_outputs(found: Instance, rotation: Rotation, again: bool) -> Tensors:
-    """What a call gives from memory that held NaN or, of integers and flags, the largest; where it was made
-    ``again``, memory that most likely held zeros. What is not written is hardly ever right both times."""
+    """Call with output memory that held NaN or, for integers and flags, the largest value.
+
+    With ``again``, and an output that is not floating-point, the memory most likely held zeros. An element
+    that the provider does not write is hardly ever right both times.
+    """
     outputs = found.loaded.outputs(found.problem)
     whole = not all(dtype.is_floating_point or dtype.is_complex for _, dtype in outputs)
     if again and whole and not rotation.in_place:
         _clear(rotation.outputs())
         return rotation.outputs()
     if found.provider.compiled or rotation.in_place:
-        # torch.compile would compile it once for the flag that poisons memory, and again without it.
+        # torch.compile guards on the flag that poisons memory, and would compile with it and again without.
         return checked_outputs(rotation)
     with verification.poisoned_memory():
         return rotation.outputs()

@@ -1,5 +1,7 @@
-"""Triton's interpreter and Numba's simulator are no GPU: their faults are mended where that can be done, and
-told from a provider's own where it can't."""
+"""Work around faults of Triton's interpreter and Numba's simulator, which differ from a GPU.
+
+Faults that can't be worked around are told apart from a provider's own.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +24,20 @@ NO_GPU = (
     *("Found no NVIDIA driver", "no CUDA-capable device is detected"),
     "'InterpreterBuilder' object has no attribute",
 )
-"""What the exceptions of Triton and torch say where something asks for a GPU, or for what only one can do."""
+"""Texts of exceptions of Triton and torch for operations that need a GPU."""
 
 OWN = (AttributeError, NotImplementedError, AssertionError, KeyError)
-"""Exceptions that an interpreter raises for what it does not know."""
+"""Exceptions that an interpreter raises for an operation that it does not support."""
 
 PLACES = ("triton/runtime/interpreter.py", "numba/cuda/simulator/", "numba_cuda/numba/cuda/simulator/")
-"""Where their code is."""
+"""Where the code of the interpreters is."""
 
 HIGH_HALF = 16
-"""Bits that a bfloat16 lacks of the float32 that it is the beginning of."""
+"""A bfloat16 is the upper half of a float32: it lacks the lower 16 bits."""
 
 
 def reason(error: BaseException) -> str | None:
-    """Why an exception of an interpreted call says nothing about the provider; None where it does."""
+    """Return why an exception of an interpreted call is not the provider's fault; None if it may be."""
     if any(_is_of_interpreter(one) for one in _causes(error)):
         folders = [loaded.folder for loaded in loading.known()]
         return f"only a GPU can tell: {tracebacks.described(error, folders)}"
@@ -68,10 +70,11 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 @cache
 def mend() -> None:
-    """Let Triton's interpreter, if this process uses it, compute in bfloat16, round as a GPU does, take
-    Python's floats for tensors, and tune nothing: an autotuned function runs in its first configuration.
+    """Patch Triton's interpreter, if this process uses it.
 
-    The interpreter (Triton 3.7) holds bfloat16 as 16-bit integers, and computes with these.
+    It then computes correctly in bfloat16, rounds as a GPU does, accepts Python floats as tensors, and does
+    not tune: an autotuned function runs in its first configuration. Unpatched, the interpreter (Triton 3.7)
+    holds bfloat16 as 16-bit integers and computes with these integers.
     """
     if os.environ.get("TRITON_INTERPRET") != "1":
         return
@@ -103,7 +106,7 @@ def _mend_arguments(interpreter: Any) -> None:
 
 
 def _mend_builder(interpreter: Any) -> None:
-    """Operations on bfloat16 are those on float32, rounded."""
+    """Compute operations on bfloat16 in float32, and round the result."""
     builder, handle, tl = interpreter.InterpreterBuilder, interpreter.TensorHandle, interpreter.tl
 
     def is_short(one: Any) -> bool:
@@ -153,7 +156,7 @@ def _mend_builder(interpreter: Any) -> None:
 
 
 def _mend_reductions(interpreter: Any) -> None:
-    """Sums, extremes and scans of bfloat16 are those of float32, rounded at the end."""
+    """Compute sums, extremes and scans of bfloat16 in float32, and round at the end."""
     tl = interpreter.tl
 
     def in_float32(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -176,12 +179,12 @@ def _mend_reductions(interpreter: Any) -> None:
 
 
 def widened(data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The float32 of bfloat16's bits."""
+    """Convert the bits of bfloat16 numbers to float32."""
     return (data.astype(np.uint32) << HIGH_HALF).view(np.float32)
 
 
 def rounded(data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """bfloat16's bits of numbers: the nearest, of two as near the even one."""
+    """Round numbers to bfloat16, to nearest even. Returns their bits."""
     single = np.ascontiguousarray(data, dtype=np.float32)
     bits = single.view(np.uint32).astype(np.uint64)
     up = bits + 0x7FFF + ((bits >> HIGH_HALF) & 1)

@@ -1,7 +1,7 @@
-"""What a call launches, as its provider reports it: no function's name has to be guessed from a profile.
+"""Record the CUDA kernels that a call launches, so that no name has to be guessed from a profile.
 
-A library built here reports its launches itself (``kernels/include/launch_record.h``). Of Triton's and
-Gluon's the compiled kernel tells all, and Numba is asked as it launches one.
+A library built here reports its launches itself (``kernels/include/launch_record.h``). For Triton and Gluon
+the compiled kernel has all facts. For Numba the method that launches is patched.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from pipeline.execution.instance import Instance
 
 @contextmanager
 def recorded(instance: Instance) -> Iterator[Callable[[], tuple[Launch, ...] | None]]:
-    """Record what the instance's calls launch within the context; the answer is asked for after it, and is
-    None for a provider that does not tell."""
+    """Record the launches of the instance's calls within the context.
+
+    Yields a function that returns the launches after the context, or None if the provider reports none.
+    """
     found: list[Launch] = []
     if instance.library is not None and instance.provider.language == "cuda":
         record, recorded = _reporting(instance.library)
@@ -41,7 +43,7 @@ def recorded(instance: Instance) -> Iterator[Callable[[], tuple[Launch, ...] | N
 
 
 def _reporting(library: Path) -> tuple[Callable[[int], None], Callable[[], bytes]]:
-    """The library's two functions for it; ones that report nothing, where it has none."""
+    """Return the library's functions to record and to report, or stubs that report nothing."""
     loaded = ctypes.CDLL(str(library))
     try:
         record, recorded = loaded.kernels_record_launches, loaded.kernels_recorded_launches

@@ -1,6 +1,6 @@
-"""Which problems are too large to be verified on a GPU, said before any of their points is tried.
+"""Leave out problems that are too large to be verified on a GPU, before any of their points is measured.
 
-A point that finds no memory costs seconds, and so do all others at its problem.
+A point that runs out of memory costs seconds, and so do all others at its problem.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from pipeline.points import problems
 from pipeline.points.plan import Plan
 
 SMALL = 64
-"""A problem that moves less than the memory's bytes over this needs no closer look, for which torch has to be
-imported."""
+"""A problem that moves less than the memory's bytes divided by this fits. For a larger one the need is
+computed, for which torch has to be imported."""
 
 
 def within(planned: Plan, loaded: Loaded, memory: int, known: Container[Point]) -> Plan:
-    """The plan without points of problems that do not fit into so many bytes, which are counted by reason;
-    those that are known stay."""
+    """Return the plan without points of problems that do not fit into ``memory`` bytes.
+
+    The dropped points are counted by reason in the plan. Points in ``known`` stay.
+    """
     reasons: dict[Values, str | None] = {}
     left_out: Counter[tuple[str, str]] = Counter()
     kept = []
@@ -52,9 +54,11 @@ def _against(loaded: Loaded, problem: Any, memory: int) -> str | None:
 
 
 def needs(loaded: Loaded, problem: Any) -> int:
-    """Bytes that the verifier and the worker of a point hold together at most: inputs and float64 answers of
-    two editions and of the audit's set; the sets that they share; what the reference computes with; the
-    worker's inputs and outputs, and those of a graph."""
+    """Return the most bytes that the verifier and the worker hold together at a problem.
+
+    In the order of the sum: inputs and float64 answers of two editions and of the audit's set; two shared
+    sets; the reference's temporaries; the inputs and outputs of the worker and of a graph.
+    """
     import torch
 
     inputs = sum(x.nbytes for x in loaded.inputs(problem, torch.device("meta"), 0))

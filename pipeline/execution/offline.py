@@ -1,6 +1,6 @@
-"""Triton without a GPU: a launch that ends once its kernel is compiled, for whatever architecture is asked.
+"""Compile Triton kernels without a GPU: a launch ends once its kernel is compiled, for any architecture.
 
-A provider's own code decides what is compiled; its tensors may be ones without data.
+A provider's own code decides which kernels are compiled. Its tensors need no data.
 """
 
 from __future__ import annotations
@@ -12,19 +12,21 @@ from kernel_pipeline.records.point import Point
 
 
 class StubDriver:
-    """What a launch asks of Triton's driver before it compiles. The device bears the number of its compute
-    capability: Triton keeps what it compiled by device, and must not take one architecture's code for
-    another's."""
+    """The methods of Triton's driver that a launch calls before it compiles.
+
+    The device's number is its compute capability. Triton caches compiled kernels by device, and so keeps
+    those of architectures apart.
+    """
 
     def __init__(self, capability: int) -> None:
         self.capability = capability
 
     def get_current_device(self) -> int:
-        """The only one there is."""
+        """Return the only device."""
         return self.capability
 
     def get_current_stream(self, device: int) -> int:
-        """Nothing runs on it."""
+        """Return a stream on which nothing runs."""
         return 0
 
     @property
@@ -35,27 +37,27 @@ class StubDriver:
         return CudaUtils()
 
     def get_benchmarker(self) -> Callable[..., tuple[float, float, float]]:
-        """Nothing is timed: of an autotuned function the first configuration is compiled."""
+        """Return a stub, so that only the first configuration of an autotuned function is compiled."""
         return lambda call, quantiles: (0.0, 0.0, 0.0)
 
     def get_current_target(self) -> Any:
-        """The GPU to compile for."""
+        """Return the GPU to compile for."""
         from triton.backends.compiler import GPUTarget
 
         return GPUTarget("cuda", self.capability, 32)
 
 
 def compile_for(capability: int) -> None:
-    """Let launches in this process compile for a compute capability, 90 for sm_90, from now on."""
+    """From now on let launches in this process compile for a compute capability: 90 is sm_90."""
     from triton.runtime import driver
 
     driver.set_active(StubDriver(capability))
 
 
 def only_compile(made: Callable[[Any], None]) -> None:
-    """Make this process one in which a launch of a Triton kernel only compiles it and hands the result over.
+    """Let launches of Triton kernels in this process only compile, and pass the compiled kernel to ``made``.
 
-    ``compile_for`` says what for.
+    ``compile_for`` sets the architecture.
     """
     import torch
     from triton.runtime.jit import JITFunction, MockTensor
@@ -70,8 +72,10 @@ def only_compile(made: Callable[[Any], None]) -> None:
 
 
 def compile_point(where: str, point: Point) -> None:
-    """Compile what a point of the kernel that ``where`` names launches, in a process that only compiles.
-    Raises whatever the kernel's files or the compiler raise."""
+    """Compile the Triton kernels that a point of the kernel ``where`` launches.
+
+    The process must only compile. Raises whatever the kernel's files or the compiler raise.
+    """
     import torch
 
     from pipeline.execution import instance

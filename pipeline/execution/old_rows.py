@@ -1,4 +1,4 @@
-"""What is known of rows: why they are old, and which to remove."""
+"""Say why rows are old, and remove old rows."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from pipeline.store.ledger import Ledger
 from pipeline.store.provenance import RunProvenance
 
 MOST = 6
-"""Past this, reasons are counted and not told."""
+"""The most reasons that are named; further ones are only counted."""
 
 NOT_SET = "not set"
 
 
 class OldRows:
-    """How many rows are old, and why."""
+    """Counts old rows by the reasons why they are old."""
 
     def __init__(self) -> None:
         self.count = 0
         self.reasons: Counter[str] = Counter()
 
     def add(self, reasons: Iterable[str]) -> None:
-        """Count a row that is old for some reasons."""
+        """Count a row that is old for these reasons."""
         self.count += 1
         self.reasons.update(dict.fromkeys(reasons, 1))
 
     def said(self, of: str = "row") -> str:
-        """That so many rows are old, and by what; empty where none is."""
+        """Return a sentence on how many rows are old and why; empty if no row is."""
         if not self.count:
             return ""
         parts = [
@@ -57,8 +57,10 @@ class OldRows:
 def reasons(
     row: Measurement, identity: Identity, runs: Mapping[str, RunProvenance], any_settings: bool = False
 ) -> list[str]:
-    """Why a row is old beside what is here now, with ``any_settings`` whatever it was timed by; none for one
-    that is fresh. ``runs`` are those that rows name."""
+    """Return why a row is old here and now; empty for a fresh row.
+
+    With ``any_settings`` the settings of its timing do not matter. ``runs`` are the runs that rows name.
+    """
     if not problems.declares(identity.loaded.kernel, row.point):
         return [without_point(row)]
     now = identity.parts(row.point)
@@ -70,12 +72,12 @@ def reasons(
 
 
 def without_point(row: Measurement) -> str:
-    """That a row's point is one no longer."""
+    """Return the reason of a row whose point the kernel no longer declares."""
     return f"{row.point.kernel}/{row.point.provider} no longer has such points"
 
 
 def with_seed(settings: TimingSettings, seed: int) -> dict[str, Any]:
-    """What the settings of a key are made of, by name."""
+    """Return the values that are in a key's settings, by name."""
     return {**settings.to_dict(), "seed": seed}
 
 
@@ -87,8 +89,10 @@ def of_parts(
     environment: Environment | None,
     settings: Mapping[str, Any],
 ) -> list[str]:
-    """What of the parts of a row's key, whose run is given if it is known, is another now: in this
-    environment and by these settings."""
+    """Return the reasons for each part in which a row's key differs from ``now``.
+
+    ``run`` is the row's run if it is known. ``environment`` and ``settings`` are those of now.
+    """
     found = []
     for part in row.parts.differences(now):
         if part == "source":
@@ -107,7 +111,7 @@ def of_parts(
 
 
 def of_measurement(then: str, now: str) -> str:
-    """That the measuring code is of another version."""
+    """Return the reason of a row that another version of the measuring code measured."""
     return f"measured by {_version(then)} of the measuring code, this is {_version(now)}"
 
 
@@ -116,7 +120,7 @@ def _version(text: str) -> str:
 
 
 def of_environment(then: Environment | None, now: Environment | None, provider: Provider) -> list[str]:
-    """What of an environment is another in a provider's key."""
+    """Return the differences between two environments in a provider's key."""
     if then is None or now is None:
         return ["the environment is another than theirs, which is not known"]
     before, after = (_flat(one.keyed_for(provider)) for one in (then, now))
@@ -140,7 +144,7 @@ def _flat(keyed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_settings(then: Mapping[str, Any] | None, now: Mapping[str, Any]) -> list[str]:
-    """What of the timing's settings and the seed is another."""
+    """Return the differences between two runs' settings of timing and seeds."""
     if then is None:
         return ["the timing's settings are others than theirs, which are not known"]
     return _differences(then, now) or ["other settings were in the key"]
@@ -159,8 +163,10 @@ Say = Callable[[str], None]
 
 
 def prune_ledger(today: Today, parts: Sequence[str], is_written: bool, say: Say, warn: Say) -> int:
-    """Say which rows of a ledger are old by one of the parts, and with ``is_written`` remove them; how many
-    they are."""
+    """Say which rows of a ledger are old by one of the parts, and with ``is_written`` remove them.
+
+    Returns the number of these rows.
+    """
     path = today.path
     ledger = Ledger(path, warn)
     count = len(ledger)
@@ -177,7 +183,7 @@ def prune_ledger(today: Today, parts: Sequence[str], is_written: bool, say: Say,
     left = [current(row) for row in ledger.rows()]
     if is_written and None in left:
         reasons.clear()
-        ledger.compact(current)  # of the rows as they are by then
+        ledger.compact(current)  # rows may have been added since: all are judged again
     total = sum(old.count for old in reasons.values())
     if total:
         say(f"{path}: {total} of {count} rows {'were' if is_written else 'are'} old")
@@ -187,7 +193,7 @@ def prune_ledger(today: Today, parts: Sequence[str], is_written: bool, say: Say,
 
 
 def prune_runs(folder: Path) -> int:
-    """Drop the lines of runs that no row names any more; how many."""
+    """Drop the lines of runs that no row names any more. Returns their number."""
 
     def named(gpu: str) -> set[str]:
         paths = (one for kind in provenance.IN_RESULTS for one in folder.glob(f"{kind}/*/{gpu}.jsonl"))
@@ -200,10 +206,10 @@ def prune_runs(folder: Path) -> int:
 
 
 class Today:
-    """What the rows of one ledger would be known by now.
+    """The parts of the keys that one ledger's rows would have now.
 
-    The environment is the one that its machine had last, and the settings those of the sweep that last wrote
-    the ledger, as the files beside it tell; what they don't tell makes no row old.
+    The environment is the last one of the ledger's machine, and the settings are those of the sweep that last
+    wrote the ledger, according to the files beside it. A part that these files don't tell makes no row old.
     """
 
     def __init__(self, path: Path, loaded: loading.Loaded) -> None:
@@ -213,7 +219,7 @@ class Today:
         self._sources: dict[str, str] = {}
 
     def reasons(self, row: Measurement, old: Sequence[str], run: RunProvenance | None) -> list[str]:
-        """Why a row is old by some parts."""
+        """Return why a row is old by the parts ``old``."""
         if "point" in old:
             return [without_point(row)]
         provider = self.loaded.kernel.provider(row.point.provider)
@@ -226,7 +232,7 @@ class Today:
         return of_parts(row, now, run, provider, self.environment, settings)
 
     def changed(self, row: Measurement) -> list[str]:
-        """The parts by which a row is old."""
+        """Return the parts by which a row is old."""
         if not problems.declares(self.loaded.kernel, row.point):
             return ["point"]
         provider = self.loaded.kernel.provider(row.point.provider)
@@ -236,7 +242,7 @@ class Today:
             "source": {self._sources[provider.name]},
             "measurement": self.measurements(row.parts.settings),
         }
-        # Which version of a peer's package that machine has, no file tells.
+        # No file tells the version of a peer's package on the ledger's machine.
         if self.environment is not None and not provider.package:
             now["environment"] = {digest(self.environment.keyed_for(provider))}
         if self.settings is not None:
@@ -244,8 +250,10 @@ class Today:
         return [part for part, those in now.items() if getattr(row.parts, part) not in those]
 
     def measurements(self, settings: str) -> set[str]:
-        """The versions of the measuring code that may have measured by these settings: one, or where it is
-        not known which timer they name, that of each."""
+        """Return today's versions of the measuring code for the timer that these settings name.
+
+        Where the timer is not known, the versions of all timers are returned.
+        """
         timers: Sequence[str] = TIMERS
         if self.settings is not None and settings == settings_digest(*self.settings):
             timers = [self.settings[0].timer]
@@ -253,7 +261,7 @@ class Today:
 
     @cached_property
     def environment(self) -> Environment | None:
-        """The machine's, as its last sweep or ``pipeline.environment`` found it."""
+        """The machine's environment, as its last sweep or ``pipeline.environment`` found it."""
         path = results.environment_path(self.path.parents[2], self.path.stem)
         return results.read(Environment, path) if path.exists() else None
 
@@ -264,5 +272,5 @@ class Today:
 
 
 def settings_digest(timing: TimingSettings, seed: int) -> str:
-    """As ``parts.settings`` of a row."""
+    """Return the digest of settings and seed that rows have as ``parts.settings``."""
     return digest([timing.to_dict(), seed])

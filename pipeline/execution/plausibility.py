@@ -1,4 +1,4 @@
-"""Times that can't be: faster than the device's ceiling allows, or than any launch. Imports no torch."""
+"""Refuse impossible times: faster than the device's ceiling allows, or than any launch. Imports no torch."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from kernel_pipeline.records.measurement import Outcome, Rate
 
 MOST_OF_CEILING = {"perf_counter": 6.0}
 MOST_OF_A_GPUS_CEILING = 1.5
-"""Times the ceiling while cold, by timer: it is measured, by one kernel at one size, and a GPU may do a
-little better for another. A CPU's is measured while other programs may run, and is a little low then; one
-that they disturbed is none."""
+"""The highest rate with a cold cache, as a multiple of the ceiling, by timer. A ceiling is measured by one
+kernel at one size, and another may be a little faster on a GPU. A CPU's ceiling is a little low if other
+programs run meanwhile; a disturbed ceiling is not used."""
 
 LEAST_US = {"graph": 0.4, "perf_counter": 0.03}
-"""Shorter is no launch of a kernel, and no call of a function from Python, by timer."""
+"""The shortest time by timer: no launch of a kernel, and no call of a Python function, takes less."""
 
 
 def doubt(outcome: Outcome, rate: Rate | None) -> str | None:
-    """Why a timing can't be, in a sentence; None for one that can, or where there is none."""
+    """Return a sentence on why a timing is impossible; None if it is possible or there is none."""
     timing = outcome.timing
     if timing is None or rate is None:
         return None
@@ -30,7 +30,7 @@ def doubt(outcome: Outcome, rate: Rate | None) -> str | None:
 
 
 def judged(outcome: Outcome, rate: Rate | None) -> tuple[Outcome, Rate | None]:
-    """The outcome and its rate; ``incorrect``, and none, for a timing that can't be."""
+    """Return the outcome and its rate; for an impossible timing an ``incorrect`` outcome and None."""
     reason = doubt(outcome, rate)
     if reason is None:
         return outcome, rate

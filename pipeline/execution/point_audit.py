@@ -1,5 +1,7 @@
-"""What becomes of a point: a worker runs the provider, a verifier verifies what it gave, and the clock of
-this process, in which neither runs, bounds what the worker says of the time."""
+"""Measure a point: a worker runs and times the provider, and a verifier verifies its outputs.
+
+This process runs neither. Its clock audits the time that the worker reports.
+"""
 
 from __future__ import annotations
 
@@ -45,28 +47,28 @@ from pipeline.execution.protocol import (
 A = TypeVar("A", bound=Record)
 
 SOON_S = {True: 0.5, False: 0.1}
-"""For so long a provider is tried on further inputs before it is timed: where it is interpreted, and where it
-is not. An interpreted one gets two however long they take, for no other call is verified."""
+"""How long a provider is called on further inputs before it is timed, by whether it is interpreted. An
+interpreted provider gets one more edition however long it takes, for it is not called after timing."""
 
 MOST_EDITIONS = 6
-"""Inputs that a provider is tried on before it is timed at most."""
+"""The most editions on which a provider is called before it is timed."""
 
 
 class Ask:
-    """Requests to one process: its answer, or FailedError or GoneError."""
+    """Sends requests to one process. Raises FailedError or GoneError where there is no answer."""
 
     def __init__(self, ask: Callable[[Record, type[Record]], Record]) -> None:
         self._ask = ask
 
     def __call__(self, request: Record, kind: type[A]) -> A:
-        """The answer of that kind."""
+        """Return the answer, of that kind."""
         answer = self._ask(request, kind)
         assert isinstance(answer, kind)
         return answer
 
 
 class WrongError(Exception):
-    """An output that is not right, or a time that can't be."""
+    """An output is not right, or a time is false."""
 
     def __init__(self, error: str, checked: Checked | None = None) -> None:
         super().__init__(error)
@@ -74,15 +76,19 @@ class WrongError(Exception):
 
 
 class InconclusiveError(Exception):
-    """An audit that says nothing of a time."""
+    """An audit was disturbed too often to decide."""
 
 
 class PointAudit:
-    """The steps of one point. ``settings`` are those of its timing, ``is_audited`` says of a median in
-    microseconds whether it is worth an audit, ``outside`` is what this process sees of the worker, and
-    ``is_known`` says that the provider was right at this problem in another configuration.
+    """The steps of one point.
 
-    ``ended`` is what the provider left in its process, ``audit_s`` the seconds that its audit took.
+    Args:
+        settings: those of the timing.
+        is_audited: whether a median in microseconds is worth an audit.
+        outside: the supervisor's view of the worker.
+        is_known: the provider was right at this problem before, if in another configuration.
+
+    ``ended`` has the changes that the provider left in its process, ``audit_s`` the seconds of its audit.
     """
 
     def __init__(
@@ -108,13 +114,12 @@ class PointAudit:
 
     @property
     def read(self) -> tuple[str, ...]:
-        """The files outside of the kernel's folder that were read."""
+        """The files outside of the kernel's folder that the point's code has read."""
         by_verifier = () if self._prepared is None else self._prepared.read
         return tuple(dict.fromkeys([*by_verifier, *self.ended.read]))
 
     def outcome(self, where: str, point: Point, canary: Canary | None) -> Outcome:
-        """What happened at a point of the kernel that ``where`` names. Raises GoneError for a process that
-        did not survive it."""
+        """Measure a point of the kernel that ``where`` names. Raises GoneError if a process dies."""
         try:
             self._prepared = prepared = self.verifier(Prepare(where=where, point=point), Prepared)
         except FailedError as error:
@@ -165,7 +170,7 @@ class PointAudit:
         if begin.interpreted:
             return Outcome(status="verified", launch=ran.launch, tolerance_used=first.used, **errors)
         timed = self.worker(Time(), Timed)
-        # Other inputs in the memory of a set that nobody could tell before, through what was timed.
+        # The timed call on other inputs, in the memory of a set that nobody could know in advance.
         self.verifier(Offer(edition=1), Done)
         self._ran(Again(set=secrets.randbelow(timed.sets)), "after timing")
         self._right(Check(edition=1), "after timing")
@@ -193,8 +198,10 @@ class PointAudit:
         )
 
     def _try_again(self, begin: Begin, edition_s: float) -> None:
-        """Call a provider that was right on inputs that nobody could know before, while time is left: to make
-        such inputs takes ``edition_s``."""
+        """While time is left, call a provider that was right on inputs that it can't have known in advance.
+
+        To make such inputs takes ``edition_s``.
+        """
         started = perf_counter()
         # The second edition is for the call after timing: no earlier call may know it.
         for edition in range(EDITIONS, EDITIONS + MOST_EDITIONS - 1):
@@ -220,12 +227,13 @@ class PointAudit:
         return checked
 
     def _audit(self, timing: Timing) -> float | None:
-        """How many times its timing a call takes by this process's clock, on inputs that are used once. None
-        where a GPU shares no memory. Of a time from a hot cache that of the same calls with a cold one is
-        audited, measured here.
+        """Audit a timing by calls on inputs that are used once.
 
-        Raises WrongError for outputs that are wrong and for a timing that is false, and InconclusiveError
-        where others disturbed it too often to say.
+        Returns the time of a call by this process's clock over the timed one; None where a GPU can't share
+        memory. With a hot cache the calls are timed here again with a cold one, and that time is audited.
+
+        Raises WrongError for wrong outputs and for a false timing, and InconclusiveError where other programs
+        disturbed the audit too often.
         """
         if self.settings.cache == "hot":
             timing = self.worker(Time(cache="cold"), Timed).timing
@@ -256,10 +264,13 @@ class PointAudit:
         return tries.ratio
 
     def _try(self, shared: Shared) -> Try:
-        """One span from go to done over new inputs in all sets, which are made where nobody sees them and
-        then written at once; outputs of some are compared."""
+        """Make one try: the span from Go to Done over new inputs in all sets.
+
+        The inputs are made where the worker can't see them, and then written at once. The outputs of some
+        sets are compared.
+        """
         begin = self.outside.clock()
-        # The provider can make the worker's empty replay long, but not the verifier's.
+        # A provider can lengthen the worker's empty replay to hide its own time, but not the verifier's.
         empty_us = min(self._span_us(self.worker, Empty()), self._span_us(self.verifier, Empty()))
         self.verifier(Draw(), Done)
         asleep = self.outside.look()
@@ -271,7 +282,7 @@ class PointAudit:
         self.worker(Show(sets=shown), Done)
         self._right(Inspect(sets=shown), "on new inputs")
         if self.kind == "cpu":
-            # What a thread computed while the inputs were written.
+            # The provider may have computed in a thread while the inputs were written.
             span_us += audit.ahead_us(asleep, before)
         took_us = (self.outside.clock() - begin) * 1e6
         return Try(span_us, empty_us, shared.sets, disturbed, took_us)

@@ -1,5 +1,7 @@
-"""What a provider may leave in its process by which its own times would be other ones. No other provider runs
-there."""
+"""Detect changes of a worker's process by which a provider could falsify its own times.
+
+No other provider runs in that process.
+"""
 
 from __future__ import annotations
 
@@ -22,26 +24,26 @@ TENSOR_METHODS = (
 CUDA_FUNCTIONS = ("Event", "CUDAGraph", "Stream", "stream", "current_stream", "synchronize", "graph")
 EVENT_METHODS = ("record", "query", "elapsed_time", "synchronize", "__new__", "__init__")
 GRAPH_METHODS = ("capture_begin", "capture_end", "replay", "__new__", "__init__")
-"""What the code that times calls, of torch; with all of torch's functions that are not written in Python."""
+"""The functions of torch that the timing code calls. All built-in functions of torch are watched as well."""
 
 
 class ProcessState:
-    """The process as it is now, to be compared with later."""
+    """A snapshot of the process, with which its later states are compared."""
 
     def __init__(self) -> None:
         self._functions = {name: id(found) for name, found in _functions()}
-        # Held, so that nothing new gets the identity of what was there.
+        # References keep the objects alive, so that no new object gets the id of an old one.
         self._held = [found for _, found in _functions()]
         self._threads = _threads()
         self._children = set(children(os.getpid()))
 
     def replaced(self) -> list[str]:
-        """Functions and constants that time, or that the code which times uses, and that are others now."""
+        """Return the functions and constants of the timing code that were replaced since the snapshot."""
         now = {name: id(found) for name, found in _functions()}
         return sorted(name for name, was in self._functions.items() if now.get(name) != was)
 
     def running(self) -> list[str]:
-        """Threads and processes that are still there."""
+        """Return the threads and child processes that were started since the snapshot and still run."""
         threads = [name for ident, name in _threads().items() if ident not in self._threads]
         found = [f"thread {name} is running" for name in threads]
         started = set(children(os.getpid())) - self._children
@@ -53,7 +55,7 @@ def _threads() -> dict[int | None, str]:
 
 
 def _functions() -> Iterable[tuple[str, Any]]:
-    """What must stay what it is, by name."""
+    """Yield the functions and constants that must not be replaced, with their names."""
     ours = ("pipeline", "kernel_pipeline")
     for module in [module for name, module in sys.modules.items() if name.split(".")[0] in ours]:
         yield from _of_module(module)
@@ -69,7 +71,7 @@ def _functions() -> Iterable[tuple[str, Any]]:
         (torch.cuda.CUDAGraph, "torch.cuda.CUDAGraph", GRAPH_METHODS),
     ):
         for name in names:
-            # Not getattr: what a class has by a descriptor is another object each time.
+            # Not getattr: a descriptor returns another object at each access.
             for place in getattr(owner, "__mro__", (owner,)):
                 if name in vars(place):
                     yield f"{label}.{name}", vars(place)[name]

@@ -1,4 +1,4 @@
-"""What processes that measure say to each other: JSON of a limited size, a message each.
+"""The messages between the processes that measure, as JSON of a limited size.
 
 A message is an object with one member, named after its kind. A reply proves nothing by itself: the provider
 runs in the process that sends it.
@@ -19,23 +19,25 @@ from kernel_pipeline.records.point import Point
 from kernel_pipeline.records.settings import TimingSettings
 
 MOST_BYTES = 16 << 20
-"""Of a message: many times what the samples of the longest measurement take."""
+"""The most bytes of a message: many times the samples of the longest measurement."""
 
 EDITIONS = 2
-"""Inputs of a problem that differ in all values and that the verifier keeps: the first call gets one, a timed
-call is verified by the other. Those after them are made for one call each."""
+"""How many editions the verifier keeps: inputs of a problem that differ in all values. The first call gets
+one, and the call after timing is verified by the other. Each further edition is made for one call."""
 
 TimerName = Literal["auto", "graph", "event", "do_bench", "wall", "wall_no_sync"]
-"""A timer; the last shows what goes wrong where nobody waits for the GPU, and no sweep takes it."""
+"""The timers. ``wall_no_sync`` shows the error of not waiting for the GPU; no sweep uses it."""
 
 
 InputValues = Literal["normal", "integers", "zeros"]
-"""What floating-point inputs hold: what the kernel makes, small integers, or zeros."""
+"""The values of floating-point inputs: those that the kernel makes, small integers, or zeros."""
 
 
 class Layout(Record):
-    """Where a tensor lies in memory that two processes share, ``offset`` bytes from its start. Of several
-    such tensors one behind the other, each lies ``apart`` bytes after the last."""
+    """The place of a tensor in shared memory: ``offset`` bytes from its start.
+
+    Where several such tensors lie one behind the other, ``apart`` is the distance between two in bytes.
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -44,20 +46,23 @@ class Layout(Record):
     apart: int = 0
 
     def at(self, index: int) -> Layout:
-        """The layout of one of several."""
+        """Return the layout of one of several tensors."""
         return self.replace(offset=self.offset + index * self.apart, apart=0)
 
 
 class Region(Record):
-    """Shared memory, and what another process maps it by: on a GPU the words of torch's CUDA IPC."""
+    """Shared memory of ``bytes``. On a GPU ``handle`` is torch's CUDA IPC handle, by which others map it."""
 
     bytes: int
     handle: str | None = None
 
 
 class Shared(Record):
-    """Sets of inputs and outputs of one kernel at one problem in shared memory; the layouts are those of the
-    first set. There are inputs of ``sets`` and outputs of ``shown`` of them."""
+    """Sets of inputs and outputs of one kernel at one problem in shared memory.
+
+    The layouts are those of the first set. There is room for the inputs of ``sets`` sets and for the outputs
+    of ``shown`` of them.
+    """
 
     region: Region
     inputs: tuple[Layout, ...]
@@ -66,12 +71,12 @@ class Shared(Record):
     shown: int = 1
 
     def place_of(self, number: int, index: int) -> int:
-        """Where the outputs of a set lie that is the ``number``-th that was asked for."""
+        """Return the place of the outputs of set ``index``, the ``number``-th set of the request."""
         return index if self.shown == self.sets else number
 
 
 class Setup(Record):
-    """The first message to either process."""
+    """The first message to the worker or the verifier."""
 
     device: str
     settings: TimingSettings
@@ -80,12 +85,11 @@ class Setup(Record):
 
 
 class Ready(Record):
-    """The first message of either process: it has started and answers requests from now on."""
+    """The first message of the worker or the verifier: it has started and answers requests from now on."""
 
 
 class Failed(Record):
-    """The answer in place of any other: the request could not be done. A process that is not ``healthy`` (a
-    GPU fault spoils it) ends itself after this."""
+    """The answer to a request that failed. A process that is not ``healthy``, as after a GPU fault, ends."""
 
     status: Status
     error: str
@@ -93,11 +97,11 @@ class Failed(Record):
 
 
 class Done(Record):
-    """The answer to a request that has no other."""
+    """The answer to a request that has no result."""
 
 
 class Release(Record):
-    """Asks either process to give back all memory that it can do without, answered with Done."""
+    """Asks the worker or the verifier to free all memory that it can do without; answered with Done."""
 
 
 class Prepare(Record):
@@ -108,10 +112,13 @@ class Prepare(Record):
 
 
 class Prepared(Record):
-    """A problem's inputs are in shared memory. ``problem`` is the one that is run: smaller than the point's
-    under an interpreter. ``bytes`` are those of all inputs and outputs, ``any_answer`` is what would be found
-    right though it takes no work, None if nothing would, and ``edition_s`` the seconds that making an edition
-    takes. ``read`` are the files outside of the kernel's folder that inputs and reference have read."""
+    """There is room in shared memory for a problem's inputs and outputs.
+
+    ``problem`` is the problem that is run, which is smaller than the point's under an interpreter. ``bytes``
+    is the size of all inputs and outputs. ``any_answer`` names an answer without work that would be found
+    right, or is None. ``edition_s`` is the time in seconds to make an edition. ``read`` are the files outside
+    of the kernel's folder that the inputs and the reference have read.
+    """
 
     shared: Shared
     problem: Values
@@ -131,14 +138,14 @@ class Offer(Record):
 
 class Check(Record):
     """Asks the verifier whether the outputs in shared memory are right for an edition of the inputs, and
-    whether these are as they were; answered with Checked."""
+    whether the inputs are unchanged; answered with Checked."""
 
     edition: int
 
 
 class Checked(Record):
-    """What the verifier found; ``error`` is None if all is right, ``used`` the share of the tolerance that
-    was taken."""
+    """The verifier's findings. ``error`` is None if all is right; ``used`` is the share of the tolerance that
+    the errors took."""
 
     error: str | None
     max_abs_err: float
@@ -147,35 +154,38 @@ class Checked(Record):
 
 
 class Spread(Record):
-    """Asks the verifier for room for so many sets of inputs, or as many as may be, and for outputs of all or
-    some of them; answered with Shared."""
+    """Asks the verifier for room for the inputs of this many sets, or as many as fit, and for the outputs of
+    all or some of them; answered with Shared."""
 
     sets: int
 
 
 class Draw(Record):
-    """Asks the verifier to make other inputs for all sets, out of the worker's sight; answered with Done."""
-
-
-class Fill(Record):
-    """Asks the verifier to write the inputs that were drawn into all sets, answered with Done."""
-
-
-class Empty(Record):
-    """Asks either process for all that goes round the calls on the sets, without the calls: an empty graph's
-    replay, or a copy into the place of each output. The verifier's spoils what is there. Answered with
+    """Asks the verifier to make new inputs for all sets where the worker can't see them; answered with
     Done."""
 
 
+class Fill(Record):
+    """Asks the verifier to write the drawn inputs into all sets, answered with Done."""
+
+
+class Empty(Record):
+    """Asks the worker or the verifier to do all of a try except the calls; answered with Done.
+
+    On a GPU the worker replays a graph of one tiny kernel; otherwise outputs are copied to their places. The
+    verifier spoils the places.
+    """
+
+
 class Inspect(Record):
-    """Asks the verifier whether these sets have right outputs, in the places that Show names, and their
-    inputs as they were; answered with Checked, the first that is wrong."""
+    """Asks the verifier whether the outputs of these sets are right, in the places of Show, and their inputs
+    unchanged; answered with Checked, of the first wrong set if any is."""
 
     sets: tuple[int, ...]
 
 
 class MeasureAccuracy(Record):
-    """Asks the verifier how far the outputs in shared memory are from the answer to an edition of the inputs,
+    """Asks the verifier to compare the outputs in shared memory with the answer to an edition of the inputs,
     and to keep them; answered with AccuracyMeasured."""
 
     edition: int
@@ -190,31 +200,32 @@ class AccuracyMeasured(Record):
 
 
 class Repeat(Record):
-    """Asks the verifier whether the outputs in shared memory are those that it has kept, answered with
-    Repeated."""
+    """Asks the verifier whether the outputs in shared memory equal the kept ones; answered with Repeated."""
 
 
 class Repeated(Record):
-    """Whether they are, bit by bit."""
+    """Whether the outputs are the same bit by bit."""
 
     same: bool
 
 
 class Sustain(Record):
-    """Asks the worker to call the provider for so many seconds and then to time it, without a rest between;
-    answered with Sustained."""
+    """Asks the worker to call the provider for this many seconds and then to time it without a rest; answered
+    with Sustained."""
 
     seconds: float
 
 
 class Rate(Record):
-    """Asks the worker for the device's own rates, answered with Rates."""
+    """Asks the worker to measure the device's ceilings, answered with Rates."""
 
 
 class Begin(Record):
-    """Asks the worker to call a provider for the first time and to copy its outputs, and its inputs as they
-    are then, into shared memory; answered with Ran. ``canary`` is what is known of the GPU's, ``again`` says
-    that it was called at this point before."""
+    """Asks the worker to call a provider once and to copy its outputs, and its inputs as they are after the
+    call, into shared memory; answered with Ran.
+
+    ``canary`` is the GPU's if it is known. ``again`` says that the provider was called at this point before.
+    """
 
     where: str
     point: Point
@@ -226,26 +237,26 @@ class Begin(Record):
 
 
 class Ran(Record):
-    """The provider was called; ``launch`` is what it launched, None where it does not tell."""
+    """The provider was called. ``launch`` are the kernels that it launched, None where it does not tell."""
 
     launch: tuple[Launch, ...] | None = None
 
 
 class Time(Record):
-    """Asks the worker to time the provider, answered with Timed; by another timer than that of its settings,
-    or with another cache, where one is named."""
+    """Asks the worker to time the provider, answered with Timed. A ``timer`` or ``cache`` given here replaces
+    that of the settings."""
 
     timer: TimerName | None = None
     cache: Literal["cold"] | None = None
 
 
 class ModeWanted(Record):
-    """The worker's question amid an answer: work of another process on its GPU, which sets the mode of the
+    """The worker's request before it answers: let another process work on its GPU, which sets the mode of the
     launch gap."""
 
 
 class ModeSet(Record):
-    """The reply to it: that work is done."""
+    """The reply to ModeWanted: that work is done."""
 
 
 class SetMode(Record):
@@ -253,12 +264,15 @@ class SetMode(Record):
 
 
 class Stamp(Record):
-    """Asks the worker what CUPTI stamps of the calls that it timed last, answered with Stamped."""
+    """Asks the worker for CUPTI's times of the calls that it timed last, answered with Stamped."""
 
 
 class Stamped(Record):
-    """Microseconds of a call: its share of replays by events without CUPTI and with its records on, and its
-    duration by CUPTI. None where CUPTI can't be read."""
+    """Microseconds of a call.
+
+    ``gross_us`` is its share of a replay by events without CUPTI, ``recorded_us`` the same while CUPTI
+    records, and ``duration_us`` its duration by CUPTI. The last two are None where CUPTI can't be read.
+    """
 
     gross_us: Microseconds
     recorded_us: Microseconds | None = None
@@ -266,8 +280,8 @@ class Stamped(Record):
 
 
 class Timed(Record):
-    """A timing, the device's state, how many sets of inputs the timed calls went round, and how many
-    milliseconds the timing took."""
+    """A timing, the device's state, the number of sets in the ring, and the duration of the timing in
+    milliseconds."""
 
     took_ms: NotNegative = 0.0
 
@@ -277,38 +291,40 @@ class Timed(Record):
 
 
 class Again(Record):
-    """Asks the worker to take the inputs in shared memory for one of the timed sets, in place, and for the
-    outputs of one more call on it by what was timed; answered with Ran."""
+    """Asks the worker to copy the inputs in shared memory into one of the timed sets, in place, to make the
+    timed call on it once more, and to share the outputs; answered with Ran."""
 
     set: int
 
 
 class Arm(Record):
-    """Asks the worker to get ready for a call on each set in shared memory, by the steps by which it gets
-    ready to time; answered with Done."""
+    """Asks the worker to prepare a call on each set in shared memory, in the way it prepares timed calls;
+    answered with Done."""
 
     shared: Shared
 
 
 class Go(Record):
-    """Asks the worker for the calls, answered with Done when the last output is written."""
+    """Asks the worker to call on each set, answered with Done when the last output is written."""
 
 
 class Show(Record):
-    """Asks the worker for the outputs of these sets, one behind the other in shared memory; answered with
-    Done. Where there is room for the outputs of all sets they are there already."""
+    """Asks the worker to write the outputs of these sets one behind the other into shared memory; answered
+    with Done. Where there is room for the outputs of all sets, they are there already."""
 
     sets: tuple[int, ...]
 
 
 class End(Record):
-    """Asks the worker to let go of the point, answered with Ended."""
+    """Asks the worker to drop the provider, answered with Ended."""
 
 
 class Ended(Record):
-    """What the provider left changed in the worker's process, in words: functions that time or that timing
-    calls, and anything else. A worker that was changed is replaced. ``read`` are the files outside of the
-    kernel's folder that it has read."""
+    """The changes that the provider left in the worker's process, in words.
+
+    ``replaced`` are functions that time or that timing calls, ``changed`` all other changes. A worker that
+    was changed is replaced. ``read`` are the files outside of the kernel's folder that the provider has read.
+    """
 
     replaced: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
@@ -316,7 +332,7 @@ class Ended(Record):
 
 
 class Echo(Record):
-    """Asks the worker for the same token back, in Echoed: replies sent before it are all read by then."""
+    """Asks the worker to return the same token in Echoed: by then all replies sent before are read."""
 
     token: str
 
@@ -328,21 +344,21 @@ class Echoed(Record):
 
 
 class Wanted(Record):
-    """Asks the compile server for what points of a kernel launch."""
+    """Asks the compile server to compile the kernels that these points launch; answered with Compiled."""
 
     where: str
     points: tuple[Point, ...]
 
 
 class Compiled(Record):
-    """Tells that a launch of these points would find its kernels compiled, or would have to compile them
-    itself."""
+    """Tells that the compile server is done with these points: their kernels are compiled, or a launch has to
+    compile them itself."""
 
     points: tuple[Point, ...]
 
 
 class OutOfTurnError(Exception):
-    """A message that is none, or none that was asked for."""
+    """A message is malformed, or of a kind that was not asked for."""
 
 
 R = TypeVar("R", bound=Record)
@@ -358,8 +374,10 @@ def serve(
     answer: Callable[[Record], Record],
     *kinds: type[Record],
 ) -> None:
-    """Say that this process is ready, and answer requests of these kinds until the other end closes, or until
-    an answer says that this process is not healthy any more."""
+    """Send Ready, then answer requests of these kinds.
+
+    Returns when the other end closes, or after an answer that says that this process is not healthy.
+    """
     send(connection, Ready())
     while True:
         try:

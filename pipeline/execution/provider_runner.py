@@ -1,4 +1,4 @@
-"""A provider at a point in this process: called, timed, called again. Another process verifies outputs."""
+"""Call and time a provider at a point in this process. Another process verifies the outputs."""
 
 from __future__ import annotations
 
@@ -64,16 +64,19 @@ from pipeline.execution.protocol import (
 from pipeline.execution.shared_memory import SharedMemory, like
 
 SHORTEST_US = 1e-3
-"""A sample below it is of a clock that stood still."""
+"""A shorter sample means that the clock stood still."""
 
 STAMPED = 20
-"""Turns that are timed beside CUPTI's records."""
+"""How many turns of the graph are timed to compare with CUPTI's records."""
 
 
 @dataclass
 class Armed:
-    """What an audit goes through: the provider's call on each set, the place of each set's outputs, and where
-    these are not copied there at once, the outputs and the graphs that write them."""
+    """The sets of an audit: the provider's call on each set and the places of the outputs.
+
+    On a GPU outputs are not copied to their places in a try: ``ring`` holds the graphs that write them, and
+    ``outputs`` the outputs. On a CPU ``kept`` are outputs that an empty replay copies.
+    """
 
     rotation: Rotation
     shared: Shared
@@ -85,11 +88,11 @@ class Armed:
 
 @dataclass
 class Running:
-    """The provider that is being measured, with what the steps so far have left."""
+    """The provider that is being measured, and the state that the steps so far have left."""
 
     found: Instance
     inputs: Tensors
-    """Never handed to the provider, which is given others over the same memory."""
+    """Never passed to the provider, which gets other tensors over the same memory."""
     shared: Shared
     bytes: int
     samples: Samples | None = None
@@ -97,12 +100,12 @@ class Running:
 
     @property
     def in_place(self) -> bool:
-        """Whether a call writes over its inputs."""
+        """Whether a call overwrites its inputs."""
         return self.found.loaded.kernel.in_place
 
 
 class ProviderRunner:
-    """Runs providers on one device of this process, step by step as it is asked."""
+    """Run providers on one device of this process, one step for each request."""
 
     def __init__(
         self,
@@ -123,13 +126,13 @@ class ProviderRunner:
         self._idle: capture.Ring | None = None
 
     def warm_up(self) -> None:
-        """Do now what the first point would else wait for: the device's context, what Triton imports."""
+        """Create the device's context and warm up the stopwatch, so that the first point need not wait."""
         _start_no_monitor()
         verification.warm_up(self.device)
         self.stopwatch.warm_up()
 
     def answer(self, request: Record) -> Record:
-        """The answer to any request. Raises whatever the provider does."""
+        """Answer any request. Raises whatever the provider raises."""
         steps: dict[type[Record], Callable[[Any], Record]] = {
             Begin: self.begin,
             Time: self.time,
@@ -147,7 +150,7 @@ class ProviderRunner:
 
     def begin(self, request: Begin) -> Ran:
         """Call the provider for the first time."""
-        listening()  # from before the provider's module is imported
+        listening()  # record the files that are read, before the provider's module is imported
         if self._before is None:
             self._before = ProcessState()
         self.stopwatch.know(request.canary)
@@ -170,7 +173,7 @@ class ProviderRunner:
         return Ran(launch=launched())
 
     def time(self, request: Time) -> Timed:
-        """Time the provider."""
+        """Time the provider. Raises FaultyError for a time that no call can take."""
         running = self._now
         self.stopwatch.settings = self.settings.replace(**request.to_dict(defaults=False))
         given = tuple(map(apart, running.inputs))
@@ -187,7 +190,7 @@ class ProviderRunner:
         return Timed(timing=timing, state=state, sets=len(samples.rotation.inputs), took_ms=took_ms)
 
     def another(self, found: Instance) -> Another | None:
-        """What makes more inputs for a ring, of the values that this process's inputs have."""
+        """Return the function that makes more inputs for a ring, with the values set for this process."""
         made = found.another(self.device)
         if made is None or self.values == "normal":
             return made
@@ -200,7 +203,7 @@ class ProviderRunner:
         return filled
 
     def stamp(self, request: Stamp) -> Stamped:
-        """What CUPTI stamps of the calls that were timed last, in the mode in which they were timed."""
+        """Read CUPTI's times of the calls that were timed last, in the launch gap's mode of that timing."""
         samples = self._now.samples
         assert samples is not None and samples.turn is not None, "the graph timer's calls are stamped"
         self.stopwatch.gap.set_mode()
@@ -212,7 +215,7 @@ class ProviderRunner:
         return Stamped(gross_us=gross_us, recorded_us=stamps.gross_us, duration_us=stamps.duration_us)
 
     def again(self, request: Again) -> Ran:
-        """Give a set that was timed other inputs, in place, and hand over what one more call gives."""
+        """Write other inputs into a timed set in place, call once more, and share the outputs."""
         samples = self._now.samples
         assert samples is not None, "a provider is timed before it is called as it was timed"
         inputs = samples.rotation.inputs[request.set]
@@ -221,7 +224,7 @@ class ProviderRunner:
         return Ran()
 
     def arm(self, request: Arm) -> Done:
-        """Get ready for a call on each set in shared memory, as ``time`` does for the calls that it times."""
+        """Prepare a call on each set in shared memory, in the way ``time`` prepares timed calls."""
         running, shared = self._now, request.shared
         running.samples = None
         self._memory.map(shared.region)
@@ -238,7 +241,7 @@ class ProviderRunner:
         return Done()
 
     def empty(self, request: Empty) -> Done:
-        """Do all that goes round the calls: the replay of an empty graph, or the copies."""
+        """Do all that a try does except the calls: replay a graph of one tiny kernel, or copy outputs."""
         armed = self._armed
         if self.device.type == "cuda":
             if self._idle is None:
@@ -286,7 +289,7 @@ class ProviderRunner:
         return armed
 
     def end(self, request: End) -> Ended:
-        """Let go of the provider, and say what it has left changed."""
+        """Drop the provider, and report what it left changed in this process."""
         read = () if self._running is None else listening().outside(self._running.found.loaded.folder)
         self._running = None
         if self._before is None:
@@ -295,16 +298,16 @@ class ProviderRunner:
         return Ended(replaced=replaced, changed=changed, read=read)
 
     def rate(self, request: Rate) -> Rates:
-        """The device's own limits."""
+        """Measure the device's ceilings, and on a GPU its canary."""
         found = rates.measure(self.device.type)
         if self.device.type != "cuda":
             return found
-        # After a release, for what the products leave reserved is no reason to have no room for the canary.
+        # The matmuls leave memory reserved that the canary may need.
         self.stopwatch.release()
         return found.replace(canary=self.stopwatch.calibrated())
 
     def release(self, request: Release) -> Done:
-        """Let go of all memory: of what went wrong, nothing shall be left for the next point."""
+        """Free all memory, so that a failure leaves nothing to the next point."""
         self._running = self._inputs = self._idle = None
         self._memory.release()
         gc.collect()
@@ -318,8 +321,11 @@ class ProviderRunner:
         return self._running
 
     def _inputs_as(self, shared: Shared) -> Tensors:
-        """Tensors for the inputs: those of the last point, where they lie as this one's do, in memory that no
-        provider has moved or resized since."""
+        """Return tensors for the inputs.
+
+        Those of the last point are reused if their layouts are the same and no provider has moved or resized
+        their memory.
+        """
         before = self._inputs
         if before is None or before[0] != shared.inputs or memory_of(before[1]) != before[2]:
             before = self._inputs = None
@@ -327,10 +333,10 @@ class ProviderRunner:
             before = self._inputs = shared.inputs, made, memory_of(made)
         return before[1]
 
-    # Not by detach(): an object of the provider's may have one of its own.
+    # no_grad instead of detach(): a provider's object may define its own detach().
     @torch.no_grad()
     def _take(self, inputs: Tensors) -> None:
-        """Write what shared memory holds into inputs."""
+        """Copy the inputs in shared memory into ``inputs``."""
         for x, layout in zip(inputs, self._now.shared.inputs, strict=True):
             span = self._memory.span(layout)
             x.as_strided((span.numel(),), (1,)).copy_(span)
@@ -339,7 +345,7 @@ class ProviderRunner:
     def _give(self, outputs: Tensors, inputs: Tensors) -> None:
         """Write outputs, and inputs as they are after the call, into shared memory.
 
-        Raises FaultyError for outputs that can't be looked at.
+        Raises FaultyError for outputs that are not as declared.
         """
         running = self._now
         declared = running.found.loaded.outputs(running.found.problem)
@@ -361,8 +367,10 @@ class ProviderRunner:
 
 
 def _start_no_monitor() -> None:
-    """Let tqdm, through which Inductor counts what it compiles, start no thread that watches its bars: a
-    process in which a provider has left a thread is replaced."""
+    """Keep tqdm from starting its monitor thread when Inductor shows progress.
+
+    A process in which a provider has left a thread is replaced.
+    """
     with suppress(ImportError):
         import tqdm  # type: ignore[import-untyped]
 
@@ -370,10 +378,10 @@ def _start_no_monitor() -> None:
 
 
 def load_triton() -> None:
-    """Import what Triton's first launch needs, and hash Triton itself, as each process has to: half a second,
-    much of it without the interpreter's lock.
+    """Import the modules of Triton's first launch, and hash Triton itself, as each process has to.
 
-    It is Triton's own affair and differs from version to version. Where it can't be done, the launch does it.
+    It takes half a second, much of it without the GIL. These are internals of Triton that differ between
+    versions. Where this fails, the first launch does the same.
     """
     with suppress(Exception):
         import triton.backends.nvidia.compiler
@@ -384,7 +392,7 @@ def load_triton() -> None:
 
 
 def summary(samples: Samples, cache: Literal["cold", "hot"], gap: LaunchGap) -> Timing:
-    """The statistics a ledger row holds, with the samples they can be redone from."""
+    """Return the statistics of a ledger row, and the samples from which they can be computed again."""
     ordered = sorted(samples.samples_us)
     canary = samples.canary
     return Timing(

@@ -1,4 +1,4 @@
-"""Which point is next: one that is compiled, and if possible one of the provider whose worker is there."""
+"""Choose the next point: a compiled one, and if possible one of the provider whose worker is running."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ from pipeline.store import retry
 from pipeline.store.retry import Retry
 
 Refill = Callable[[Sequence[Point]], Sequence[Point]]
-"""Says which points are to wait in place of those that do."""
+"""Takes the points that wait, and returns the points that are to wait in their place."""
 
 
 COMPILING_WEIGHT = 35
-"""How many times longer a point takes that the worker compiles: about 0.9 s with torch.compile against 26 ms
-for a softmax on an H200."""
+"""How many times longer a point takes if the worker compiles it. A softmax on an H200 takes about 0.9 s with
+torch.compile, and 26 ms otherwise."""
 
 
 class Schedule:
-    """Hands out points to one or several workers, each point once.
+    """Hand out points to one or several workers, each point once.
 
     Args:
         points: in the order in which they are measured where nothing else decides.
-        compiling: a point that is in here is handed out once its future is done, also if that raises.
-        compiles_itself: whether a point is compiled by the worker that measures it. It takes long, and for
-            torch.compile seconds more the first time: as few of several workers as can be done by take all
-            such points, and take them before others.
-        workers: how many there are; they are named by the numbers from 0.
-        refill: is called before each point that is handed out. It may leave out points that wait, and add
-            others, also to ``compiling``. None where all points are known.
+        compiling: the futures of points that are compiled ahead. Such a point is handed out once its future
+            is done, also if that raises.
+        compiles_itself: whether a point is compiled by the worker that measures it. This takes long, and with
+            torch.compile seconds more the first time. So as few workers as possible take all such points,
+            before others.
+        workers: the number of workers; they are numbered from 0.
+        refill: called before each point that is handed out. It may drop waiting points and add others, also
+            to ``compiling``. None where all points are known.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Schedule:
         self._waiting: dict[int, Point] = {}
         self._pending: dict[int, Future[None]] = {}
         self._pending_of: Counter[str] = Counter()
-        # The places of points that can be measured, by provider, the first one first.
+        # The places of points that can be measured, by provider: each a heap.
         self._ready: defaultdict[str, list[int]] = defaultdict(list)
         self._changed = Condition()
         with self._changed:
@@ -69,11 +70,11 @@ class Schedule:
                 self._add(point)
 
     def next(self, worker: int) -> Point | None:
-        """The next point for a worker; None when none is left for it.
+        """Return the next point for a worker; None when none is left for it.
 
-        Points of its last one's provider come first, for another provider takes another process; then those
-        of providers that no other worker has, if possible of those that are compiled as a whole; then those
-        that are compiled, in their order. Waits for a compiler only when nothing else is left to measure.
+        Points of the worker's last provider come first, for another provider needs another process. Then come
+        providers that no other worker has, preferably those whose points are all compiled, then all others,
+        in their order. Waits for a compiler only when nothing else is left to measure.
         """
         with self._changed:
             while True:
@@ -86,7 +87,7 @@ class Schedule:
                 self._changed.wait()
 
     def _first_for(self, worker: int) -> int | None:
-        """The place of the point that the worker is to have next, of those that are ready."""
+        """Return the place of the ready point that the worker gets next; None if there is none."""
         firsts = {
             provider: place for provider in self._ready if (place := self._first_of(provider)) is not None
         }
@@ -109,14 +110,14 @@ class Schedule:
         return None if first is None else firsts[first]
 
     def _first_of(self, provider: str) -> int | None:
-        """The first point of a provider that is ready and waits; places of others are forgotten."""
+        """Return the place of a provider's first ready point, and drop places of points that do not wait."""
         places = self._ready[provider]
         while places and places[0] not in self._waiting:
             heappop(places)
         return places[0] if places else None
 
     def give_back(self, worker: int, points: Sequence[Point]) -> None:
-        """A worker is gone that had these points: others get them, and what it would have compiled."""
+        """Give the points of a worker that is gone to other workers; another may compile in its place."""
         with self._changed:
             for point in points:
                 self._add(point)
@@ -125,15 +126,14 @@ class Schedule:
             self._changed.notify_all()
 
     def failure(self, point: Point) -> str | None:
-        """Why a point that was handed out can't be measured, by who compiled it; None if nothing is known
-        against it."""
+        """Return the compiler's error of a point that was handed out; None if there was none."""
         future = self._compiling.get(point)
         error = None if future is None else future.exception()
         return None if error is None else str(error)
 
     @property
     def waiting(self) -> int:
-        """How many points nobody has yet."""
+        """How many points were not handed out yet."""
         with self._changed:
             return len(self._waiting)
 
@@ -148,7 +148,7 @@ class Schedule:
         return point
 
     def _leave(self, worker: int) -> None:
-        """The worker's last provider is no longer on its device."""
+        """Record that the worker's last provider is no longer on its device."""
         before, self._last[worker] = self._last[worker], None
         if before is not None:
             self._on_devices[before] -= 1
@@ -156,7 +156,7 @@ class Schedule:
                 del self._on_devices[before]
 
     def _refresh(self) -> None:
-        """Let the refill say what waits."""
+        """Replace the waiting points by those that the refill returns."""
         if self._refill is None:
             return
         before = list(self._waiting.values())
@@ -184,10 +184,10 @@ class Schedule:
             future.add_done_callback(partial(self._compiled, place))
 
     def _compiled(self, place: int, future: Future[None]) -> None:
-        """A compiler has ended, in whatever way."""
+        """Make a point ready after its compiler has ended, also if that failed."""
         with self._changed:
             if self._pending.pop(place, None) is None:
-                return  # it was left out meanwhile
+                return  # the refill dropped it meanwhile
             point = self._waiting[place]
             self._pending_of[point.provider] -= 1
             heappush(self._ready[point.provider], place)
@@ -204,30 +204,30 @@ def _is_same(one: Point, other: Point) -> bool:
 
 
 def _compilers(compiling: int, points: int, workers: int) -> int:
-    """How many workers have to compile so that these are not the last to end."""
+    """Return how many workers have to compile so that they do not end after the others."""
     weight = COMPILING_WEIGHT * compiling
     return max(1, ceil(weight * workers / max(1, points - compiling + weight)))
 
 
 BY_TIME = 100
-"""So many points are expected of searches that end by time, whose number nobody knows."""
+"""The points that are expected of searches that end by time: their number is not known."""
 
 
 class Agenda:
     """The points of a sweep that have to be measured, as far as they are known.
 
-    ``due`` are measured whatever the others give; ``examples`` are of each provider and problem of which
-    anything is measured.
+    ``due`` are measured whatever the searches find. ``examples`` has a point of each provider and problem at
+    which anything is measured; without a budget it is ``due``.
 
     Args:
-        points: all that may be measured.
+        points: all points that may be measured.
         known: the rows that the ledger has of them.
         again: which failures are measured again.
-        budget: how to search; None for measuring every point.
-        ahead: what compiles points ahead.
+        budget: how to search; None to measure every point.
+        ahead: compiles points ahead.
 
-    With a budget each provider at each problem is a search. Where it has no more configurations than trials,
-    each is measured.
+    With a budget each provider at each problem is a search, unless it has fewer configurations than
+    ``budget.fewest``: then each is measured.
     """
 
     def __init__(
@@ -264,12 +264,12 @@ class Agenda:
 
     @property
     def total(self) -> int:
-        """How many points will be measured, without those of searches that end by time."""
+        """How many points will be measured, without the points of searches that end by time."""
         return len(self.due) + (0 if self.searches is None else self.searches.left or 0)
 
     @property
     def expected(self) -> int:
-        """How many points are expected, with those of searches that end by time."""
+        """How many points are expected, with an estimate for searches that end by time."""
         is_open = self.searches is not None and self.searches.left is None
         return self.total + BY_TIME * is_open
 
@@ -279,18 +279,18 @@ class Agenda:
         return not (self.due or (self.searches is not None and self.searches.is_going_on))
 
     def refill(self, waiting: Sequence[Point]) -> Sequence[Point]:
-        """The points that wait for the device, with those that searches add; these begin to be compiled."""
+        """Return the points that wait for the device, with those of searches, and begin to compile them."""
         found = waiting if self.searches is None else self.searches.refill(waiting)
         self._ahead.submit(found)
         return found
 
     def start(self) -> None:
-        """The device begins to measure."""
+        """Start the searches' time: the device begins to measure."""
         if self.searches is not None:
             self.searches.start()
 
     def tell(self, row: Measurement) -> tuple[Point, float] | None:
-        """A point was measured. Returns the fastest point of its search so far, and its time."""
+        """Tell a row to its search. Returns the search's fastest point so far, and its time."""
         if self.searches is None:
             return None
         self.searches.tell(row.point, objective(row))
@@ -298,13 +298,15 @@ class Agenda:
 
 
 def objective(row: Measurement) -> float | None:
-    """What a search makes small: the median time; None for a point that has none."""
+    """Return the objective that a search minimizes, the median time; None for a row without one."""
     return None if row.outcome.timing is None else row.outcome.timing.median_us
 
 
 def _alike(points: Sequence[Point]) -> list[list[Point]]:
-    """The points of each provider at each problem, in their order; those of a provider one after the other,
-    for each takes a process of its own."""
+    """Group points by provider and problem, in their order.
+
+    The groups of a provider follow each other, for each provider takes a process of its own.
+    """
     groups: dict[str, dict[object, list[Point]]] = {}
     for point in points:
         groups.setdefault(point.provider, {}).setdefault(point.problem, []).append(point)

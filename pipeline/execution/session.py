@@ -1,4 +1,4 @@
-"""What commands share that measure on one device: its environment, its ceilings, and supervisors alike."""
+"""A session on one device, for commands that measure: its environment, ceilings and supervisors."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ from pipeline.store import results
 
 @dataclass(frozen=True)
 class Session:
-    """One device, and how points are timed on it. Ceilings are those of the folder ``output`` or of one that
-    is ``known``; else they are measured, and written to ``output``."""
+    """One device, and how points are timed on it.
+
+    Ceilings are read from the folder ``output`` or from a folder in ``known``. If none has them, they are
+    measured and written to ``output``.
+    """
 
     device: Device
     timing: TimingSettings
@@ -37,7 +40,7 @@ class Session:
 
     @property
     def ceilings_path(self) -> Path:
-        """Where the ceilings are written."""
+        """The file to which the ceilings are written."""
         return results.ceilings_path(self.output, self.device.slug)
 
     @cached_property
@@ -55,5 +58,5 @@ class Session:
         return self.ceilings.canary if self.device.kind == "cuda" else None
 
     def supervisor(self, **options: Any) -> Supervisor:
-        """A supervisor of this device by these settings; ``options`` are further ones of Supervisor."""
+        """Return a supervisor of this device with these settings. ``options`` are passed to Supervisor."""
         return Supervisor(self.device, self.timing, self.seed, self.timeout_s, **options)

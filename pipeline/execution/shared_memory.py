@@ -1,9 +1,8 @@
-"""Memory that the verifier and the worker share: the one has inputs in it, the other puts outputs beside
-them.
+"""Memory that the verifier and the worker share: the verifier writes inputs, the worker writes outputs.
 
-On a CPU it is an anonymous file, whose descriptor both processes inherit; on a GPU device memory that the
-verifier allocates and the worker maps by CUDA IPC, as torch.multiprocessing shares tensors. Where a GPU can't
-share memory (a container or a virtual GPU may not let it) it is the file as well.
+On a CPU it is an anonymous file, whose descriptor both processes inherit. On a GPU it is device memory that
+the verifier allocates and the worker maps by CUDA IPC, as torch.multiprocessing shares tensors. Where a GPU
+can't share memory, as in some containers and virtual GPUs, it is the file as well.
 """
 
 from __future__ import annotations
@@ -28,12 +27,14 @@ HANDLE = (
     *("storage_device", "storage_handle", "storage_size_bytes", "storage_offset_bytes"),
     *("ref_counter_handle", "ref_counter_offset", "event_handle", "event_sync_required"),
 )
-"""What torch's rebuild_cuda_tensor needs to find memory of another process, by its names of arguments."""
+"""The arguments by which torch's rebuild_cuda_tensor maps memory of another process."""
 
 
 class SharedMemory:
-    """One block of memory of a device: ``reserve`` makes it in the process that owns it, ``map`` finds it in
-    the other. ``descriptor`` is of the anonymous file on a CPU."""
+    """One block of memory of a device. ``reserve`` allocates it in its owner, ``map`` maps it elsewhere.
+
+    ``descriptor`` is that of the anonymous file.
+    """
 
     def __init__(self, device: torch.device, descriptor: int) -> None:
         self.device = device
@@ -42,7 +43,7 @@ class SharedMemory:
         self._block = torch.empty(0, dtype=torch.uint8)
 
     def reserve(self, size: int) -> Region:
-        """At least so many bytes; what was there before is lost."""
+        """Make the block at least ``size`` bytes long. Its content may be lost."""
         if self._region is None or self._region.bytes < size:
             self.release()
             os.ftruncate(self.descriptor, 0)
@@ -58,7 +59,7 @@ class SharedMemory:
         return self._region
 
     def map(self, region: Region) -> None:
-        """Find the memory that the other process reserved."""
+        """Map the memory that the other process reserved."""
         if region != self._region:
             self._region, self._block = None, torch.empty(0, dtype=torch.uint8)
             if region.handle is None:
@@ -73,19 +74,19 @@ class SharedMemory:
         return self._block.device.type == self.device.type
 
     def release(self) -> None:
-        """Let go of it, in the process that owns it."""
+        """Drop the block. Its owner frees it by this, another process unmaps it."""
         self._region, self._block = None, torch.empty(0, dtype=torch.uint8)
 
     def tensor(self, layout: Layout) -> torch.Tensor:
-        """The tensor that lies there."""
+        """Return the tensor of a layout in this block."""
         return self.span(layout).as_strided(layout.shape, layout.stride)
 
     def span(self, layout: Layout) -> torch.Tensor:
-        """All that a tensor spans, in one dimension."""
+        """Return all elements that a tensor spans, gaps included, in one dimension."""
         return self._block[layout.offset :][: span_bytes(layout)].view(dtype_of(layout))
 
     def spans(self, layout: Layout, count: int) -> torch.Tensor:
-        """What each of several tensors spans, a row each."""
+        """Return the spans of ``count`` tensors, one behind the other, as rows."""
         first = self.span(layout)
         if not layout.apart:
             return first.expand(count, 0)
@@ -94,13 +95,13 @@ class SharedMemory:
 
 
 def dtype_of(layout: Layout) -> torch.dtype:
-    """torch's dtype of a layout."""
+    """Return torch's dtype of a layout."""
     found: torch.dtype = getattr(torch, layout.dtype)
     return found
 
 
 def span_bytes(layout: Layout) -> int:
-    """Bytes from a tensor's first element to the end of its last."""
+    """Return the bytes from a tensor's first element to the end of its last."""
     if prod(layout.shape) == 0:
         return 0
     steps = zip(layout.shape, layout.stride, strict=True)
@@ -108,7 +109,10 @@ def span_bytes(layout: Layout) -> int:
 
 
 def layouts(inputs: Tensors, outputs: Iterable[Declared], sets: int = 1) -> tuple[list[Layout], int]:
-    """Places for sets of inputs, as they lie in memory, and of contiguous outputs; and the bytes of all."""
+    """Place sets of inputs with their strides, and of contiguous outputs, in a block of memory.
+
+    Returns the layouts of the first set and the bytes of all sets.
+    """
     wanted = [(x.dtype, tuple(x.shape), x.stride(), span_of(x)) for x in inputs]
     wanted += [(dtype, shape, _contiguous(shape), prod(shape)) for shape, dtype in outputs]
     found, offset = [], 0
@@ -121,7 +125,7 @@ def layouts(inputs: Tensors, outputs: Iterable[Declared], sets: int = 1) -> tupl
 
 
 def like(layout: Layout, device: torch.device) -> torch.Tensor:
-    """A tensor of its own as the layout says, with memory for all that it spans."""
+    """Allocate a tensor with a layout's dtype, shape and strides, outside of shared memory."""
     dtype = dtype_of(layout)
     block = torch.empty(span_bytes(layout) // dtype.itemsize, dtype=dtype, device=device)
     return block.as_strided(layout.shape, layout.stride)
@@ -169,7 +173,7 @@ def _text(value: bytes) -> str:
 
 
 def memory_available(device: torch.device) -> int:
-    """Bytes that can still be allocated on the device."""
+    """Return the bytes that can still be allocated on the device."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

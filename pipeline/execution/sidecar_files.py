@@ -1,5 +1,4 @@
-"""The files beside a ledger, without which it can't be read: the environment, the configuration, the
-ceilings."""
+"""The files beside a ledger that are needed to read it: the environment, the configuration, the ceilings."""
 
 from __future__ import annotations
 
@@ -18,22 +17,26 @@ from pipeline.store import results
 
 
 class Rated(Protocol):
-    """What can measure a device's own limits."""
+    """An object that can measure a device's ceilings."""
 
     def rates(self) -> tuple[Rates, bool]:
-        """Them, and whether others had the device meanwhile. Raises UserError when they can't be measured."""
+        """Return the ceilings, and whether other programs used the device meanwhile.
+
+        Raises UserError when they can't be measured.
+        """
 
 
 def known(paths: Sequence[Path]) -> list[Ceilings]:
-    """What those of the files hold that are there, what nobody disturbed first."""
+    """Read the ceilings in those of the files that exist. Undisturbed ones come first."""
     found = [results.read(Ceilings, path) for path in paths if path.exists()]
     return sorted(found, key=lambda one: one.is_disturbed)
 
 
 def known_or_measured(worker: Rated, environment: Environment, paths: Sequence[Path], path: Path) -> Ceilings:
-    """The ceilings of the worker's device in this environment, as the files at ``paths`` have them; else
-    measured now and written to ``path``. Disturbed ones are taken as they are: another stage's file is not
-    this one's to change, and what was measured before would mean something else.
+    """Return the ceilings of the worker's device in this environment from the files at ``paths``.
+
+    If no file has them, they are measured and written to ``path``. Disturbed ceilings are taken as they are:
+    the file may be another stage's output, and rows that were measured with them would change their meaning.
 
     Raises UserError when they can't be measured or written.
     """
@@ -46,13 +49,13 @@ def known_or_measured(worker: Rated, environment: Environment, paths: Sequence[P
 
 
 def measured(worker: Rated, environment: Environment, path: Path) -> Ceilings:
-    """The ceilings of the worker's device in this environment, measured now and written to ``path``.
+    """Measure the ceilings of the worker's device in this environment, and write them to ``path``.
 
     Raises UserError when they can't be measured or written.
     """
     rates, is_disturbed = worker.rates()
     before = results.read(Ceilings, path) if path.exists() else None
-    # What was found of equal kernels and of equal points is no rate, and stays.
+    # The noise of equal kernels and the spread of equal points are no rates, and are kept.
     is_same = before is not None and before.environment == environment.of_device
     kept: dict[str, Any] = (
         {"noise": before.noise, "spread": before.spread} if before is not None and is_same else {}
@@ -69,7 +72,7 @@ def measured(worker: Rated, environment: Environment, path: Path) -> Ceilings:
 
 
 class SidecarFiles:
-    """The files of a sweep of a kernel into a folder. ``options`` are those of the sweep."""
+    """The files that a sweep writes beside a kernel's ledger. ``options`` are the sweep's."""
 
     def __init__(
         self, output: Path, kernel: str, environment: Environment, kind: str, options: dict[str, Any]
@@ -83,7 +86,7 @@ class SidecarFiles:
         self._written: dict[Path, bytes] = {}
 
     def write(self, worker: Rated) -> Ceilings:
-        """Write all of it, the ceilings unless the repository's results have them. Returns the ceilings."""
+        """Write all files, the ceilings only if the repository's results lack them. Returns the ceilings."""
         environment, configuration = self._described
         self._written = {
             environment: self._environment.to_json(indent=2) + b"\n",
@@ -98,17 +101,17 @@ class SidecarFiles:
         return found
 
     def known_ceilings(self) -> Ceilings | None:
-        """The ceilings that rows are told by where nothing is measured; None where there are none yet."""
+        """Return the ceilings for rows of a sweep that measures nothing; None if there are none yet."""
         return next(iter(known(self._ceilings)), None)
 
     def is_there(self) -> bool:
-        """Whether all of it is there."""
+        """Whether all files exist."""
         return all(path.exists() for path in self._described) and any(
             path.exists() for path in self._ceilings
         )
 
     def keep(self) -> None:
-        """Write again what was removed since it was written."""
+        """Write again the files that were removed since they were written."""
         for path, content in self._written.items():
             if not path.exists():
                 write_atomically(path, content)

@@ -1,5 +1,7 @@
-"""The processes that measure on a device, from outside: a worker for each provider, which is replaced when it
-dies or was changed, and a verifier that runs none."""
+"""Supervise the processes that measure on a device: a worker for each provider and a verifier.
+
+A worker is replaced when it dies or when a provider changed its process. The verifier runs no provider.
+"""
 
 from __future__ import annotations
 
@@ -53,49 +55,54 @@ from pipeline.execution.protocol import (
 from pipeline.execution.workers import Owner, Workers
 
 RATES_TIMEOUT_S = 300.0
-"""Far more than the device's own limits take to measure."""
+"""The time limit for measuring the device's ceilings: far more than it takes."""
 
 MOST_RATES = 4
-"""How often a CPU's limits are measured while others have its cores."""
+"""The most attempts at a CPU's ceilings while other programs use its cores."""
 
 VERIFIER_TIMEOUT_S = 600.0
-"""Far more than a reference takes."""
+"""The time limit for a request to the verifier: far more than a reference takes."""
 
 MOST_DELAY = 0.05
-"""The share of the time for which the threads that are timed may wait for a core. Threads that meet at a
-barrier wait for the last of them, so that a time may be many times too long by then."""
+"""The share of the time that timed threads may wait for a core. With more, a time may be many times too long:
+threads at a barrier wait for the slowest of them."""
 
 BUSY = "its threads had to wait for a core while it was timed"
 
 OWN = "its own threads compute while nothing is asked of it, and take the cores that are timed"
 
 COMPUTES = 0.5
-"""The share of a core that all threads of a process want together, if it does anything."""
+"""A process computes if all its threads together want more than this share of one core."""
 
 SPIN_S = 0.3
-"""For so long threads of a runtime may spin after their work: OpenMP's of Intel for 0.2 s."""
+"""How long a runtime's threads may spin after their work. Intel's OpenMP spins for 0.2 s."""
 
 LOOK_S, LONG_LOOK_S = 0.02, 0.3
-"""Looks at a process of which nothing is asked."""
+"""The durations of a short and a long look at an idle process."""
 
 LEAST_RAN = 0.04
-"""A thread that computes has this share of a core even where a dozen others want each core."""
+"""A thread that computes gets this share of a core even if a dozen others want the same core."""
 
 TIMED = (Time, Stamp, Empty, Go, Sustain, Rate)
-"""Requests of which a clock is read."""
+"""Requests during which a clock is read."""
 
 MOST_WAITING = 12
-"""Workers that wait for their turns at most, where providers take turns: each has a context on its GPU."""
+"""The most workers that wait while providers take turns. Each holds a context on its GPU."""
 
 
 class Supervisor:
-    """Workers and a verifier on one device, replaced as often as needed. A context manager: none outlives it.
+    """Run workers and a verifier on one device and replace them as needed.
 
-    ``root`` is the tree whose code and kernels measure: another commit's, to compare the two.
-    ``heeds_load`` says that a time on a CPU is taken again once if its threads had to wait for a core, and
-    then marked: that is for those who have no rounds to compare it with. ``values`` are those of
-    floating-point inputs. ``in_turns`` says that providers take turns, so that their workers wait for the
-    next one. ``changes`` says, by provider, what made its worker be replaced though it answered.
+    It is a context manager: no process outlives it.
+
+    Args:
+        root: the tree whose code and kernels measure. A comparison of commits passes another commit's tree.
+        heeds_load: on a CPU, time once more if the threads had to wait for a core, and mark the time if they
+            had to again. For callers that have no rounds to compare a time with.
+        values: the values of floating-point inputs.
+        in_turns: providers take turns, so their workers wait for the next turn.
+
+    ``changes`` says by provider why its worker was replaced although it answered.
     """
 
     def __init__(
@@ -119,7 +126,7 @@ class Supervisor:
         self.changes: dict[str, str] = {}
         setup = Setup(device=device.kind, settings=settings, seed=seed, values=values)
         self._server = ForkServer(device.kind, root, lambda: _environment(device))
-        # Threads that spin when they have nothing to do would take the worker's cores.
+        # Idle threads of the verifier must not spin: they would take the worker's cores.
         quiet = by_command(
             [sys.executable, "-m", "pipeline.execution.verifier_process", str(os.getpid())],
             root,
@@ -140,17 +147,19 @@ class Supervisor:
         self._right: set[tuple[str, str, Values]] = set()
 
     def measure(self, where: str, point: Point, is_audited: bool = False) -> Outcome:
-        """The outcome at a point of the kernel that ``where`` names, also when the worker does not survive
-        it. A time that ``is_audited`` is audited in any case."""
+        """Measure a point of the kernel that ``where`` names. Returns an outcome also when the worker dies.
+
+        With ``is_audited`` the time is audited in any case.
+        """
         try:
             outcome = self._examined(where, point, is_audited)
             if outcome.status == "out_of_memory":
-                # What earlier points left in either process, only a release makes free.
+                # Both processes keep memory of earlier points until a release.
                 self._release()
                 outcome = self._examined(where, point, is_audited)
         except GoneError as error:
             if not self._verifier.is_running:
-                # What it shared is gone with it.
+                # The memory that it shared is gone with it, so the workers end, too.
                 self.close()
             return Outcome(status=error.status, error=str(error))
         if outcome.status in ("ok", "verified"):
@@ -160,7 +169,10 @@ class Supervisor:
         return outcome
 
     def extra(self, where: str, point: Point, seconds: float | None) -> Extra:
-        """What finals ask of a point that was measured. A worker that does not survive it gives nothing."""
+        """Take the extra readings of finals at a point that was measured.
+
+        Returns an empty ``Extra`` if the worker dies.
+        """
         self._turn_to((where, point.provider))
         try:
             found, ended = extra_readings.ask(
@@ -176,8 +188,10 @@ class Supervisor:
     def readings(
         self, where: str, point: Point, timers: Sequence[TimerName], repeats: int, is_stamped: bool
     ) -> Readings:
-        """Times of a point by several timers, and with ``is_stamped`` CUPTI's. A worker that does not survive
-        it gives an error alone."""
+        """Time a point by several timers, and with ``is_stamped`` also by CUPTI.
+
+        Returns only an error if the worker dies.
+        """
         self._turn_to((where, point.provider))
         verifier, worker = Ask(self._ask_judge), Ask(self._ask_worker)
         try:
@@ -192,8 +206,10 @@ class Supervisor:
         return found
 
     def launch(self) -> None:
-        """Start the verifier and a worker, which import what they need and touch no device before ``start``:
-        a measurement that another command makes there is not disturbed."""
+        """Start the verifier and a worker. Both only import, and do not touch the device before ``start``.
+
+        So a measurement of another command on the device is not disturbed.
+        """
         if self._memory < 0:
             self._memory = os.memfd_create("pipeline")
         self._workers.launch()
@@ -201,33 +217,35 @@ class Supervisor:
             self._verifier.launch(self._memory)
 
     def start(self) -> None:
-        """Start both now, so that they are ready when the first point is."""
+        """Let the verifier and a worker begin to use the device, before the first point is ready."""
         self.launch()
         self._workers.now.begin()
         self._verifier.begin()
 
     def keep(self, where: str, point: Point) -> None:
-        """Let the worker of the point's provider wait when others have their turns: it is needed again and
-        again."""
+        """Keep the worker of the point's provider while others take their turns: it is needed repeatedly."""
         self._workers.kept = where, point.provider
 
     def release(self) -> None:
-        """Let go of all memory that either process holds of what it measured last."""
+        """Free all memory that both processes hold of their last points."""
         if self._workers.is_running and self._verifier.is_running:
             with suppress(FailedError, GoneError):
                 self._release()
 
     def abandon(self) -> None:
-        """End both, and any that are started later, from another thread than the one that waits."""
+        """End all processes, and any that are started later. May be called from another thread."""
         self._workers.abandon()
         self._verifier.abandon()
 
     def rates(self) -> tuple[Rates, bool]:
-        """The device's own limits, and whether others had a CPU's cores whenever they were measured. Raises
-        UserError when they can't be measured."""
+        """Measure the device's ceilings.
+
+        Returns them, and whether other programs used a CPU's cores in each attempt.
+        Raises UserError when they can't be measured.
+        """
         self._turn_to(None)
         try:
-            self._workers.now.ask(Echo(token=""), Echoed, self.timeout_s)  # what it takes to start is over
+            self._workers.now.ask(Echo(token=""), Echoed, self.timeout_s)  # its start-up is over
             self._workers.settle()
             best, is_disturbed = self._rated()
             tries = 1
@@ -247,7 +265,7 @@ class Supervisor:
         return rates, self.device.kind == "cpu" and had.delay > MOST_DELAY
 
     def close(self) -> None:
-        """End all, at once."""
+        """End all processes at once."""
         self._workers.close()
         self._verifier.close()
         self._server.close()
@@ -262,8 +280,11 @@ class Supervisor:
             self._released(worker)
 
     def _let_go(self, worker: ChildProcess) -> None:
-        """Let a worker that will be ended or waits unmap the verifier's memory on a GPU. torch keeps memory
-        that it shares by CUDA IPC until a process that mapped it is done. A killed process never says so."""
+        """On a GPU, let a worker unmap the verifier's memory before it waits or ends.
+
+        torch keeps memory that it shares by CUDA IPC until the process that mapped it reports that it is
+        done. A killed process never does.
+        """
         if self.device.kind == "cuda":
             self._released(worker)
 
@@ -274,7 +295,7 @@ class Supervisor:
             worker.close()
 
     def _turn_to(self, owner: Owner | None) -> None:
-        """Start what is not running, and let the worker be the owner's."""
+        """Start the processes that do not run, and make the owner's worker the current one."""
         if self._quiet is not None and self._workers.is_running:
             provider, before, begin = self._quiet
             sleep(max(0.0, begin + LOOK_S - perf_counter()))
@@ -310,7 +331,7 @@ class Supervisor:
         return outcome
 
     def _look(self) -> Sight:
-        """The worker's threads and the load of its device now."""
+        """Return the worker's threads and the load of its device now."""
         threads, at_us = self._workers.now.threads(), perf_counter() * 1e6
         if self.device.uuid is None:
             others = load.others_running(threads) / (os.cpu_count() or 1)
@@ -323,7 +344,7 @@ class Supervisor:
         return Sight(at_us, threads, stolen=load.stolen(), throttle=throttle, neighbours=len(neighbours))
 
     def _replace_changed(self, point: Point, ended: Ended) -> None:
-        """End a worker in which a provider has left anything, so that its next point finds nothing of it."""
+        """End the worker if the provider changed its process or left processes or threads in it."""
         worker = self._workers.now
         changes = [*ended.replaced, *ended.changed]
         if count := worker.left_behind():
@@ -337,18 +358,18 @@ class Supervisor:
             self._quiet = point.provider, worker.threads(), perf_counter()
 
     def _computed(self, before: load.Threads, begin: float) -> bool:
-        """Whether the threads of the worker have computed since a look, or would have."""
+        """Whether the worker's threads have computed, or waited for a core to compute, since ``begin``."""
         had = load.scheduled(before, self._workers.now.threads())
         return had.ran_us + had.waited_us > COMPUTES * 1e6 * (perf_counter() - begin)
 
     def _computes(self) -> bool:
-        """Whether they do now, though nothing is asked, and long after any work."""
+        """Whether the worker's threads compute while it is idle, longer than a runtime's threads spin."""
         sleep(SPIN_S)
         before, begin = self._workers.now.threads(), perf_counter()
         sleep(LOOK_S)
         if not self._computed(before, begin):
             return False
-        # On a busy host a thread that wakes for a moment waits for a core as long as one that computes.
+        # On a busy host a thread that wakes briefly waits for a core as long as a thread that computes.
         sleep(LONG_LOOK_S)
         had = load.scheduled(before, self._workers.now.threads())
         return had.ran_us > LEAST_RAN * 1e6 * (perf_counter() - begin)
@@ -366,7 +387,7 @@ class Supervisor:
             raise
 
     def _timed(self, request: Time) -> Timed:
-        """A timing with what it had of the cores; one that had too little is taken again once."""
+        """Time on a CPU, and record how long threads waited for a core. Time once more if it was too long."""
         worker = self._workers.now
         for _ in range(2):
             before = worker.threads()
@@ -374,7 +395,7 @@ class Supervisor:
             had = load.scheduled(before, worker.threads())
             if had.delay <= MOST_DELAY:
                 break
-        if had.ran_us == 0.0:  # this kernel does not count it
+        if had.ran_us == 0.0:  # this Linux kernel does not count it
             return timed
         if had.delay > MOST_DELAY and self._computes():
             raise FailedError(Failed(status="incorrect", error=OWN))
@@ -383,7 +404,7 @@ class Supervisor:
         return timed.replace(state=state if had.delay <= MOST_DELAY else state.distrusted(BUSY))
 
     def _set_mode(self) -> None:
-        """Set the mode of the worker's launch gap, by the verifier's work on their GPU."""
+        """Set the mode of the worker's launch gap: the verifier does a little work on their GPU."""
         self._verifier.ask(SetMode(), Done, VERIFIER_TIMEOUT_S)
 
     def _ask_judge(self, request: Record, kind: type[Record]) -> Record:
@@ -399,7 +420,7 @@ class Supervisor:
 
 
 def _environment(device: Device) -> dict[str, str]:
-    """What a process that runs providers is told: no password, for what they print is kept."""
+    """Return the environment variables of the processes, without passwords: what providers print is kept."""
     kept = {name: value for name, value in os.environ.items() if name not in TRACKER}
     environment = WITHOUT_PLUGINS | kept | inductor.variables()
     if device.kind == "cuda":

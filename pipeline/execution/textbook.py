@@ -2,7 +2,7 @@
 
     python -m pipeline.execution.textbook PLAN
 
-The plan is a file of JSON: where the kernel is, the provider, and points, each a problem and parameters.
+The plan is a JSON file with the kernel's address, the provider and the points, each a problem and parameters.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ SEED = 0
 
 
 def sweep(plan: Mapping[str, Any], device: torch.device, bench: Callable[[Callable[[], Any]], float]) -> None:
-    """Measure the points of a plan by ``bench``, which gives a call's milliseconds. Print each with its own,
-    and at the end the seconds that all took.
+    """Measure the points of a plan by ``bench``, which returns a call's milliseconds.
 
-    Raises AssertionError for an output that is not right.
+    Prints each point with its time, and at the end the seconds that all took. Raises AssertionError for a
+    wrong output.
     """
     begin = perf_counter()
     problem: Values | None = None
@@ -48,7 +48,7 @@ def sweep(plan: Mapping[str, Any], device: torch.device, bench: Callable[[Callab
 
 
 def verify(found: Instance, inputs: Tensors, expected: Tensors) -> None:
-    """Raises AssertionError where a call's outputs are further from the reference than the kernel allows."""
+    """Raise AssertionError if a call's outputs are further from the reference than the kernel's tolerance."""
     allowed = found.loaded.kernel.tolerance(found.problem)
     tolerances = (allowed,) * len(expected) if isinstance(allowed, Tolerance) else allowed
     outputs = as_tuple(found.call(*inputs))

@@ -1,5 +1,6 @@
-"""Makes inputs and verifies outputs, in a process that imports the reference and no provider, and that sees
-outputs only as bytes in shared memory.
+"""Make inputs and verify outputs, in a process that imports the reference and no provider.
+
+The process sees outputs only as bytes in shared memory.
 """
 
 from __future__ import annotations
@@ -48,22 +49,22 @@ from pipeline.points import problems, tracebacks
 from pipeline.points.problems import values_of
 
 MOST_SPREAD = {"cpu": 1 << 30, "cuda": 20 << 30}
-"""Bytes of the sets of an audit by kind of device, at most, unless two sets take more."""
+"""The most bytes of an audit's sets, by kind of device. There are two sets even if these take more."""
 
 SPREAD_OF_FREE = 4
-"""They are no more than one part in so many of the memory that is free: as much again holds the inputs before
-they are written, and the worker's outputs and the comparison need some, too."""
+"""An audit's sets take at most the free memory divided by this. Drawn inputs take as much again before they
+are written, and the worker's outputs and the comparison need memory, too."""
 
 DRAW_S = 0.1
-"""What making the sets of an audit may take where each is made by the kernel's own inputs, at most, unless
-two sets take longer."""
+"""The most seconds for making an audit's sets where the kernel's ``inputs`` makes each. There are two sets
+even if these take longer."""
 
 MOST_KEPT = {"cpu": 1 << 30, "cuda": 8 << 30}
-"""Bytes of problems' inputs and answers that are kept by kind of device: each provider comes to the same
-problems in its turn."""
+"""The most bytes of inputs and answers that are kept, by kind of device. Every provider is measured at the
+same problems."""
 
 COMPARE_S = 0.03
-"""Seconds for comparing sets of one try, unless one set takes longer."""
+"""Seconds for comparing the sets of one try. At least one set is compared."""
 
 MOST_SEED = 1 << 31
 
@@ -71,7 +72,7 @@ REQUESTS = (Prepare, Offer, Check, Spread, Draw, Fill, Empty, Inspect, SetMode, 
 
 
 class Verifier:
-    """Makes inputs and verifies outputs on one device of this process."""
+    """Make inputs and verify outputs on one device of this process."""
 
     def __init__(self, device: str, seed: int, descriptor: int, values: InputValues = "normal") -> None:
         self.device = torch.device(device)
@@ -87,7 +88,7 @@ class Verifier:
         self._spoilt: Tensors = ()
 
     def answer(self, request: Record) -> Record:
-        """The answer to any request. Raises whatever the reference does."""
+        """Answer any request. Raises whatever the reference raises."""
         steps: dict[type[Record], Callable[[Any], Record]] = {
             Prepare: self.prepare,
             Offer: self.offer,
@@ -126,7 +127,7 @@ class Verifier:
         )
 
     def offer(self, request: Offer) -> Done:
-        """Write an edition of the inputs into shared memory, and what can't be right into the outputs."""
+        """Write an edition of the inputs into shared memory, and wrong values into the outputs."""
         assert self._shared is not None, "there is room before there are inputs"
         edition = self._edition(request.edition)
         for x, layout in zip(edition.inputs, self._shared.inputs, strict=True):
@@ -139,12 +140,12 @@ class Verifier:
         return self._done()
 
     def check(self, request: Check) -> Checked:
-        """Whether shared memory holds the right answer to an edition, and its inputs as they were."""
+        """Check that shared memory holds the right answer to an edition and its unchanged inputs."""
         assert self._shared is not None, "there is room before there are outputs"
         return self._checked(self._edition(request.edition), self._shared, 0, 0)
 
     def spread(self, request: Spread) -> Shared:
-        """Room for so many sets, or for as many as may be shared."""
+        """Reserve room for the requested sets, or for as many as the limits allow."""
         case = self._case
         assert case is not None, "a problem is prepared before it is spread"
         on_gpu = self.device.type == "cuda"
@@ -168,12 +169,15 @@ class Verifier:
         ]
         self._spoilt = tuple(torch.empty_like(place) for place in self._places[0])
         for out in self._spoilt:
-            out.view(-1).view(torch.uint8).fill_(0xFF)  # no number, of floating-point ones
+            out.view(-1).view(torch.uint8).fill_(0xFF)  # NaN in floating-point dtypes
         return shared
 
     def draw(self, request: Draw) -> Done:
-        """Make inputs that no call has seen, for all sets: each by the kernel's own inputs, or by moving the
-        elements of others where they may come in any order."""
+        """Make inputs for all sets that no call has seen.
+
+        The kernel's ``inputs`` makes each set, or, where elements may come in any order, each set gets the
+        shifted elements of an edition.
+        """
         assert self._case is not None and self._sets is not None, "sets are spread before they are drawn"
         first, sets = self._edition(0).inputs, self._sets.sets
         drawn = self._drawn or tuple(x.new_empty((sets, span_of(x))) for x in first)
@@ -190,14 +194,14 @@ class Verifier:
         return self._done()
 
     def fill(self, request: Fill) -> Done:
-        """Write the inputs that were drawn into all sets."""
+        """Write the drawn inputs into all sets."""
         assert self._sets is not None and self._drawn, "sets are spread and drawn before they are filled"
         for rows, layout in zip(self._drawn, self._sets.inputs, strict=True):
             self._memory.spans(layout, self._sets.sets).copy_(rows)
         return self._done()
 
     def empty(self, request: Empty) -> Done:
-        """Do what the worker does beside its calls, by which each place gets what no output can be."""
+        """Do all that the worker does in a try except the calls. It spoils the place of each output."""
         assert self._sets is not None and self._places, "sets are spread before they are gone through"
         if self.device.type == "cuda":
             torch.zeros(1, device=self.device)
@@ -205,8 +209,10 @@ class Verifier:
         return self._done()
 
     def inspect(self, request: Inspect) -> Checked:
-        """Whether sets hold right answers, and their inputs as they were: the first of them, and those after
-        it that ``COMPARE_S`` leaves time for."""
+        """Check that sets hold right answers and unchanged inputs.
+
+        Checks the first set, and further ones until one is wrong or ``COMPARE_S`` has passed.
+        """
         begin, shared = perf_counter(), self._sets
         assert self._case is not None and shared is not None and self._drawn
         for number, index in enumerate(request.sets):
@@ -220,12 +226,12 @@ class Verifier:
         return found
 
     def set_mode(self, request: SetMode) -> Done:
-        """Do a little work on the device, by which another process's launch gap becomes the fast one."""
+        """Do a little work on the device, which brings the launch gap of another process to its fast mode."""
         torch.zeros(1, device=self.device)
         return self._done()
 
     def release(self, request: Release) -> Done:
-        """Let go of all memory."""
+        """Free all memory."""
         self._case = self._shared = None
         self._forget()
         self._cases.clear()
@@ -236,8 +242,10 @@ class Verifier:
         return Done()
 
     def _turned_to(self, key: tuple[str, Values]) -> Case | None:
-        """The case with that key, if it is there still, as the one at hand; the one that was at hand is kept,
-        and those that were at hand longest ago give way."""
+        """Make the case with this key the current one, and return it; None if it is not kept.
+
+        The case that was current is kept, and the least recently used ones are dropped beyond ``MOST_KEPT``.
+        """
         if self._case is not None:
             if self._case.key == key:
                 return self._case
@@ -251,7 +259,7 @@ class Verifier:
         return self._case
 
     def _made_case(self, case: Case) -> Case:
-        """A case with its first editions. Raises FaultyError where there is no room for it."""
+        """Make a case current, with its first two editions. Raises FaultyError if there is no room for it."""
         try:
             self._refuse_what_does_not_fit(case)
         except FaultyError:
@@ -271,8 +279,7 @@ class Verifier:
         return case
 
     def _forget(self) -> None:
-        """Let go of an audit's sets. A GPU gets the memory of the inputs that were drawn back: the worker may
-        need it."""
+        """Drop an audit's sets. On a GPU the memory of drawn inputs is freed, for the worker may need it."""
         had = bool(self._drawn)
         self._sets, self._drawn, self._places, self._spoilt = None, (), [], ()
         if had and self.device.type == "cuda":
@@ -283,14 +290,16 @@ class Verifier:
         assert case is not None, "a problem is prepared before its inputs are made"
         if number not in case.editions:
             case.shrink()
-            # The first edition is the same in every run; what comes after it can't be known before.
+            # The first edition is the same in every run; no provider can know later ones in advance.
             seed = secrets.randbelow(MOST_SEED) if number else self._seed
             case.editions[number] = answered(case, self._made(seed))
         return case.editions[number]
 
     def _made(self, seed: int) -> Tensors:
-        """Inputs by the kernel. Raises FaultyError for inputs that differ in more than their values from
-        those that were made first."""
+        """Make inputs by the kernel's ``inputs``.
+
+        Raises FaultyError if they differ from the first edition in more than their values.
+        """
         case = self._case
         assert case is not None, "a problem is prepared before its inputs are made"
         made = case.loaded.inputs(case.problem, self.device, seed)
@@ -304,10 +313,10 @@ class Verifier:
         return made
 
     def _placed(self, sets: int, shown: int) -> Shared:
-        """Room in shared memory for so many sets of inputs, and outputs of so many."""
+        """Reserve shared memory for the inputs of ``sets`` sets and the outputs of ``shown`` of them."""
         assert self._case is not None, "a problem is prepared before it has room"
         case, inputs = self._case, self._edition(0).inputs
-        # The outputs of a call that is in place lie where its inputs were.
+        # A call in place writes its outputs over its inputs.
         declared = () if case.loaded.kernel.in_place else case.declared
         found, offset = layouts(inputs, (), sets)
         places, size = layouts((), declared, shown)
@@ -336,11 +345,13 @@ class Verifier:
         return tuple(self._memory.tensor(layout.at(number)).to(self.device) for layout in found)
 
     def _refuse_what_does_not_fit(self, case: Case) -> None:
-        """Said before anything is allocated, for a host that runs out of memory kills processes instead of
-        answering."""
+        """Raise FaultyError, before anything is allocated, if a case needs more memory than is free.
+
+        A host that runs out of memory kills processes instead of refusing an allocation.
+        """
         inputs = sum(x.nbytes for x in case.loaded.inputs(case.problem, torch.device("meta"), 0))
         wide = 8 * sum(prod(shape) for shape, _ in case.declared)
-        # Both editions, the shared ones and the worker's; outputs twice; references and temporaries.
+        # Inputs: both editions, the shared ones, the worker's. Outputs: twice. References and temporaries.
         needed = (EDITIONS + 2) * inputs + 2 * declared_bytes(case.declared) + (EDITIONS + 2) * wide
         available = memory_available(self.device)
         if needed > available:
@@ -357,8 +368,7 @@ class Verifier:
 
 
 def _give_back() -> None:
-    """Give the GPU the memory back that torch keeps: for its next tensors, and until every process has
-    unmapped memory that was shared with it."""
+    """Return torch's cached memory to the GPU, and shared memory that every other process has unmapped."""
     torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]
     torch.cuda.empty_cache()
 

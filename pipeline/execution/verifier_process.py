@@ -1,6 +1,6 @@
 """The process that verifies: it owns the inputs and imports no provider.
 
-Started by ``supervisor`` as ``python -m pipeline.execution.verifier_process PARENT FD MEMORY``; FD is its end
+``supervisor`` starts it as ``python -m pipeline.execution.verifier_process PARENT FD MEMORY``; FD is its end
 of a socket pair, MEMORY the descriptor of the shared memory of a CPU."""
 
 from __future__ import annotations
@@ -34,19 +34,18 @@ from pipeline.execution.protocol import (
 from pipeline.execution.verifier import Verifier
 
 CHUNK = 1 << 24
-"""Elements looked at at a time; the median is that of no more, evenly spread."""
+"""With more elements than this, the median is that of at least this many of them, evenly spread."""
 
 REQUESTS = (MeasureAccuracy, Repeat)
 
 
 class AccuracyVerifier(Verifier):
-    """A verifier that gives each provider the inputs in the form that it takes, and also says how right
-    outputs are."""
+    """A verifier that makes inputs in the provider's form, and also measures the accuracy of outputs."""
 
     _kept: Tensors = ()
 
     def answer(self, request: Record) -> Record:
-        """The answer to any request. Raises whatever the reference does."""
+        """Answer any request. Raises whatever the reference raises."""
         if isinstance(request, MeasureAccuracy):
             return self.appraise(request)
         if isinstance(request, Repeat):
@@ -54,16 +53,16 @@ class AccuracyVerifier(Verifier):
         return super().answer(request)
 
     def prepare(self, request: Prepare) -> Prepared:
-        """Find room for a problem's inputs, in the form that the provider takes, and its outputs."""
+        """Find room for a problem's inputs, in the provider's form, and its outputs."""
         loaded = loading.load(request.where)
         address = loaded.address(request.point.provider)
         if self._case is not None and self._case.loaded != loading.load(address):
-            # One problem's case in another form: its key is the same, its inputs are not.
+            # The same problem in two forms has one key, but different inputs: the kept case can't be used.
             self.release(Release())
         return super().prepare(request.replace(where=address))
 
     def appraise(self, request: MeasureAccuracy) -> AccuracyMeasured:
-        """The distance of the outputs from the answer to an edition; they are kept."""
+        """Measure the distance of the outputs from the answer to an edition, and keep the outputs."""
         found = self._edition(request.edition).expected
         self._kept = tuple(out.clone() for out in self._outputs())
         parts = [
@@ -78,7 +77,7 @@ class AccuracyVerifier(Verifier):
         )
 
     def repeat(self) -> Repeated:
-        """Whether the outputs are those that were kept; they are let go."""
+        """Compare the outputs with the kept ones bit by bit, and drop these."""
         kept, self._kept = self._kept, ()
         pairs = zip(self._outputs(), kept, strict=True)
         return Repeated(same=all(torch.equal(_bits(out), _bits(before)) for out, before in pairs))
@@ -86,14 +85,16 @@ class AccuracyVerifier(Verifier):
     def _outputs(self) -> Tensors:
         shared = self._shared
         assert shared is not None, "there is room before there are outputs"
-        # Of a call that is in place they lie where its inputs were.
+        # A call in place writes its outputs over its inputs.
         return self._seen(shared.outputs or shared.inputs, 0)
 
 
 def ulps(out: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-    """The distance of each element from a float64 reference, in units in the last place of the output's dtype
-    at the reference: how far the dtype's numbers lie apart there. Where either is no finite number, or the
-    reference rounds to one that the dtype does not have, there is no distance: 0.
+    """Return the distance of each element from a float64 reference in ulps of the output's dtype.
+
+    An ulp, a unit in the last place, is the distance between two adjacent numbers of the dtype at the
+    reference. The distance is 0 where either number is not finite, or the reference is beyond the dtype's
+    range.
 
     out: of a floating-point dtype; reference: of the same shape. Returns float64 of that shape.
     """

@@ -4,8 +4,8 @@
     python -m pipeline.execution.versions list "an A/B of both trees on an H100: 0.1 % apart at 40 points"
     python -m pipeline.execution.versions replace "this version's first code"
 
-Says today's digests of that code and which version each is; with ``list`` they are written under the last
-version, and with ``replace`` they take the place of those that stand there.
+Prints today's digests of that code and the version of each. ``list`` adds the digests to the last version,
+``replace`` replaces that version's digests by them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MEASURING = (
     ("execution/plausibility.py", "judged"),
     ("execution/supervisor.py", "Supervisor"),
 )
-"""The definitions that time and verify, below ``pipeline/``; with all that they reach."""
+"""The definitions below ``pipeline/`` that time and verify. A digest covers all that they reach."""
 
 NOT_MEASURING = (
     *(
@@ -55,7 +55,8 @@ NOT_MEASURING = (
     *("kernel_pipeline.tensors", "kernel_pipeline.threads", "kernel_pipeline.numba_launch"),
     *("kernel_pipeline.errors", "kernel_pipeline.files", "kernel_pipeline.json_lines"),
 )
-"""Records, planning, building and messages decide no number once a call and its inputs are there."""
+"""Modules that no digest covers: once a call and its inputs exist, records, planning, building and messages
+change no time."""
 
 TIMERS = {
     "cpu": ("cpu",),
@@ -64,15 +65,14 @@ TIMERS = {
     "do_bench": ("do_bench",),
     "wall": ("wall",),
 }
-"""Ways of timing, with the modules of timers that each runs; a graph that can't be captured falls back to
-events."""
+"""The modules of timers that each way of timing runs. A graph that can't be captured falls back to events."""
 
 EDITED = "edited"
-"""Stands before the digest of code that no version lists."""
+"""The word before the digest of code that no version lists."""
 
 
 class Listed(Record):
-    """Digests, by way of timing, of code that counts as a version, and what shows that it does."""
+    """Digests, by way of timing, of code that counts as a version, and the evidence for it."""
 
     evidence: Text
     cpu: Text
@@ -83,7 +83,7 @@ class Listed(Record):
 
 
 class Version(Record):
-    """A version of the code that times and verifies: rows of two versions can't stand for each other."""
+    """A version of the code that times and verifies. Rows of two versions are not comparable."""
 
     number: Annotated[int, Meta(ge=0)]
     date: date
@@ -92,8 +92,10 @@ class Version(Record):
 
 
 def measurement(kind: str, timer: str) -> str:
-    """What a row says of the code here that measures on a kind of device with a timer of the settings: its
-    version's number, or ``edited`` and its digest."""
+    """Return how rows name the current measuring code, for a kind of device and a timer of the settings.
+
+    It is the version's number or, if no version lists the code, ``edited`` and its digest.
+    """
     way = "cpu" if kind == "cpu" else "graph" if timer == "auto" else timer
     found = digest(way)
     number = next(
@@ -103,8 +105,7 @@ def measurement(kind: str, timer: str) -> str:
 
 
 def measuring(way: str) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
-    """The definitions that measure by a way of timing, and the modules that decide no
-    number of theirs."""
+    """Return the definitions that measure by a way of timing, and the modules that its digest leaves out."""
     others = {name for names in TIMERS.values() for name in names} - set(TIMERS[way])
     stop = (*NOT_MEASURING, *(f"kernel_pipeline.timing.timers.{name}" for name in sorted(others)))
     return MEASURING, stop
@@ -112,7 +113,7 @@ def measuring(way: str) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
 
 @cache
 def digest(way: str) -> str:
-    """The digest of the code here that measures by a way of timing."""
+    """Return the digest of the current code that measures by a way of timing."""
     entries, stop = measuring(way)
     root = ROOT / "pipeline"
     roots = {"pipeline": root, "kernel_pipeline": ROOT / "kernel_pipeline"}
@@ -121,12 +122,12 @@ def digest(way: str) -> str:
 
 @cache
 def known() -> tuple[Version, ...]:
-    """The versions that the file lists, the last one last."""
+    """Return the versions that the file lists, the latest last."""
     return tuple(Version.from_dict(one) for one in yaml.safe_load(FILE.read_text()))
 
 
 def listing(evidence: str) -> str:
-    """Today's digests as the file wants them."""
+    """Return today's digests in the format of the file."""
     lines = yaml.safe_dump(
         [{"evidence": evidence} | {way: digest(way) for way in TIMERS}], sort_keys=False, width=110
     )
@@ -134,13 +135,13 @@ def listing(evidence: str) -> str:
 
 
 def add(evidence: str, replace: bool = False) -> None:
-    """Write today's digests under the last version, in place of those that stand there or after them."""
+    """Write today's digests under the last version, after its digests or with ``replace`` instead of them."""
     before, heading, digests = FILE.read_text().rpartition("  digests:\n")
     FILE.write_text(f"{before}{heading}{'' if replace else digests}{listing(evidence)}")
 
 
 def main(words: list[str]) -> None:
-    """Say today's digests, or list them. Raises UserError for other words than the module's."""
+    """Print today's digests, or list them. Raises UserError for arguments other than the module's."""
     match words:
         case []:
             print(listing("what shows that it measures the same").rstrip())

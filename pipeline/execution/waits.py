@@ -1,7 +1,7 @@
-"""How long people wait for commands of this repository, in a clone of its last commit.
+"""Time how long users wait for commands of this repository, in a clone of its last commit.
 
 The clone has caches, temporary files and an MLflow store of its own, so that nothing is built or measured
-there at first; packages are this Python's. Each wait is one run: other programs on the machine count.
+there at first. It uses this Python's packages. Each wait is timed once, so other programs may slow it.
 """
 
 from __future__ import annotations
@@ -28,18 +28,21 @@ from pipeline import ROOT
 SWEEP = ("pipeline.sweep", "kernel=softmax", "size=1024", "dtype=float32", "tracking=none", "output=results")
 
 TRITON_EDIT = ("range(0, columns, BLOCK_SIZE)", "range(0, 0 + columns, BLOCK_SIZE)")
-"""Another definition of the same loop: a comment would measure nothing."""
+"""An edit that changes the code but not the loop: after an edit of a comment nothing would be measured."""
 
 CUDA_EDIT = "\nstatic_assert(sizeof(float) == 4);\n"
 
 LAST_LINES = 5
-"""Of a command that failed."""
+"""How many lines of output are shown of a command that failed."""
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Something to wait for. ``limit`` are the seconds that it should take at most, by the kind of device; on
-    another kind it is not run. ``before`` is done first and not waited for."""
+    """A wait to time.
+
+    ``limit`` has the most seconds that it should take, by kind of device; on another kind it is not run.
+    ``before`` is done first and not timed.
+    """
 
     what: str
     do: Callable[[Clone], None]
@@ -48,7 +51,7 @@ class Wait:
 
 
 def measured(names: Collection[str], chosen: device.Device, say: Callable[[str], None]) -> Table:
-    """The table of some waits, each beside its limit; ``say`` gets a line as each ends."""
+    """Time the named waits. Returns a table of each beside its limit; ``say`` gets a line after each."""
     found = Table(box=box.SIMPLE_HEAD, show_edge=False, title_justify="left", padding=(0, 1, 0, 0))
     found.title = f"{chosen.slug}, {device.cpu_threads()} cores"
     for heading in ("wait", "what", "seconds", "limit"):
@@ -79,7 +82,7 @@ class Clone:
         self.next: Clone | None = None
         temporary = folder / "tmp"
         temporary.mkdir(parents=True)
-        # Nothing of the clone's reaches a team's server or finds what was compiled before.
+        # The clone must not log to an MLflow server, and must not find what was compiled before.
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
         self.environment = inherited | {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -93,7 +96,7 @@ class Clone:
         self.run("git", "clone", "--quiet", str(source), str(self.root), folder=source)
 
     def without_results(self) -> Self:
-        """The same where this machine has measured nothing yet."""
+        """Set this device in the clone's parameters, and remove its results. Returns the clone."""
         params = self.root / "params.yaml"
         params.write_text(re.sub(r"(?m)^device: \S+", f"device: {self.chosen}", params.read_text()))
         for path in [*(self.root / "results").rglob(f"{self.chosen.slug}*")]:
@@ -101,7 +104,7 @@ class Clone:
         return self
 
     def run(self, *command: str, code: int = 0, folder: Path | None = None) -> None:
-        """Run a command. Raises UserError with its last words unless it ends as it should."""
+        """Run a command. Raises UserError with its last lines unless it exits with ``code``."""
         done = subprocess.run(
             command,
             cwd=folder or self.root,
@@ -117,21 +120,23 @@ class Clone:
             raise UserError(f"{' '.join(command)} ended with {done.returncode}: {last}")
 
     def python(self, *words: str, code: int = 0) -> None:
-        """``python -m WORDS``."""
+        """Run ``python -m WORDS``."""
         self.run(sys.executable, "-m", *words, code=code)
 
     def make(self, target: str) -> None:
-        """A target of the Makefile with this Python's packages."""
+        """Make a target of the Makefile with this Python's packages."""
         self.run("make", target, "VENV=", f"PYTHON={sys.executable}")
 
     def repro(self) -> None:
-        """``make repro``."""
+        """Run ``make repro``."""
         self.make("repro")
         self.is_measured = True
 
     def commit_and_clone(self) -> None:
-        """Commit all that was measured, and make a clone of that, in which nothing is built. Raises UserError
-        where nothing was measured yet."""
+        """Commit all results, and clone that commit; nothing is built in the new clone.
+
+        Raises UserError where nothing was measured yet.
+        """
         if not self.is_measured:
             raise UserError("nothing was measured here yet; name first, too: only=[first,cloned].")
         self.run("git", "add", "--all")
@@ -140,7 +145,7 @@ class Clone:
         self.next = Clone(self.folder / "next", self.chosen, self.root)
 
     def repro_of_clone(self) -> None:
-        """``make repro`` in that clone."""
+        """Run ``make repro`` in the clone of ``commit_and_clone``."""
         assert self.next is not None, "it was made before"
         self.next.repro()
 
@@ -149,7 +154,7 @@ class Clone:
         self.python(*SWEEP, f"device={self.device}", *words)
 
     def edited(self, name: str, change: Callable[[str], str], *words: str) -> None:
-        """Edit a source and measure what it changed."""
+        """Edit a source file and measure the points that the edit made old."""
         path = self.root / name
         text = path.read_text()
         if change(text) == text:

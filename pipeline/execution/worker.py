@@ -1,7 +1,7 @@
-"""The process that runs one provider: holds the device, answers one request at a time, may die.
+"""The worker: the process that runs one provider on the device and answers one request at a time.
 
-Forked by ``fork_server``, below a reaper. Its end of a socket pair is its only way out; the memory that it
-shares with the verifier on a CPU is a descriptor, too."""
+``fork_server`` forks it below a reaper. It gets the descriptors of its end of a socket pair and of the memory
+that it shares with the verifier on a CPU."""
 
 from __future__ import annotations
 
@@ -52,22 +52,24 @@ from pipeline.execution.provider_runner import ProviderRunner
 from pipeline.store.turns import Sustained
 
 SAMPLES = 50
-"""Turns that are timed after the work; together they are far shorter than it."""
+"""The turns that are timed after the seconds of work. Together they are far shorter."""
 
 LOOK_S = 0.1
-"""Between two looks at the clock while it works: the device's queue never runs empty."""
+"""The interval at which the elapsed time is checked. The device's queue never runs empty at a check."""
 
 
 class Endurance(ProviderRunner):
-    """A trial that also times a provider without a rest."""
+    """A ProviderRunner that also times a provider after seconds of its calls, without a rest."""
 
     def answer(self, request: Record) -> Record:
-        """The answer to any request. Raises whatever the provider does."""
+        """Answer any request. Raises whatever the provider raises."""
         return self.sustain(request) if isinstance(request, Sustain) else super().answer(request)
 
     def sustain(self, request: Sustain) -> Sustained:
-        """Time the provider after seconds of its calls. Raises NotCapturableError for a call that no graph
-        can hold."""
+        """Time the provider after seconds of its calls.
+
+        Raises NotCapturableError for a call that no graph can hold.
+        """
         running = self._now
         rotation = Rotation(running.found.call, (running.inputs,), running.in_place)
         another = self.another(running.found)
@@ -77,9 +79,10 @@ class Endurance(ProviderRunner):
 def sustained(
     rotation: Rotation, another: Another | None, bytes_: int, seconds: float, set_mode: SetMode
 ) -> Sustained:
-    """Replay a call over its only inputs and cold others for the seconds, and time the turns after that, in
-    the mode of the launch gap that is set before. Inputs and outputs are ``bytes_``; ``another`` makes inputs
-    for the ring.
+    """Replay a call over a ring for ``seconds``, and time the turns after that.
+
+    The ring has the rotation's only set of inputs and further ones that ``another`` makes. ``bytes_`` is the
+    size of a set's inputs and outputs. ``set_mode`` sets the mode of the launch gap before the work.
 
     Raises NotCapturableError for a call that no graph can hold.
     """
@@ -100,7 +103,7 @@ def sustained(
         while perf_counter() - looked < LOOK_S:
             turns.turn()
             now = recorded()
-            # One turn waits while another runs, and no more: the queue is short when the work ends.
+            # One turn is queued while another runs, and no more: so the queue is short when the work ends.
             last.synchronize()
             last = now
             calls += turns.launches
@@ -127,7 +130,7 @@ REQUESTS = (Begin, Time, Stamp, Again, Arm, Empty, Go, Show, Sustain, End, Echo,
 
 
 def healthy(device: str) -> bool:
-    """Whether the device still does what it is told in this process."""
+    """Whether the device still works in this process."""
     if device == "cpu":
         return True
     try:
@@ -139,7 +142,7 @@ def healthy(device: str) -> bool:
 
 
 def prepare(device: str) -> None:
-    """Do what each worker on such a device would else do for itself, as far as it touches no device."""
+    """Do once, before the fork, the start-up of workers on such a device that does not touch the device."""
     if device == "cpu":
         torch_install.resolve_vector_math()
     else:

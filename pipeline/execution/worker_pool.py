@@ -1,4 +1,4 @@
-"""Workers on one or several devices that share the points of a sweep."""
+"""Measure the points of a sweep by workers on one or several devices."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from pipeline.execution.schedule import Schedule
 from pipeline.execution.supervisor import Supervisor
 
 Report = Callable[[Point, Outcome, Device], None]
-"""Gets each outcome as it comes, from one thread at a time."""
+"""Called with each outcome as it comes, by one thread at a time."""
 
 
 class WorkerPool:
-    """Measures points by its workers, a thread each that only waits for its process. The times of those that
-    are ``audited`` are audited in any case."""
+    """Measures points by its workers. Each has a thread that only waits for the worker's process.
+
+    The times of points in ``audited`` are audited in any case.
+    """
 
     def __init__(
         self,
@@ -40,8 +42,8 @@ class WorkerPool:
     def measure(self, schedule: Schedule, total: int) -> Steadiness:
         """Measure all points of the schedule, and between them the control point.
 
-        Returns what the control point says. Whatever ``report`` raises ends the measuring and is raised here,
-        as is Ctrl-C.
+        Returns the findings from the control point. Whatever ``report`` raises ends the measurements and is
+        raised here, as is Ctrl-C.
         """
         with ThreadPoolExecutor(self.size) as threads:
             futures = [threads.submit(self._work, index, schedule, total) for index in range(self.size)]
@@ -55,16 +57,16 @@ class WorkerPool:
 
     @property
     def size(self) -> int:
-        """How many measure at once."""
+        """The number of workers."""
         return len(self.workers)
 
     def abandon(self) -> None:
-        """End what all of them do, from another thread."""
+        """End all workers from another thread."""
         for worker in self.workers:
             worker.abandon()
 
     def _work(self, index: int, schedule: Schedule, total: int) -> Controls:
-        """The control point's measurements."""
+        """Measure points by one worker until none is left. Returns the control point's measurements."""
         worker = self.workers[index]
         controls = Controls(total // len(self.workers))
         while not self._stop.is_set() and (point := schedule.next(index)) is not None:

@@ -1,5 +1,4 @@
-"""The workers of one device: each runs the code of one provider only, and the next one is there before it is
-needed."""
+"""The workers of one device. Each runs one provider's code only, and the next one starts before its turn."""
 
 from __future__ import annotations
 
@@ -12,11 +11,16 @@ Owner = tuple[str, str]
 
 
 class Workers:
-    """Hands out the worker of a provider. ``launched`` makes one whose process has been started; ``leave`` is
-    called with each that can be asked for the last time, and with the kept one when its turn is over.
+    """Hands out the worker of a provider.
 
-    A worker whose provider's turn is over is ended, unless the provider is ``kept`` or one of at most
-    ``most_waiting`` whose turns are likely to come again. Those that wait do nothing meanwhile.
+    Args:
+        launched: returns a worker whose process has been started.
+        most_waiting: the most workers that wait, because their providers' turns are likely to come again.
+        leave: called with each worker before it is ended, and, without ``most_waiting``, with the kept worker
+            when its turn is over.
+
+    When a provider's turn is over, its worker is ended unless it waits or the provider is ``kept``. A waiting
+    worker is idle.
     """
 
     def __init__(
@@ -41,11 +45,11 @@ class Workers:
 
     @property
     def is_running(self) -> bool:
-        """Whether there is a worker that can be asked."""
+        """Whether there is a worker that can get requests."""
         return self._now is not None and self._now.is_running
 
     def launch(self) -> None:
-        """Start a worker's process, if there is none; nothing is waited for."""
+        """Start a worker's process if none is running. Does not wait for it."""
         if not self.is_running:
             spare, self._spare = self._spare, None
             if spare is not None and not spare.is_alive:
@@ -54,7 +58,10 @@ class Workers:
             self._now, self._owner = spare or self._made(), None
 
     def turn_to(self, owner: Owner | None) -> None:
-        """Let the worker be one in which no other provider's code has run; of None, no provider's at all."""
+        """Make the owner's worker the current one: no other provider's code has run in it.
+
+        With None it is a worker in which no provider's code has run.
+        """
         if self.is_running and self._owner in (None, owner):
             self._owner = owner
             return
@@ -65,13 +72,13 @@ class Workers:
         self._owner = owner
 
     def prepare_next(self) -> None:
-        """Start the next worker, and let it make the device ready; nothing is waited for."""
+        """Start the next worker and let it prepare the device. Does not wait for it."""
         if self._spare is None:
             self._spare = self._made()
             self._spare.begin()
 
     def settle(self) -> None:
-        """Wait until no worker starts or ends, for that disturbs what is timed on the device."""
+        """Wait until no worker is starting or ending, for that would disturb timing on the device."""
         if self._spare is not None:
             self._spare.settle()
             if not self._spare.is_running:
@@ -81,17 +88,17 @@ class Workers:
         self._ending.clear()
 
     def waiting(self) -> list[ChildProcess]:
-        """The workers whose providers' turns may come again."""
+        """Return the running workers that wait for their providers' next turns."""
         return [one for one in self._waiting.values() if one.is_running]
 
     def abandon(self) -> None:
-        """End all from another thread; the thread that waits for an answer learns that they are gone."""
+        """End all workers from another thread. The thread that waits for an answer gets GoneError."""
         self._is_abandoned = True
         for one in self._all():
             one.abandon()
 
     def close(self) -> None:
-        """End all, at once."""
+        """End all workers at once."""
         for one in self._all():
             one.end()
         for one in self._all():
@@ -116,7 +123,7 @@ class Workers:
             self._end(before)
             return
         if not self._most_waiting:
-            # Memory that it maps can't be freed, and of the next points' audits each maps more.
+            # Memory that the worker maps can't be freed, and the audits of the next points map more.
             self._leave(before)
         self._waiting[owner] = before
         others = [one for one in self._waiting if one != self.kept]
