@@ -100,7 +100,9 @@ class CompilePool:
 
 
 class Compilers:
-    """The compilers of this host, for all kernels of a sweep. A context manager whose exit does not wait.
+    """The compilers of this host, for all kernels of a sweep.
+
+    It is a context manager. Its exit stops the compilers; without an exception it waits for Inductor's trial.
 
     Libraries are built at once. Triton points are compiled by one pool, which starts with the first of them.
     Without a GPU to compile for, ``capability`` is None and no Triton point is compiled.

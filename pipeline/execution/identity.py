@@ -1,4 +1,4 @@
-"""Keys: what a measurement of a point depends on, here and now."""
+"""Compute keys: digests of all that a measurement of a point depends on, here and now."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ class PointAudit:
         if begin.interpreted:
             return Outcome(status="verified", launch=ran.launch, tolerance_used=first.used, **errors)
         timed = self.worker(Time(), Timed)
-        # The timed call on other inputs, in the memory of a set that nobody could know in advance.
+        # Repeat the timed call on other inputs in a set that the provider can't predict.
         self.verifier(Offer(edition=1), Done)
         self._ran(Again(set=secrets.randbelow(timed.sets)), "after timing")
         self._right(Check(edition=1), "after timing")

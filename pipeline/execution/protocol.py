@@ -332,7 +332,7 @@ class Ended(Record):
 
 
 class Echo(Record):
-    """Asks the worker to return the same token in Echoed: by then all replies sent before are read."""
+    """Asks the worker to return the same token in Echoed. When it arrives, all earlier replies were read."""
 
     token: str
 
