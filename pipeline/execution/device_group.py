@@ -1,4 +1,4 @@
-"""The team that measures a sweep: workers on devices of one model, on this host or others."""
+"""The devices that measure a sweep: workers on devices of one model, on this host or others."""
 
 from __future__ import annotations
 
