@@ -1,5 +1,5 @@
-"""What can be measured: problems and configurations of a kernel, and what identifies a measurement of one.
+"""What can be measured: a kernel's problems and configurations, and the code that identifies a measurement.
 
-``catalog.find`` gives a kernel with its YAML, ``plan.plan`` its points for a preset and pins; ``closure`` and
-``cpp_digest`` say which definitions decide what a provider does.
+``catalog.find`` returns a kernel with its YAML, ``plan.plan`` its points for a preset and pins; ``closure``
+and ``cpp_digest`` find the definitions that decide what a provider does.
 """

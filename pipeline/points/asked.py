@@ -1,4 +1,4 @@
-"""Which of the points that were measured a command line asks for."""
+"""Select the measured points that a command line asks for."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pipeline.points.problems import SIZE
 
 
 def asked(entry: Entry, pins: Pins, providers: Sequence[str] | None) -> Callable[[Point], bool]:
-    """Whether a point is of one of the providers, or of any, and has the pinned values. As in a sweep, a pin
-    of a parameter binds the providers that have it. Raises UserError for names and values that the kernel
-    does not have."""
+    """Return a predicate for points of these providers (None: all) that have the pinned values. As in a
+    sweep, a pin of a parameter binds only the providers that have it. Raises UserError for names and values
+    that the kernel does not have."""
     kernel = entry.loaded.kernel
     dimensions = kernel.dimensions()
     wanted = checked_pins(entry, pins, providers)

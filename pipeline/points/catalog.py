@@ -1,4 +1,4 @@
-"""A kernel as people name it, with what its YAML says is measured of it."""
+"""Find a kernel by its name or folder, with the workloads and presets of its YAML."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from pipeline.points import tracebacks
 
 CONF = ROOT / "conf" / "kernel"
 
-# For plugins, which nothing here has, Pydantic would read a file of each package that is installed.
+# Pydantic would search every installed package for plugins, and this project uses none.
 os.environ["PYDANTIC_DISABLE_PLUGINS"] = "1"
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml's, which is faster, where PyYAML was built with it."""
+"""The YAML loader: libyaml's, which is faster, where PyYAML was built with it."""
 
 RESERVED = {
     *("kernel", "provider", "pin", "preset", "timing", "tracking", "device", "output", "artifacts", "seed"),
@@ -60,11 +60,11 @@ RESERVED = {
         "workloads",
     ),
 }
-"""Names that command lines and YAML have for other things than a dimension or a parameter."""
+"""Names with another meaning on command lines or in YAML, which no dimension or parameter may have."""
 
 
 def as_list(value: Any) -> Any:
-    """A single value as a list of it."""
+    """Return a single value as a list of one; return lists, tuples and None as they are."""
     return value if value is None or isinstance(value, (list, tuple)) else [value]
 
 
@@ -73,11 +73,11 @@ Some = Annotated[tuple[Value, ...], BeforeValidator(as_list), Field(min_length=1
 
 
 Headline = Literal["gbps", "tflops"]
-"""The quantity of a kernel that people compare."""
+"""The rate by which people compare a kernel's providers."""
 
 
 class Options(BaseModel):
-    """Base of what people write in YAML and on command lines: frozen, and nothing unknown gets in."""
+    """Base class of options in YAML and on command lines. They are frozen, and unknown names are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
@@ -85,9 +85,8 @@ class Options(BaseModel):
 class Workload(Options):
     """A named family of problems: the product of its lists of values, by dimension.
 
-    ``size`` stands for the kernel's size dimensions, which lists of their own override. ``problems`` are
-    problems written out, each of which the lists complete. ``x`` is the dimension that a plot has on its x
-    axis.
+    ``size`` sets all of the kernel's size dimensions; a list for one of them overrides it. ``problems`` are
+    written out one by one, and the lists complete each of them. ``x`` is the dimension on a plot's x axis.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -98,7 +97,8 @@ class Workload(Options):
     problems: tuple[dict[str, Value], ...] | None = None
     headline: Headline | None = None
     held_out: bool = False
-    """Measured like others; but finals dispatch its problems as if nobody had measured them."""
+    """The workload is measured like others, but finals dispatch its problems as if nobody had measured
+    them."""
 
     @property
     def lists(self) -> dict[str, tuple[Value, ...]]:
@@ -110,7 +110,7 @@ Lists = dict[str, Some]
 
 
 def _kind_of(configured: Any) -> str:
-    """The kind of a provider's entry in a preset, for the message about a mistake in it."""
+    """Return the member of the union by which a value is validated, so that errors are about that member."""
     return {dict: "lists", list: "several", tuple: "several", type(None): "none"}.get(type(configured), "all")
 
 
@@ -121,20 +121,20 @@ Configurations = Annotated[
     | Annotated[None, Tag("none")],
     Discriminator(_kind_of),
 ]
-"""``all`` values of all parameters, lists of values by parameter, several of such lists, each with its own
-product, or nothing but the defaults."""
+"""``all`` values of all parameters, lists of values by parameter, several such mappings, each with its own
+product, or None for the defaults alone."""
 
 
 def several(configured: Configurations) -> tuple[Lists, ...]:
-    """The lists of values by parameter, where a group has some."""
+    """Return the mappings from parameter to values; none for ``all`` and for the defaults."""
     return (
         (configured,) if isinstance(configured, dict) else configured if isinstance(configured, tuple) else ()
     )
 
 
 class Group(Options):
-    """Workloads, and the configurations in which a preset measures them, by provider; ``*`` are the
-    others. Providers that are named in ``without`` are measured there only when somebody asks for them."""
+    """Workloads that a preset measures, with the configurations by provider; ``*`` stands for all other
+    providers. A provider in ``without`` is measured only when it is asked for by name."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
     __pydantic_extra__: dict[str, Configurations]
@@ -144,12 +144,12 @@ class Group(Options):
 
     @property
     def configurations(self) -> dict[str, Configurations]:
-        """By provider, and for ``*``."""
+        """The configurations by provider, with ``*`` for all others."""
         return dict(self.__pydantic_extra__ or {})
 
 
 class KernelConfig(Options):
-    """A kernel's YAML: its workloads, and for each preset the groups of them that it measures."""
+    """A kernel's YAML: its workloads, and the groups of workloads that each preset measures."""
 
     workloads: dict[Annotated[str, StringConstraints(pattern=f"^{NAME}$", max_length=100)], Workload]
     presets: dict[
@@ -172,26 +172,27 @@ class Entry:
         return self.loaded.name
 
     def groups(self, preset: str) -> tuple[Group, ...]:
-        """What the preset measures. Raises UserError for a preset that the kernel does not have."""
+        """Return the groups that a preset measures. Raises UserError for a preset that the kernel does not
+        have."""
         if preset not in self.config.presets:
             raise unknown(f"preset of {self.name}", preset, self.config.presets)
         return self.config.presets[preset]
 
     def x_dimension(self, workload: str) -> str:
-        """The dimension on a workload's x axis."""
+        """Return the dimension on a workload's x axis."""
         declared = self.config.workloads.get(workload)
         return self.loaded.kernel.size[0] if declared is None or declared.x == "size" else declared.x
 
     def headline(self, workload: str) -> Headline:
-        """What people compare of a workload: ``gbps`` or ``tflops``."""
+        """Return the rate by which people compare providers in a workload: ``gbps`` or ``tflops``."""
         declared = self.config.workloads.get(workload)
         return (declared and declared.headline) or cast(Headline, self.loaded.kernel.headline)
 
 
 def find(where: str) -> Entry:
-    """The kernel of that name, or in that folder, with its YAML.
+    """Return the kernel of that name, or in that folder, with its YAML.
 
-    Raises UserError with what to write instead where either is missing or can't be read.
+    Raises UserError that says what to write instead if the kernel or the YAML is missing or can't be read.
     """
     try:
         loaded = loading.load(where)
@@ -228,8 +229,8 @@ def find(where: str) -> Entry:
 
 
 def read(path: Path, loaded: loading.Loaded) -> KernelConfig:
-    """A kernel's YAML, checked against its declaration. Raises UserError that names the file and the
-    place."""
+    """Read a kernel's YAML and check it against the kernel's declaration. Raises UserError that names the
+    file and the place."""
     try:
         config = KernelConfig.model_validate(_merged(path))
     except OSError as error:
@@ -249,7 +250,8 @@ def read(path: Path, loaded: loading.Loaded) -> KernelConfig:
 
 
 def _merged(path: Path, above: tuple[Path, ...] = ()) -> Any:
-    """The file over its ``base:``, another file named from it; mappings are merged, all else is replaced."""
+    """Return a file's content merged over its ``base:``, a file named relative to it. Mappings are merged,
+    all other values are replaced."""
     content = _content(path)
     base = content.pop("base", None) if isinstance(content, dict) else None
     if base is None:
@@ -260,10 +262,10 @@ def _merged(path: Path, above: tuple[Path, ...] = ()) -> Any:
 
 
 def _content(path: Path) -> Any:
-    with path.open() as file:  # whose name an error of YAML's bears
+    with path.open() as file:  # PyYAML's errors name an open file
         try:
             content = yaml.load(file, LOADER)
-        except yaml.YAMLError:  # in other words than libyaml's, and closer to the place
+        except yaml.YAMLError:  # PyYAML's own message is clearer than libyaml's
             file.seek(0)
             content = yaml.safe_load(file)
     return content or {}
@@ -276,7 +278,7 @@ def _over(below: Any, above: Any) -> Any:
 
 
 def _check(config: KernelConfig, path: Path, loaded: loading.Loaded) -> None:
-    """Every name in the YAML is one that the kernel declares."""
+    """Check that the kernel declares every name in the YAML. Raises UserError."""
     kernel = loaded.kernel
     dimensions = kernel.dimensions()
     for name, workload in config.workloads.items():
@@ -293,7 +295,8 @@ def _check(config: KernelConfig, path: Path, loaded: loading.Loaded) -> None:
 
 
 def _check_group(group: Group, kernel: Kernel, place: str) -> None:
-    """Its providers, their parameters and the values are ones that the kernel declares."""
+    """Check that the kernel declares a group's providers, their parameters and the values. Raises
+    UserError."""
     providers = {provider.name: provider for provider in kernel.providers}
     for name in (*group.configurations, *group.without):
         if name != "*" and name not in providers:
@@ -310,7 +313,7 @@ def _check_group(group: Group, kernel: Kernel, place: str) -> None:
 
 
 def _check_value(value: Value, variables: Sequence[Variable], place: str) -> None:
-    """Raises UserError for a value that none of the variables of that name takes."""
+    """Check that one of the variables of a name takes a value. Raises UserError."""
     mistakes = []
     for variable in variables:
         try:

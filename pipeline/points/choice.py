@@ -1,4 +1,4 @@
-"""Which points to look into: of what a preset plans, the few that say why."""
+"""Choose the few points of a preset that a closer look is about, such as a profile or hardware counters."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ T = TypeVar("T")
 NO_PINS: Pins = MappingProxyType({})
 
 EVERY, LARGEST = slice(None), slice(-1, None)
-"""Which of a few problems, the smallest first."""
+"""Slices of a few problems, the smallest first."""
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A point, and why it was chosen: ``best``, ``default``, ``baseline``, or ``provider`` for a provider's
-    best."""
+    """A point and the reason it was chosen: ``best``, ``default``, ``baseline``, or ``provider`` for the best
+    of a provider."""
 
     point: Point
     role: str
 
 
 def few(ordered: Sequence[T]) -> list[T]:
-    """The smallest, the middle and the largest, each once."""
+    """Return the smallest, the middle and the largest, each once."""
     return list(dict.fromkeys([ordered[0], ordered[len(ordered) // 2], ordered[-1]]))
 
 
 def largest(wanted: Plan, pins: Pins = NO_PINS) -> frozenset[Values]:
-    """Of each workload the largest problem in its first words (a dtype), which is the last of them; of each
-    value of a pinned dimension, too."""
+    """Return each workload's largest problem among those with the same words (its dtype) as its first; one
+    for each value of a pinned dimension."""
     last: dict[tuple[object, ...], Point] = {}
     for point, workload in wanted.workloads.items():
         _, _, words, numbers, _ = order(point)
@@ -69,10 +69,11 @@ def few_problems(
     providers: Sequence[str] | None = None,
     which: slice = EVERY,
 ) -> list[Values]:
-    """A few problems of the preset's first workload, by the bytes that they move: ``which`` of the smallest,
-    the middle and the largest; in the first words (a dtype) that the workload names.
+    """Return a few problems of the preset's first workload: ``which`` of the smallest, the middle and the
+    largest by the bytes that they move. Only problems with the words (a dtype) that the workload names first
+    count.
 
-    Every value of a pinned dimension is taken. Raises UserError as ``plan`` does.
+    Problems are chosen for each value of a pinned dimension. Raises UserError as ``plan`` does.
     """
     kernel = entry.loaded.kernel
     pins = checked_pins(entry, pins, providers)
@@ -91,12 +92,13 @@ def few_problems(
 
 
 def _words(problem: Values) -> Values:
-    """What of a problem is no number."""
+    """Return the values of a problem that are not integers, such as its dtype."""
     return Values({name: value for name, value in problem.items() if type(value) is not int})
 
 
 def at(plan: Plan, wanted: Iterable[Values], is_meant: Callable[[str], bool]) -> list[Point]:
-    """The points of a plan at some problems, in the problems' order, of the providers that are meant."""
+    """Return the points of a plan at some problems, in the problems' order, for the providers that are
+    meant."""
     found: dict[Values, list[Point]] = {problem: [] for problem in wanted}
     for point in plan.points:
         if point.problem in found and is_meant(point.provider):
@@ -105,10 +107,10 @@ def at(plan: Plan, wanted: Iterable[Values], is_meant: Callable[[str], bool]) ->
 
 
 def of_provider(entry: Entry, preset: str, name: str | None, pins: Pins, target: Target) -> list[Point]:
-    """A provider (None: the baseline) at a few problems of a preset or the pinned ones, in its default
-    configuration or the pinned ones.
+    """Return the points of a provider (None: the baseline) at a few problems of a preset or the pinned ones,
+    in its default configuration or the pinned ones.
 
-    Raises UserError for a provider that can't be timed so.
+    Raises UserError for a provider that can't be timed there.
     """
     kernel = entry.loaded.kernel
     (provider,) = chosen_providers(entry, [name or kernel.baseline])
@@ -135,8 +137,8 @@ def of_provider(entry: Entry, preset: str, name: str | None, pins: Pins, target:
 
 
 def near_default(kernel: Kernel, points: Sequence[Point]) -> Point:
-    """The point whose parameters are their provider's defaults, or the nearest by the values' places in its
-    declaration."""
+    """Return the point whose parameters are its provider's defaults, or the nearest to them by the positions
+    of the values in the provider's declaration."""
 
     def distance(point: Point) -> int:
         declared = kernel.provider(point.provider).variables()
@@ -146,8 +148,8 @@ def near_default(kernel: Kernel, points: Sequence[Point]) -> Point:
 
 
 def _steps(variable: Variable, value: Value) -> int:
-    """How far a value is from the default: places in the declared values, doublings of a number that may be
-    any."""
+    """Return how far a value is from the default: in positions among the declared values, or in doublings
+    where the declaration lists none."""
     if variable.default is None:
         return 0
     if variable.values is not None:
@@ -158,8 +160,8 @@ def _steps(variable: Variable, value: Value) -> int:
 def each_provider(
     kernel: Kernel, points: Sequence[Point], timed: Mapping[Point, Measurement]
 ) -> list[Chosen]:
-    """Each provider's best configuration at each problem of the points; where nothing was timed, its default
-    one."""
+    """Return each provider's best configuration at each problem of the points, or its default one where
+    nothing was timed."""
     groups: dict[tuple[str, Values], list[Point]] = {}
     for point in points:
         groups.setdefault((point.provider, point.problem), []).append(point)
@@ -169,8 +171,9 @@ def each_provider(
 def leading(
     kernel: Kernel, chosen: Sequence[Chosen], timed: Mapping[Point, Measurement], near: float
 ) -> list[Chosen]:
-    """Those that a first look is about: at each problem the baseline, and who is ``near`` the fastest of its
-    kind. A point without a time that is to be trusted is not known to be slow."""
+    """Return the chosen points without those known to be slow: at each problem the baseline stays, and so do
+    the points within a factor ``near`` of the fastest of their kind. A point without a valid time stays,
+    too."""
     groups: dict[Values, dict[Point, float]] = {}
     for point in (one.point for one in chosen if one.point in timed):
         is_doubtful, us = _rank(point, timed)
@@ -186,8 +189,8 @@ def leading(
 
 
 def near_fastest(kernel: Kernel, times: Mapping[Point, float], near: float) -> frozenset[Point]:
-    """Which points take at most ``near`` times as long as the fastest of their kind: of those that are
-    written here, or of the others. ``times`` are microseconds at one problem."""
+    """Return the points that take at most ``near`` times as long as the fastest of their kind. Own providers
+    are one kind, all others the other. ``times`` are microseconds at one problem."""
     kinds: dict[bool, dict[Point, float]] = {}
     for point, us in times.items():
         kinds.setdefault(kernel.provider(point.provider).is_own, {})[point] = us
@@ -199,9 +202,8 @@ def near_fastest(kernel: Kernel, times: Mapping[Point, float], near: float) -> f
 def best_default_baseline(
     kernel: Kernel, points: Sequence[Point], timed: Mapping[Point, Measurement]
 ) -> list[Chosen]:
-    """At each problem of the points: the fastest own configuration, the same provider's default one, and the
-    baseline. Without times the best is not known, and the first own provider's default stands alone.
-    """
+    """Return at each problem of the points the fastest own configuration, the same provider's default one,
+    and the baseline. Without times there is no fastest, and the default is that of the first own provider."""
     groups: dict[Values, list[Point]] = {}
     for point in points:
         groups.setdefault(point.problem, []).append(point)
@@ -220,7 +222,7 @@ def best_default_baseline(
         baseline = [point for point in group if point.provider == kernel.baseline]
         if baseline:
             chosen.append(Chosen(_best(kernel, baseline, timed), "baseline"))
-    # The default may be the best; it is looked into once.
+    # The default may also be the best: such a point is listed once, with both roles.
     first: dict[Point, Chosen] = {}
     for one in chosen:
         known_role = first.get(one.point)
@@ -229,8 +231,8 @@ def best_default_baseline(
 
 
 def _best(kernel: Kernel, points: Sequence[Point], timed: Mapping[Point, Measurement]) -> Point:
-    """The fastest of the points, one not to be trusted only where there is no other; without times the
-    default."""
+    """Return the fastest of the points, or the default one without times. An invalid time counts only where
+    there is no valid one."""
     known = [point for point in points if point in timed]
     return min(known, key=partial(_rank, timed=timed)) if known else near_default(kernel, points)
 

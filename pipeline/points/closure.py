@@ -1,13 +1,14 @@
-"""What of some Python source decides what a function does: the definitions that it reaches.
+"""Find the definitions that a function depends on, and digest them.
 
-The source is read as syntax trees and never imported. From an entry, every name that its definition mentions
-is followed, through imports too, as far as the modules lie in the roots. Importing runs a module, so what a
-module does at its top level beside defining names counts for all that come from it or import it.
+The source is parsed into syntax trees and never imported. From an entry, every name that its definition
+mentions is followed, through imports too, as far as the modules lie in the roots. Importing a module runs it.
+So the statements at a module's top level that do more than define names count for every definition that comes
+from the module or imports it.
 
-The definitions are numbered as they are reached, so that neither their names, nor their order, nor the
-modules that they stand in decide the digest; ``pipeline.points.forms`` says what of one counts. In doubt a
-definition counts. What no reader of the text can see does not: a module whose name is computed, an attribute
-set from elsewhere, what a decorator registers.
+The definitions are numbered as they are reached, so that their names, their order and their modules do not
+change the digest; ``pipeline.points.forms`` decides which parts of a definition count. In doubt a definition
+counts. Dependencies that the text does not show are missed: a module whose name is computed, an attribute set
+from elsewhere, a registration by a decorator.
 """
 
 from __future__ import annotations
@@ -24,14 +25,23 @@ from pipeline.points.naming import Attribute, Facts, Given, NamedParameter, Nami
 from pipeline.points.syntax import Import, Module, scope
 
 METHODS = "*"
-"""Stands for a name in ``Class.name`` where all of a class but its fields is meant."""
+"""In ``Class.*``, stands for all of a class but its fields."""
 
 
 @dataclass(frozen=True)
 class Closure:
-    """All that some entries reach: the digest of what it does; the definitions by ``module:name``; the files
-    that these stand in or that importing these runs, each with the strings and names that what is reached of
-    it mentions; and the modules from elsewhere that they import."""
+    """Everything that some entries reach.
+
+    digest:
+        A digest of what the definitions do.
+    definitions:
+        The definitions, as ``module:name``.
+    files:
+        The files that hold the definitions or that importing them runs, each with the strings and names that
+        its reached code mentions.
+    elsewhere:
+        The modules outside the roots that they import.
+    """
 
     digest: str
     definitions: tuple[str, ...]
@@ -45,23 +55,24 @@ def closure(
     stop: Sequence[str] = (),
     given: Collection[str] = (),
 ) -> Closure:
-    """What the entries reach, one after the other.
+    """Return the closure of the entries, taken in order.
 
     entries:
         Files and the names of top-level definitions in them. ``Class.*`` is a class without its fields: its
         methods and all else in its body, its decorators, and its bases likewise where they are classes in a
-        root. A method that names its own class reaches all of it: what it makes has the fields' defaults.
+        root. A method that names its own class reaches the whole class, because an instance that it makes has
+        the fields' defaults.
     roots:
-        The folder of each package whose modules are followed; imports of other modules count as written.
+        The folder of each package whose modules are followed; an import of any other module counts by its
+        name.
     stop:
-        Modules, with all below them, that are not followed although they lie in a root: what is taken from
-        them counts by its name, wherever it stands.
+        Modules that are not followed although they lie in a root, with all modules below them. What is taken
+        from them counts by its name, whichever module defines it.
     given:
-        Names of parameters that whoever calls the entries gives by keyword, beside those that can be given in
-        no other way.
+        Names of parameters that callers of the entries pass by keyword, besides the keyword-only parameters.
 
-    Raises LookupError with a sentence for an entry in no root or without such a definition or class, and
-    SyntaxError with the file's name for a file that is not Python.
+    Raises LookupError with a sentence for an entry that lies in no root or names no such definition or class,
+    and SyntaxError with the file's name for a file that is not Python.
     """
     walk = _Walk(roots, stop)
     written = [walk.enter(file, name, given) for file, name in entries]
@@ -69,8 +80,12 @@ def closure(
 
 
 class _Target(NamedTuple):
-    """What a name means: a ``definition`` of a module (``methods``: a class's), a whole ``module``, or a
-    name that is ``elsewhere``, in a module that is ``stopped`` at, or ``builtin``; and attributes of it."""
+    """What a name refers to, with the attributes accessed on it.
+
+    ``kind`` is ``definition`` for a definition of a module, ``methods`` for a class without its fields,
+    ``module`` for a whole module, ``stopped`` for a name in a module of ``stop``, ``elsewhere`` for a name
+    outside the roots, or ``builtin``.
+    """
 
     kind: str
     module: str
@@ -79,7 +94,7 @@ class _Target(NamedTuple):
 
 
 class _Walk:
-    """One closure while it grows."""
+    """A closure under construction."""
 
     def __init__(self, roots: Mapping[str, Path], stop: Sequence[str]) -> None:
         self._roots = {prefix: folder.resolve() for prefix, folder in roots.items()}
@@ -97,8 +112,8 @@ class _Walk:
         self._written: list[list[object]] = []
 
     def enter(self, file: Path, name: str, given: Collection[str]) -> object:
-        """Begin at a top-level definition of a file, or at a class's methods: its number, and the places of
-        what it is given by keyword."""
+        """Start at a top-level definition of a file, or at a class's methods. Return its number, and for a
+        function the index and name of each parameter that callers pass by keyword."""
         module = self._module(self._name_of(file))
         defined = name.removesuffix(f".{METHODS}")
         if module is None or defined not in module.bindings:
@@ -116,7 +131,7 @@ class _Walk:
         return [self._token(target), sorted(places, key=lambda each: str(each[1]))]
 
     def finish(self, entries: list[object]) -> Closure:
-        """Follow all that was reached until nothing new is."""
+        """Follow everything that was reached until nothing new is, and return the closure."""
         acted: set[str] = set()
         while True:
             while self._pending:
@@ -150,7 +165,7 @@ class _Walk:
     # Definitions.
 
     def _define(self, target: _Target) -> None:
-        """Write what binds a name, or all names of a module."""
+        """Write the statements that bind a name, or all names of a module."""
         module = self._module(target.module)
         assert module is not None, "what is reached has been read"
         if target.kind == "module":
@@ -205,7 +220,8 @@ class _Walk:
                 line += self._fill(module, hole)
 
     def _known_effects(self, module: Module) -> str:
-        """What orders the top levels of modules that act: what they do, by what is numbered so far."""
+        """Return a sort key for a module with top-level effects: a digest of them and of the numbers given so
+        far."""
         known: list[object] = []
         for form in [self._form(module, one) for one in module.effects]:
             known.append(form.digest)
@@ -249,7 +265,8 @@ class _Walk:
         return self._tokens(target)[0]
 
     def _tokens(self, target: _Target) -> list[object]:
-        """What stands for a name: the number of a definition, or the name itself, and the attributes."""
+        """Return what represents a name in the digest: the number of a definition or the name itself, then
+        the attributes."""
         bare = target._replace(rest=())
         owner = (target.module, target.name) if self._class_of(target) else None
         rest: list[object] = []
@@ -273,7 +290,7 @@ class _Walk:
         return self._numbers[target]
 
     def _class_of(self, target: _Target) -> ast.ClassDef | None:
-        """The class that a name means."""
+        """Return the class that a name refers to, None for anything else."""
         if target.kind not in ("definition", "methods"):
             return None
         module = self._module(target.module)
@@ -282,7 +299,7 @@ class _Walk:
         return found if isinstance(found, ast.ClassDef) else None
 
     def _arguments(self, target: _Target) -> ast.arguments | None:
-        """The parameters of the function that a name means."""
+        """Return the parameters of the function that a name refers to, None for anything else."""
         if target.kind != "definition" or target.rest:
             return None
         module = self._module(target.module)
@@ -291,7 +308,8 @@ class _Walk:
         return found.args if isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef) else None
 
     def _given(self, module: Module, hole: Keyword) -> object:
-        """What stands for the name of an argument: the parameter's place, or what is left open."""
+        """Return what represents a keyword argument: the parameter's index, or a ``Given`` that ``Naming``
+        fills in."""
         match hole.callee:
             case Name(names=names):
                 target = self._resolved(module, names)
@@ -314,7 +332,7 @@ class _Walk:
         return Given(hole.name, "anywhere") if place is None else place
 
     def _given_class(self, module: Module, made: ast.ClassDef, name: str | None) -> object:
-        """What stands for the name of an argument that a class is called with: fields have their names."""
+        """Return what represents a keyword argument of a call of a class. A field keeps its name."""
         for method in made.body:
             if isinstance(method, ast.FunctionDef) and method.name in ("__init__", "__new__"):
                 place = None if name is None else forms.place_of(name, method.args)
@@ -332,10 +350,10 @@ class _Walk:
     # Modules.
 
     def _resolved(self, module: Module, names: tuple[str, ...]) -> _Target:
-        """What a name of a module's top level means, with attributes taken from it."""
+        """Return what a module-level name refers to, with the attributes accessed on it."""
         key = module.name, names
         if key not in self._targets:
-            self._targets[key] = _Target("builtin", "", names[0], names[1:])  # what only means itself
+            self._targets[key] = _Target("builtin", "", names[0], names[1:])  # ends a cycle of names
             self._targets[key] = self._resolve(module, names[0], names[1:])
         return self._targets[key]
 
@@ -350,7 +368,7 @@ class _Walk:
         return _Target("definition", module.name, name, attributes)
 
     def _imported(self, module: Module, imported: Import, attributes: tuple[str, ...]) -> _Target:
-        """What is taken from an imported name."""
+        """Return what an imported name refers to, with the attributes accessed on it."""
         self._touch_imported(module, imported)
         (alias,) = imported.names
         if isinstance(imported, ast.Import):
@@ -359,12 +377,13 @@ class _Walk:
         if alias.name == "*":
             return self._of_module(base, ())
         if base == module.name and self._is_module(f"{base}.{alias.name}"):
-            # A package that imports a module of its own: the name it binds is this very import.
+            # A package imports its own submodule: the name is bound by this import itself.
             return self._of_module(f"{base}.{alias.name}", attributes)
         return self._of_module(base, (alias.name, *attributes))
 
     def _of_module(self, name: str, attributes: tuple[str, ...]) -> _Target:  # noqa: PLR0911  # a case a kind of module
-        """What ``name.attribute.attribute`` means, or all of the module where no definition is named."""
+        """Return what ``name.attribute.attribute`` refers to: the whole module where no definition is
+        named."""
         self._touch(name)
         module = self._module(name)
         if attributes and module and attributes[0] in module.bindings:
@@ -382,7 +401,7 @@ class _Walk:
         return _Target("elsewhere", "", ".".join([name, *attributes]))
 
     def _name_of(self, file: Path) -> str:
-        """The module that a file is, by the root that lies nearest to it."""
+        """Return the module name of a file, by the innermost root that holds it."""
         resolved = file.resolve()
         found = [
             (folder, prefix) for prefix, folder in self._roots.items() if resolved.is_relative_to(folder)
@@ -394,7 +413,7 @@ class _Walk:
         return ".".join([prefix, *parts]).removesuffix(".__init__")
 
     def _path(self, name: str) -> Path | None:
-        """Where a module's source is, without its suffix; None for a module that is not followed."""
+        """Return the path of a module's source without its suffix, None for a module that is not followed."""
         return None if self._is_stopped(name) else self._place(name)
 
     def _place(self, name: str) -> Path | None:
@@ -405,7 +424,7 @@ class _Walk:
         return self._roots[prefix].joinpath(*name[len(prefix) :].split(".")[1:])
 
     def _exists(self, name: str) -> bool:
-        """Whether there is a module of that name, followed or not."""
+        """Whether a module of that name exists, followed or not."""
         path = self._place(name)
         return path is not None and (self._is_folder(path) or path.with_suffix(".py").is_file())
 
@@ -414,7 +433,7 @@ class _Walk:
 
     def _is_module(self, name: str) -> bool:
         path = self._path(name)
-        if path is None or not self._is_folder(path.parent):  # of a file that is no package
+        if path is None or not self._is_folder(path.parent):  # its parent is no package
             return False
         return self._is_folder(path) or self._module(name) is not None
 
@@ -424,7 +443,7 @@ class _Walk:
         return self._folders[path]
 
     def _module(self, name: str) -> Module | None:
-        """The module of that name, read once; None where it is not followed or has no file."""
+        """Return the module of that name, read once; None if it is not followed or has no file."""
         if name not in self._modules:
             path = self._path(name)
             files = [path / "__init__.py", path.parent / f"{path.name}.py"] if path else []
@@ -435,8 +454,8 @@ class _Walk:
         return self._modules[name]
 
     def _touch(self, name: str) -> None:
-        """Count what importing a module runs: its packages, itself, and what these import, without the
-        definitions that nobody asked for."""
+        """Count everything that importing a module runs: its packages, the module itself, and their imports.
+        Its definitions count only where something reaches them."""
         if name in self._touched:
             return
         package = name.rpartition(".")[0]
@@ -464,5 +483,5 @@ def _below(name: str, package: str) -> bool:
 
 
 def _is_class(statement: ast.stmt) -> bool:
-    """Whether a statement defines a class, in one of its branches at least."""
+    """Whether a statement defines a class, at least in one of its branches."""
     return any(isinstance(node, ast.ClassDef) for node in scope([statement]))

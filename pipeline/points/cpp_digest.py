@@ -1,9 +1,9 @@
-"""What of a C++ or CUDA source decides what is compiled: its tokens, and those of the headers it includes.
+"""Digest what decides how a C++ or CUDA source compiles: its tokens, and those of the headers it includes.
 
-Comments, space and line breaks don't count, except where the preprocessor reads them: a directive ends with
-its line, and ``#define F (x)`` is not ``#define F(x)``. Nothing is evaluated: both sides of an ``#if`` count,
-and an include that a macro names is not followed. The space within an argument that a macro turns into a
-string is not seen.
+Comments, white space and line breaks don't count, except where the preprocessor reads them: a directive ends
+with its line, and ``#define F (x)`` is not ``#define F(x)``. Nothing is evaluated: both branches of an
+``#if`` count, and an include named by a macro is not followed. White space within an argument that a macro
+turns into a string is missed.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-"""A number is a word, with what a digit separator joins; a literal has its prefix and suffix. What matches
-none of these, such as a quote that nothing closes, is a sign."""
+"""A number is a word and includes its digit separators; a literal includes its prefix and suffix. Anything
+else, such as a quote that nothing closes, is a sign."""
 
 _SPLICE = re.compile(r"\\[ \t]*\n")
 
 
 def closure(source: Path, roots: Sequence[Path]) -> dict[str, str]:
-    """The digest of the tokens of a source and of each file that it includes, through others too:
-    ``{path relative to its root: digest}``.
+    """Return digests of tokens by path relative to the root: of a source, and of each file that it includes,
+    directly or not.
 
-    An include by quotes is looked for beside the file that has it, then, as one by angle brackets, in the
-    roots, as a compiler does that is given them. One that is found under no root is a system's header, which
-    counts as its name.
+    A quoted include is looked for beside the file that has it, then in the roots; one in angle brackets in
+    the roots alone, as a compiler does with the roots as include path. An include that is found under no root
+    is a system header, and counts by its name.
 
-    Raises LookupError with a sentence for a source that lies under no root, and OSError for one that can't
+    Raises LookupError with a sentence for a source that lies under no root, and OSError for a file that can't
     be read.
     """
     folders = [root.resolve() for root in roots]
@@ -62,15 +62,15 @@ def closure(source: Path, roots: Sequence[Path]) -> dict[str, str]:
 
 @cache
 def _tokens(text: str) -> tuple[str, ...]:
-    """Headers are shared by many sources."""
+    """Return the tokens as a tuple, cached because many sources share a header."""
     return tuple(tokens(text))
 
 
 def tokens(text: str) -> list[str]:
-    """The tokens of some source; a line break ends each directive, and a space follows the name of a macro
-    whose value begins with a parenthesis."""
+    """Return the tokens of some source. A line break ends each directive, and a space follows the name of a
+    macro whose value begins with a parenthesis."""
     read: list[str] = []
-    line: int | None = None  # where in ``read`` this line's tokens begin, if there are any yet
+    line: int | None = None  # index in ``read`` of this line's first token
     end = 0
     for match in _TOKEN.finditer(_spliced(text) + "\n"):
         kind, token = match.lastgroup, match[0]
@@ -88,7 +88,7 @@ def tokens(text: str) -> list[str]:
 
 
 def _spliced(text: str) -> str:
-    """The text with the lines joined that a backslash continues; a raw string's stay as they are."""
+    """Join the lines that a backslash continues, except in raw strings."""
     matches = _TOKEN.finditer(text.replace("\r\n", "\n"))
     return "".join(match[0] if match.lastgroup == "raw" else _SPLICE.sub("", match[0]) for match in matches)
 
@@ -101,7 +101,7 @@ def _names_macro(line: list[str]) -> bool:
 def _included(
     read: Sequence[str], beside: Path, roots: Sequence[Path]
 ) -> Iterator[tuple[str, Sequence[Path]]]:
-    """The names that a file's tokens include, each with the folders where it is looked for."""
+    """Yield the names that a file's tokens include, each with the folders to look for it."""
     for place, (sign, word, name) in enumerate(zip(read, read[1:], read[2:], strict=False)):
         if sign == "#" and word in ("include", "include_next"):
             if name.startswith('"'):
@@ -112,7 +112,7 @@ def _included(
 
 
 def _resolve(name: str, folders: Sequence[Path], roots: Sequence[Path]) -> Path | None:
-    """The file under a root that an include means, None where there is none."""
+    """Return the file under a root that an include means, None if there is none."""
     for folder in folders:
         candidate = (folder / name).resolve()
         if candidate.is_file():
@@ -125,8 +125,8 @@ def _root_of(file: Path, roots: Sequence[Path]) -> Path | None:
 
 
 def _named(digests: dict[Path, str], roots: Sequence[Path]) -> dict[str, str]:
-    """Digests by the files' paths relative to their roots; a path that an earlier root has, too, begins with
-    the root's name."""
+    """Return digests by the files' paths relative to their roots. A path that an earlier root also has begins
+    with the root's name."""
     named: dict[str, str] = {}
     for root in roots:
         for file, digest in digests.items():

@@ -1,9 +1,8 @@
-"""A statement's form: what of it decides what it does, without the names that nobody outside of it can see.
+"""Normalize a statement to its form: what it does, without the names that are visible only inside it.
 
-Locals and parameters are numbers, by their first occurrence. What else has a name is a hole in the form,
-since only the whole of what is reached tells whether the name means anything: ``pipeline.points.naming``
-fills it.
-Two different names are never one number. In doubt a name counts.
+Locals and parameters become numbers, in the order of their first occurrence. Every other name becomes a hole,
+because only all of the reached code tells whether the name matters: ``pipeline.points.naming`` fills the
+holes. Two different names never get the same number. In doubt a name counts.
 """
 
 from __future__ import annotations
@@ -26,32 +25,33 @@ _DEAF = {"property", "setter", "cached_property", "classmethod", "staticmethod"}
 """Decorators that read no annotations."""
 
 _PLAIN = {"cache", "contextmanager", "jit", "overload"}
-"""Decorators that call a function by keyword only where it is so called itself."""
+"""Decorators that call the function with keyword arguments only where its caller passed some."""
 
 
 class Name(NamedTuple):
-    """A name of the module, or a builtin, with the attributes taken from it; whether it is only called."""
+    """A module-level name or a builtin, with the attributes accessed on it. ``is_called`` says that it is
+    only called."""
 
     names: tuple[str, ...]
     is_called: bool = False
 
 
 class Imported(NamedTuple):
-    """What an import inside of a statement takes, with the attributes taken from it."""
+    """The target of an import inside a statement, with the attributes accessed on it."""
 
     statement: Import
     attributes: tuple[str, ...] = ()
 
 
 class ByString(NamedTuple):
-    """A module that is imported by its name in a string."""
+    """A module that is imported by a name in a string."""
 
     name: str
 
 
 class Private(NamedTuple):
-    """A private attribute: of the class of this module in whose method it is taken from ``self``, of any
-    object (None) else. ``binds`` where it gets a value."""
+    """A private attribute. ``owner`` is the class of this module in whose method it is accessed on ``self``,
+    None where the object may be any. ``binds`` says that it gets a value here."""
 
     owner: str | None
     name: str
@@ -59,8 +59,8 @@ class Private(NamedTuple):
 
 
 class Parameter(NamedTuple):
-    """A parameter's name, which matters to calls by keyword. Its function is a ``method``, or a
-    ``function`` of the module's top level, or one inside of another (neither)."""
+    """A parameter's name, which matters to calls by keyword. ``method`` is set for a method, ``function`` for
+    a function at the module's top level; both are None for other functions."""
 
     name: str
     method: str | None
@@ -68,8 +68,9 @@ class Parameter(NamedTuple):
 
 
 class Keyword(NamedTuple):
-    """An argument's name in a call (None for ``**``): of what names, a method of some object, or neither.
-    ``given`` are the names that are passed beside it, which may be functions that get it in the end."""
+    """The name of a keyword argument in a call, None for ``**``. ``callee`` is the name that is called,
+    ``method`` the method of some object; both are None for other callees. ``given`` are the names passed by
+    position: one of them may be a function that gets the keyword in the end."""
 
     name: str | None
     callee: Name | Imported | None
@@ -82,12 +83,13 @@ Hole = Name | Imported | ByString | Private | Parameter | Keyword
 
 @dataclass(frozen=True)
 class Form:
-    """What a statement does, by a digest of all but its holes, and these in order.
+    """What a statement does: a digest of everything but its holes, and the holes in order.
 
-    ``words`` are the strings in it that could be names, ``texts`` all strings, with the names of attributes,
-    ``stored`` the attributes that get a value, ``taken`` those that are taken and not called at once, and
-    ``flags`` says what of names it can see at run time: ``attributes`` of objects, ``globals``, or
-    ``names`` of classes and functions.
+    ``words`` are the strings in it that could be names, ``texts`` all strings and attribute names, ``stored``
+    the attributes that get a value, and ``taken`` the attributes that are read and not called at once.
+    ``flags`` say which names the statement can see at run time: ``attributes`` of objects, ``globals``, or
+    ``names`` of classes and functions. A flag that begins with an underscore is the start of an f-string,
+    which may build a private name.
     """
 
     digest: str
@@ -100,7 +102,7 @@ class Form:
 
     @classmethod
     def joined(cls, kind: str, forms: Sequence[Form]) -> Form:
-        """Several forms as one, in their order."""
+        """Join several forms into one, in their order."""
         return cls(
             digest_of([kind, *(form.digest for form in forms)]),
             tuple(hole for form in forms for hole in form.holes),
@@ -113,12 +115,12 @@ class Form:
 
 
 def digest_of(value: object) -> str:
-    """16 hexadecimal digits for what JSON can hold."""
+    """Return a digest of a JSON-serializable value, as 16 hexadecimal digits."""
     return hashlib.sha256(json.dumps(value, separators=(",", ":")).encode()).hexdigest()[:16]
 
 
 def chain(node: ast.expr) -> tuple[str, ...] | None:
-    """A name with the attributes taken from it; None for another expression, or an attribute of one."""
+    """Return a name and the attributes accessed on it, as in ``a.b.c``; None for any other expression."""
     match node:
         case ast.Name(id=name):
             return (name,)
@@ -129,13 +131,13 @@ def chain(node: ast.expr) -> tuple[str, ...] | None:
 
 
 def is_private(name: str) -> bool:
-    """Whether a name begins with an underscore that Python gives no meaning to."""
+    """Whether a name begins with an underscore and does not end with one, as ``__init__`` does."""
     return name.startswith("_") and not name.endswith("_")
 
 
 @cache
 def of_statement(node: ast.AST, lazy_annotations: bool) -> Form:
-    """The form of a statement, or of a part of one, at a module's top level."""
+    """Return the form of a module-level statement, or of a part of one."""
     if isinstance(node, ast.ClassDef):
         return of_class(node, lazy_annotations, fields=True)
     return _Writer(lazy_annotations).form(node)
@@ -143,9 +145,11 @@ def of_statement(node: ast.AST, lazy_annotations: bool) -> Form:
 
 @cache
 def of_class(node: ast.ClassDef, lazy_annotations: bool, fields: bool) -> Form:
-    """The form of a class at a module's top level; its bases are left to the caller where its fields are.
+    """Return the form of a module-level class. Without ``fields``, its name, bases and field declarations are
+    left out.
 
-    Methods have no order: public ones come by name, private ones as they are first mentioned.
+    The order of methods does not count: public methods are sorted by name, private ones by their first
+    mention.
     """
     head: list[ast.AST] = [*node.decorator_list, *node.keywords]
     if fields:
@@ -168,20 +172,24 @@ def of_class(node: ast.ClassDef, lazy_annotations: bool, fields: bool) -> Form:
                 if isinstance(hole, Private) and hole.owner == node.name:
                     forms += methods.pop(hole.name, [])
             place += 1
-        if methods:  # that only others call
+        if methods:  # private methods that the class itself does not mention
             forms += methods.pop(min(methods, key=lambda name: [form.digest for form in methods[name]]))
     return Form.joined("class", forms)
 
 
 def declares_field(statement: ast.stmt) -> bool:
-    """Whether a statement of a class is a field: a name with an annotation other than ClassVar."""
+    """Whether a statement of a class declares a field: a name with an annotation other than ClassVar."""
     return isinstance(statement, ast.AnnAssign) and "ClassVar" not in ast.unparse(statement.annotation)
 
 
 @dataclass
 class _Scope:
-    """The names of a function, a comprehension or a class's body. ``imports`` are names that one import
-    binds and nothing else; ``itself`` is what a method calls its object."""
+    """The names bound in a function, a comprehension or a class body.
+
+    ``imports`` are the names that one import binds and nothing else, ``functions`` those that one ``def``
+    binds and nothing else. ``outside`` are the names declared global. ``itself`` is a method's name for its
+    object.
+    """
 
     names: frozenset[str]
     is_class: bool = False
@@ -193,7 +201,7 @@ class _Scope:
 
 
 class _Writer:
-    """Writes one statement as JSON with holes. ``owner`` is the class of which it is a member."""
+    """Writes one statement as JSON with holes. ``owner`` is the class whose member the statement is."""
 
     def __init__(self, lazy_annotations: bool, owner: ast.ClassDef | None = None) -> None:
         self._lazy = lazy_annotations
@@ -212,7 +220,7 @@ class _Writer:
         self._names_locals = False
 
     def form(self, *nodes: ast.AST, kind: str = "statement") -> Form:
-        """The form of some nodes."""
+        """Return the form of some nodes together."""
         inside = [node for each in nodes for node in ast.walk(each)]
         self._names_locals = any(map(_sees_locals, inside))
         written = digest_of([kind, *map(self._write, nodes)])
@@ -267,7 +275,7 @@ class _Writer:
             case ast.Import() | ast.ImportFrom():
                 return self._import(node)
             case ast.Global() | ast.Nonlocal():
-                return None  # each name says where it belongs
+                return None  # counted where each name is used
             case ast.AnnAssign(simple=1) if not self._annotations:
                 return ["Assign", self._write(node.target), self._write(node.value)]
             case ast.Raise(exc=ast.Call() as raised):
@@ -279,8 +287,8 @@ class _Writer:
         raise TypeError(f"{node!r} is no part of a syntax tree")
 
     def _plain(self, node: ast.AST) -> object:
-        """Any other node, the same on every version of Python that reads it alike: fields that a newer one
-        adds are empty in source that an older one reads."""
+        """Write any other node, alike on all versions of Python. A field that a newer version adds is empty
+        in source that an older version can parse."""
         written: list[object] = [type(node).__name__]
         name = bound(node)
         for each in node._fields:
@@ -294,8 +302,8 @@ class _Writer:
         return written
 
     def _name(self, names: tuple[str, ...], binds: bool = False, is_called: bool = False) -> object:
-        """A name with the attributes taken from it: a number of this statement, an attribute of the class
-        around it, or a hole."""
+        """Write a name with the attributes accessed on it: as the number of a local, an attribute of the
+        class around it, or a hole."""
         name, *attributes = names
         self._taken.update(attributes[:-1] if is_called else attributes)
         for depth in range(len(self._scopes) - 1, -1, -1):
@@ -331,7 +339,7 @@ class _Writer:
         return self._hole(Private(owner, name, binds)) if is_private(name) else name
 
     def _named(self, attribute: str, owner: str | None, binds: bool = False) -> object:
-        """An attribute's name."""
+        """Write an attribute's name: a hole if it is private."""
         if attribute in ("__name__", "__qualname__"):
             self._flags.add("names")
         elif attribute == "__dict__":
@@ -351,7 +359,7 @@ class _Writer:
         return ["Attribute", self._write(node.value), self._named(node.attr, owner, binds)]
 
     def _is_itself(self, node: ast.expr) -> bool:
-        """Whether an expression is the object whose method it stands in."""
+        """Whether an expression in a method is the method's own object: ``self`` or ``super()``."""
         match node:
             case ast.Name(id=name):
                 inside = [one for one in self._scopes if not one.is_class and name in one.names]
@@ -393,7 +401,7 @@ class _Writer:
         return written
 
     def _called(self, node: ast.expr) -> object:
-        """What is called, or launched by ``kernel[grid](...)``."""
+        """Write the callee of a call, or of a launch ``kernel[grid](...)``."""
         match node:
             case ast.Name(id=name):
                 return self._name((name,), is_called=True)
@@ -408,7 +416,8 @@ class _Writer:
         return names is None or any(names[0] in one.names for one in self._scopes)
 
     def _callee(self, node: ast.expr) -> Name | Imported | None:
-        """What of the module, or of an import, is called; its launch by ``kernel[grid](...)`` too."""
+        """Return the module-level or imported name that a call or a launch ``kernel[grid](...)`` calls, None
+        for any other callee."""
         names = chain(node.value if isinstance(node, ast.Subscript) else node)
         if names is None:
             return None
@@ -419,7 +428,7 @@ class _Writer:
         return Name(names)
 
     def _place(self, node: ast.expr, name: str | None) -> int | None:
-        """The place of a parameter of a function that is defined in this statement."""
+        """Return the index of a parameter, if the callee is a function defined in this statement."""
         if isinstance(node, ast.Name) and name is not None:
             for around in reversed(self._scopes):
                 if node.id in around.names and not around.is_class:
@@ -427,8 +436,8 @@ class _Writer:
         return None
 
     def _message(self, node: ast.expr | None) -> object:  # noqa: PLR0911  # a case a kind of node
-        """An argument that is shown to people: what it says does not count, what it takes to say it does
-        where that could do more than be said."""
+        """Write an argument that people read. Its text does not count; the expressions in it count where they
+        could do more than read values."""
         match node:
             case None:
                 return None
@@ -450,15 +459,15 @@ class _Writer:
     def _pieces(self, node: ast.JoinedStr) -> object:
         first = node.values[0] if node.values else None
         if isinstance(first, ast.Constant) and str(first.value).startswith("_") and len(node.values) > 1:
-            self._flags.add(str(first.value))  # what begins so may be a name that is put together
+            self._flags.add(str(first.value))  # may build a private name
         return [one if isinstance(one, str) else self._write(one) for one in pieces(node.values)]
 
     # Scopes.
 
     def _function(self, node: _Function) -> object:
-        """Decorators, defaults and annotations belong to the scope around a function.
+        """Write a function. Its decorators, defaults and annotations belong to the enclosing scope.
 
-        Annotations that stay text decide nothing, unless a decorator reads them, as Triton's does.
+        Lazy annotations count only where a decorator may read them, as Triton's does.
         """
         before = self._annotations
         given = node.args
@@ -511,7 +520,7 @@ class _Writer:
             self._holes.append(Private(owner, name, binds=True))
 
     def _class(self, node: ast.ClassDef) -> object:
-        """A class inside of a statement, as it stands."""
+        """Write a class nested in a statement, with its body in order."""
         written = ["ClassDef", self._name((node.name,), binds=True)]
         written += map(self._write, (node.decorator_list, node.bases, node.keywords))
         self._enter(_Scope(_bound_in(node.body), is_class=True))
@@ -520,7 +529,7 @@ class _Writer:
         return written
 
     def _comprehension(self, node: _Comprehension) -> object:
-        """The first iterable belongs to the scope around a comprehension."""
+        """Write a comprehension. Its first iterable belongs to the enclosing scope."""
         first = self._write(node.generators[0].iter)
         targets = [inner for one in node.generators for inner in ast.walk(one.target)]
         self._enter(_Scope(frozenset(filter(None, map(bound, targets)))))
@@ -535,7 +544,7 @@ class _Writer:
         return written
 
     def _import(self, node: Import) -> object:
-        """An import in a function, or among other statements of a module's top level."""
+        """Write an import in a function, or inside another statement at the module's top level."""
         name = bound(node)
         if name is None or name == "*" or any(name in one.imports for one in self._scopes[-1:]):
             return ["Import", self._hole(Imported(node))]
@@ -543,7 +552,7 @@ class _Writer:
 
 
 def place_of(name: str, given: ast.arguments) -> int | None:
-    """Which parameter of a function has that name."""
+    """Return the index of the parameter of that name, None if there is none."""
     names = [one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
     return names.index(name) if name in names else None
 
@@ -574,7 +583,7 @@ def _bound_in(body: Iterable[ast.AST]) -> frozenset[str]:
 
 
 def _scope_of(body: list[ast.AST], parameters: Sequence[str]) -> _Scope:
-    """The scope of a function with such a body and such parameters."""
+    """Return the scope of a function with this body and these parameters."""
     inside = list(scope(body))
     declared = [node for node in inside if isinstance(node, ast.Global | ast.Nonlocal)]
     elsewhere = {name for node in declared for name in node.names}

@@ -1,5 +1,4 @@
-"""Which parts of Python source are there to be read by people: what goes into exceptions, warnings and
-prints."""
+"""Recognize the parts of Python source that people read: the arguments of exceptions, warnings and prints."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ _READING = {
     "list",
 }
 _JOINING = {"join", "strip", "lower", "upper", "title"}
-"""Functions and methods that do nothing but give a value."""
+"""Functions (``_READING``) and methods (``_JOINING``) that only return a value."""
 
 _EXPRESSIONS = (
     *(ast.Name, ast.Attribute, ast.Constant, ast.Subscript, ast.Slice, ast.BinOp, ast.UnaryOp, ast.BoolOp),
@@ -35,7 +34,7 @@ _EXPRESSIONS = (
 
 
 def says(function: ast.expr) -> bool:
-    """Whether what a call is given is there to be read: a print, a warning or an exception."""
+    """Whether people read the arguments of a call: those of a print, a warning or an exception."""
     match function:
         case ast.Name(id=name):
             return name in _SAYING or name.endswith(("Error", "Warning", "Exception"))
@@ -45,17 +44,17 @@ def says(function: ast.expr) -> bool:
 
 
 def is_sentence(text: str) -> bool:
-    """Whether a string is a text of several words: a word alone may be a name or a status."""
+    """Whether a string has several words: a word alone may be a name or a status."""
     return len(text.split()) > 1
 
 
 def text_of(values: Iterable[ast.expr]) -> str:
-    """What an f-string says beside its values, each of which stands as ``{}``."""
+    """Return the text of an f-string, with ``{}`` for each of its values."""
     return "".join(str(one.value) if isinstance(one, ast.Constant) else "{}" for one in values)
 
 
 def only_reads(values: Iterable[ast.expr]) -> bool:
-    """Whether putting an f-string together does nothing but read what is there."""
+    """Whether putting an f-string together only reads values, without side effects."""
     return all(_reads(node) for value in values for node in ast.walk(value))
 
 

@@ -1,9 +1,11 @@
-"""Which names mean something in a whole of definitions, and numbers for those that only tell things apart.
+"""Decide which names count in a closure's digest, and number those that only tell things apart.
 
-A private attribute is known by its class where it is only ever taken from ``self``, and else by its name
-alone. A parameter's name means something where a call may give it by keyword and is not known to be of that
-function: a function that is only ever called by its name is known.
-A name that a string could be, that another project may know, or that code lists at run time stays.
+A private attribute is identified by its class if it is only ever accessed on ``self``, and otherwise by its
+name alone. A parameter's name counts where a call of an unknown function may pass it by keyword. If a
+function is only ever called by its own name, all of its calls are known.
+
+A name stays as it is where a string could spell it, another project may know it, or code lists names at run
+time.
 """
 
 from __future__ import annotations
@@ -15,17 +17,18 @@ from typing import NamedTuple
 from pipeline.points.forms import Form, is_private
 
 _PLAIN_BASES = {"object", "ABC", "Protocol", "Generic", "BaseModel", "NamedTuple", "NodeVisitor"}
-"""Classes of others that ask for no private name of a class that is made of them."""
+"""Base classes from outside the roots that require no private name of their subclasses."""
 
 _CALLERS = ("functools", "threading", "multiprocessing", "concurrent", "contextlib", "asyncio", "dict")
-"""Modules and builtins of others that hand on what they are given by keyword."""
+"""Modules and builtins from outside the roots that pass their keyword arguments on to other functions."""
 
 Class = tuple[str, str]
 """A class by its module and its name."""
 
 
 class Attribute(NamedTuple):
-    """A private attribute: of a class and those related to it, or of any object (None)."""
+    """A private attribute of a class and the classes related to it, or of any object where ``owner`` is
+    None."""
 
     owner: Class | None
     name: str
@@ -33,7 +36,8 @@ class Attribute(NamedTuple):
 
 
 class NamedParameter(NamedTuple):
-    """A parameter's name, of a ``method``, a ``function`` of a module's top level, or another (neither)."""
+    """A parameter's name. ``method`` is set for a method, ``function`` for a module-level function; both are
+    None for other functions."""
 
     name: str
     method: str | None
@@ -41,8 +45,8 @@ class NamedParameter(NamedTuple):
 
 
 class Given(NamedTuple):
-    """A keyword of a call; ``to`` is what becomes of it: it is ``shown`` to what never hands it on, goes to a
-    ``method`` of some object, or ``anywhere``."""
+    """A keyword argument of a call. ``to`` says where it goes: it is ``shown`` to a callee that never passes
+    it on, or goes to a ``method`` of some object, or ``anywhere``."""
 
     name: str | None
     to: str
@@ -51,7 +55,7 @@ class Given(NamedTuple):
 
 @dataclass
 class Facts:
-    """What all definitions that are reached say of names. ``passed`` are those, by module and name, that
+    """What all reached definitions say about names. ``passed`` are the definitions, by module and name, that
     are not only called."""
 
     words: set[str] = field(default_factory=set)
@@ -63,14 +67,15 @@ class Facts:
     opaque: set[Class] = field(default_factory=set)
 
     def add(self, form: Form) -> None:
-        """Take in a form's."""
+        """Add the facts of a form."""
         self.words |= form.words
         self.stored |= form.stored
         self.taken |= form.taken
         self.flags |= form.flags
 
     def add_class(self, made: Class, bases: Sequence[Class], others: Iterable[str]) -> None:
-        """Take in a class with its bases: those that are reached, and the names of others' classes."""
+        """Add a class with its bases: the reached classes, and the names of ``others`` from outside the
+        roots."""
         self.bases.setdefault(made, []).extend(bases)
         plain = (name in _PLAIN_BASES or name.endswith(("Error", "Exception")) for name in others)
         if not all(plain):
@@ -78,12 +83,14 @@ class Facts:
 
 
 def hands_on(path: str, passes_function: bool) -> bool:
-    """Whether a callable of another project may give its keywords to one of ours."""
+    """Whether a callable of another project may pass its keyword arguments on to a function that is
+    reached."""
     return passes_function or path.partition(".")[0] in _CALLERS
 
 
 class Naming:
-    """Fills names into what was left open in the order of definitions."""
+    """Replaces the names that a closure left open by themselves or by numbers, in the order of
+    definitions."""
 
     def __init__(self, opened: Collection[object], facts: Facts) -> None:
         self._facts = facts
@@ -116,7 +123,7 @@ class Naming:
                 self._kept.add(one.name)
 
     def of(self, one: Attribute | Given | NamedParameter) -> object:
-        """What stands for a name."""
+        """Return what represents a name in the digest."""
         match one:
             case Attribute():
                 return one.name if self._is_kept(one) else self._number(self._attribute_key(one))
@@ -134,7 +141,7 @@ class Naming:
         return one.name
 
     def label(self, name: str) -> str | None:
-        """A definition's name, where that may be seen."""
+        """Return a definition's name if code may see it at run time, else None."""
         seen = "globals" in self._facts.flags or ("names" in self._facts.flags and not is_private(name))
         return name if seen else None
 
@@ -158,21 +165,22 @@ class Naming:
         )
 
     def _escapes(self, one: NamedParameter) -> bool:
-        """Whether a function may be called otherwise than by its own name."""
+        """Whether a function may be called by another name than its own."""
         if one.function is not None:
             return one.function in self._facts.passed
         method = one.method
         return method is None or method.endswith("__") or method in self._facts.taken | self._facts.stored
 
     def _is_to_method(self, one: Given) -> bool:
-        """Whether a keyword goes to a method that is reached, whose name nothing but methods have."""
+        """Whether a keyword argument goes to a reached method whose name is never assigned as an
+        attribute."""
         if one.to != "method" or one.method in self._facts.stored:
             return False
         return one.name is None or (one.method, one.name) in self._methods
 
 
 def _roots(bases: Mapping[Class, Sequence[Class]]) -> dict[Class, Class]:
-    """One class that stands for all that are related to it, by class."""
+    """Return for each class one that represents all classes related to it."""
     roots: dict[Class, Class] = {}
 
     def root(one: Class) -> Class:

@@ -14,7 +14,7 @@ from kernel_pipeline.records.point import Point
 from pipeline.points.catalog import Entry
 
 JOIN = "x"
-"""What stands between two short values."""
+"""The separator of values in a short configuration."""
 
 
 def plural(count: int, word: str) -> str:
@@ -23,13 +23,13 @@ def plural(count: int, word: str) -> str:
 
 
 def points(count: int) -> str:
-    """So many points in words."""
+    """Return a number of points in words."""
     return plural(count, "point")
 
 
 def configuration(point: Point) -> str:
-    """A point's parameters: ``1024x8w`` where they have units, ``name=value`` for the others, without those
-    that are left out at their default; empty for none."""
+    """Write a point's parameters: ``1024x8w`` for those with units, ``name=value`` for the others. Parameters
+    that are omitted at their default are left out; the text is empty if there are none."""
     declared = _parameters(point.kernel, point.provider)
     parameters = {
         name: value
@@ -50,13 +50,13 @@ def configuration(point: Point) -> str:
 
 
 def label(point: Point) -> str:
-    """A provider in a configuration: ``triton_online 1024x8w``."""
+    """Write a point's provider and configuration: ``triton_online 1024x8w``."""
     return f"{point.provider} {configuration(point)}".rstrip()
 
 
 def extent(point: Point) -> str:
-    """The numbers of a problem: ``4096`` where its size says all, else the dimensions that differ from their
-    defaults: ``rows=37 columns=4096``."""
+    """Write the numbers of a problem: ``4096`` where its size says all, else its size and the dimensions that
+    differ from their defaults: ``rows=37 columns=4096``."""
     return _extent(point.kernel, tuple(point.problem.items()))
 
 
@@ -83,7 +83,7 @@ def _extent(kernel: str, problem: tuple[tuple[str, Value], ...]) -> str:
 
 
 def words(point: Point) -> str:
-    """The words of a problem, its dtype first: ``bfloat16``, ``float32 tf32``, ``bfloat16 causal``."""
+    """Write the words of a problem, its dtype first: ``bfloat16``, ``float32 tf32``, ``bfloat16 causal``."""
     return _words(point.kernel, tuple(point.problem.items()))
 
 
@@ -109,22 +109,22 @@ def _is_default(variable: Variable | None, value: Value, others: Mapping[str, Va
 
 
 def title(point: Point) -> str:
-    """A point in a table: ``triton_online 1024x8w float32 4096``."""
+    """Write a point for a table: ``triton_online 1024x8w float32 4096``."""
     return " ".join(filter(None, [label(point), words(point), extent(point)]))
 
 
 def file_name(point: Point) -> str:
-    """A point in one word for a file's name: ``triton_online-float32-1024x8w-4096``."""
+    """Write a point as one word for a file's name: ``triton_online-float32-1024x8w-4096``."""
     parts = [point.provider, words(point), configuration(point), extent(point)]
     return re.sub(r"[^\w.=+-]+", "-", "-".join(filter(None, parts)))
 
 
 @cache
 def _kernel(name: str) -> Kernel | None:
-    """The declaration of a kernel that is there; results may be of others."""
+    """Return a kernel's declaration, None if there is none: results may be of kernels that are gone."""
     try:
         return loading.load(name).kernel
-    except Exception:  # whatever an author's file raises: results are shown all the same
+    except Exception:  # an author's file may raise anything; results are shown all the same
         return next((one.kernel for one in loading.known() if one.name == name), None)
 
 
@@ -139,7 +139,7 @@ def _parameters(kernel: str, provider: str) -> dict[str, Variable]:
 
 @dataclass(frozen=True)
 class Variant:
-    """What the words of a variant pin: ``triton_online/1024x8w/bfloat16/sm_90``."""
+    """The values that a variant's text pins, such as ``triton_online/1024x8w/bfloat16/sm_90``."""
 
     text: str
     provider: str
@@ -153,9 +153,8 @@ class Variant:
         of one of the problem's words (``bfloat16``), a size (``4096``), a dimension (``rows=37``), an
         architecture (``sm_80``), or part of a CUDA function's name.
 
-        Raises UserError for an unknown provider and a word that is none of these; whether the values are any
-        good is the plan's to say. A configuration that leaves out a parameter which labels leave out has its
-        default.
+        Raises UserError for an unknown provider and for a word that is none of these; ``plan`` checks the
+        values. If a configuration leaves out a parameter that labels omit, the parameter has its default.
         """
         name, *rest = [word.strip() for word in text.split("/")]
         kernel = entry.loaded.kernel
@@ -185,7 +184,7 @@ class Variant:
 
 
 def _pinned(word: str, kernel: Kernel, parameters: Mapping[str, Variable]) -> dict[str, Value]:
-    """What a word pins; nothing for a word that can't be read."""
+    """Return the values that a word pins, none for a word that can't be read."""
     dimensions = kernel.dimensions()
     if word.isdigit() and not _short(word, parameters):
         return {"size": int(word)}
@@ -207,7 +206,8 @@ def _pinned(word: str, kernel: Kernel, parameters: Mapping[str, Variable]) -> di
 
 
 def _short(word: str, parameters: Mapping[str, Variable]) -> dict[str, Value]:
-    """``1024x8w`` by the parameters' units; values without a unit go to those parameters in their order."""
+    """Read ``1024x8w`` by the parameters' units. Values without a unit go in order to the parameters whose
+    unit is empty."""
     plain = [name for name, one in parameters.items() if one.unit == ""]
     units = {one.unit: name for name, one in parameters.items() if one.unit}
     found: dict[str, Value] = {}

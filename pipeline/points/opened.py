@@ -1,7 +1,7 @@
-"""Files that Python source may open, execute or compile, beside the modules that it imports.
+"""Find files that Python source may open, execute or compile, besides the modules that it imports.
 
-Two rules, sound rather than clever. A file counts whose name a string of the code has. Where the code uses
-anything by which files are opened or modules found, every file of the folder does, for names can be computed.
+Two conservative rules apply. A file counts if a string in the code has its name. If the code uses anything
+that opens files or finds modules, every file of the folder counts, because names can be computed.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ _OPENING = {
     *("__file__", "__path__", "__spec__", "__loader__", "inspect", "pkgutil", "resources", "getcwd"),
     *("ctypes", "CDLL", "subprocess", "cpp_extension", "load_library", "load_file", "RawModule", "hsaco"),
 }
-"""Names by which code opens files, or finds where it lies itself."""
+"""Names by which code opens files, or finds its own location."""
 
 _READ_BY_NOBODY = {".md", ".rst", ".pyc", ".yaml", ".yml"}
-"""Documentation, and what declares workloads: it counts where the code has its name."""
+"""Suffixes of documentation, bytecode and workload declarations. Such a file counts only if the code has its
+name."""
 
 
 def files(folder: Path, modules: Mapping[Path, frozenset[str]]) -> dict[str, str]:
-    """The digests of the files below a folder, by path, that modules may open, each with what is mentioned of
-    it; the modules themselves count by what is reached in them."""
+    """Return the digests, by path, of the files below a folder that modules may open. ``modules`` has the
+    names and strings that each module mentions. The modules themselves are left out: their reached
+    definitions count."""
     mentioned = [words for module, words in modules.items() if module.is_relative_to(folder)]
     opens_any = any(words & _OPENING for words in mentioned)
     strings = {word for words in mentioned for word in words if "." in word}
@@ -59,15 +61,15 @@ def _is_hidden(path: Path) -> bool:
 
 
 def elsewhere(names: Iterable[str], folder: Path) -> dict[str, Path]:
-    """Where the packages and modules of these names lie, without suffix, that are neither of Python's library
-    nor installed: on ``sys.path``, or in a folder of the kernel's."""
+    """Return the paths, without suffix, of the packages and modules of these names that are neither in
+    Python's library nor installed. They are looked for on ``sys.path``, then below the kernel's folder."""
     found: dict[str, Path] = {}
     for name in sorted({*names} - sys.stdlib_module_names):
         place = _found(name, tuple(sys.path))
         if place is None:
             inside = (path for path in sorted(folder.glob("**/")) if not _is_hidden(path.relative_to(folder)))
             place = _found(name, tuple(map(str, inside)))
-        # A package may be installed as a link to where it lies.
+        # An installed package may be a link to its source.
         places = () if place is None else (place, place.resolve())
         if place is not None and not any(one.is_relative_to(root) for one in places for root in installed()):
             found[name] = place.resolve()
@@ -88,7 +90,7 @@ def _found(name: str, paths: tuple[str, ...]) -> Path | None:
 
 @cache
 def installed() -> tuple[Path, ...]:
-    """Where installed packages and Python's own library lie, on ``PYTHONPATH`` too."""
+    """Return the folders of installed packages, on ``PYTHONPATH`` too, and of Python's own library."""
     paths = sysconfig.get_paths()
     own = [Path(paths[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     others = [Path(path) for path in sys.path if any(Path(path).glob("*.dist-info"))]

@@ -21,17 +21,18 @@ from pipeline.points.catalog import Configurations, Entry, several
 from pipeline.points.problems import SIZE, identity_of, values_of
 
 Pins = Mapping[str, Sequence[Value]]
-"""Values by name, in place of those that the YAML has."""
+"""Values by the name of a dimension or parameter, in place of the values in the YAML."""
 
 
 MOST_SIMULATED = 200_000
-"""Most operations that Numba's simulator is given. Each thread of a block is one of Python's there, and a
-barrier waits for all of them: a product of 46 x 46 matrices takes seconds."""
+"""The most operations of a problem for Numba's simulator. It runs each thread of a block as a Python thread,
+and each barrier waits for all of them: a product of 46 x 46 matrices takes seconds."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What points are planned for: a kind of device, and of a GPU what a provider may ask of it."""
+    """The device that points are planned for: its kind, and for a GPU the properties that providers may
+    check."""
 
     kind: str
     gpu: Gpu | None = None
@@ -39,15 +40,19 @@ class Target:
 
 @dataclass(frozen=True)
 class Plan:
-    """Points in their order, those that share inputs side by side; the workload that each belongs to first,
-    and how many configurations are no points, by provider and reason."""
+    """Points in order, with those that share inputs next to each other.
+
+    ``workloads`` has the first workload that each point belongs to, ``refused`` the number of configurations
+    left out by provider and reason.
+    """
 
     points: tuple[Point, ...]
     workloads: Mapping[Point, str]
     refused: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def refusals(self) -> list[str]:
-        """A line for each reason: what was left out, and why; numbers in reasons don't make two of them."""
+        """Return a line for each reason that configurations were left out. Reasons that differ only in
+        numbers share a line."""
         kinds: dict[tuple[str, str], tuple[str, int, int]] = {}
         for (provider, reason), count in self.refused.items():
             kind = provider, re.sub(r"\d+", "#", reason)
@@ -69,12 +74,14 @@ def plan(
     every: bool = False,
     written: Path | None = None,
 ) -> Plan:
-    """The points of a preset, with pinned values in place of the YAML's; with ``every`` those of every value
-    that a provider declares for a parameter, in place of the values that the preset chooses. The problems of
-    a ``written`` file come in place of the preset's, in the configurations of its first group; ``written``
-    may name one of the kernel's workloads, too.
+    """Return the points of a preset.
 
-    A pin of a number among the dimensions, or of ``size``, is one of the preset's first group alone: the
+    ``pins`` replace values of the YAML. With ``every``, each parameter takes all values that its provider
+    declares, in place of the values that the preset chooses. ``written`` names one of the kernel's workloads,
+    or a file of problems. It replaces the preset's workloads, in the configurations of the groups that have
+    that workload, else of the first group.
+
+    A pin of a numeric dimension or of ``size`` leaves only the preset's first group: the problems of the
     others were chosen for their numbers. Raises UserError for names and values that the kernel does not have.
     """
     pins = checked_pins(entry, pins or {}, providers)
@@ -99,10 +106,10 @@ def plan(
             for problem in problems.of_workload(entry, workloads[workload_name], pins):
                 identity = identity_of(problem)
                 if every and identity in sharing:
-                    continue  # by another group, and in every configuration
+                    continue  # another group has planned it in every configuration
                 found = sharing.setdefault(identity, {})
                 try:
-                    entry.loaded.kernel.work(problem)  # or it would be missed once a point is measured
+                    entry.loaded.kernel.work(problem)  # fail here, not after a point is measured
                 except Exception as error:  # whatever an author's function raises
                     raise _raised(entry, "work", error) from error
                 home = workload_name
@@ -116,15 +123,15 @@ def plan(
 
 
 def _is_off(entry: Entry, name: str, problem: Any) -> bool:
-    """Whether pins took a problem off its workload's x axis, as ``m=16 size=8192`` does off that of square
-    matrices. Then it belongs to the workload that lists it, if there is one."""
+    """Whether pins moved a problem off its workload's x axis, as ``m=16 size=8192`` does in a workload of
+    square matrices. Such a problem belongs to the workload that lists it, if there is one."""
     workload = entry.config.workloads[name]
     together = {getattr(problem, one) for one in entry.loaded.kernel.size if one not in workload.lists}
     return workload.problems is None and len(together) > 1
 
 
 def _listed(entry: Entry) -> dict[str, frozenset[Values]]:
-    """The problems of each workload as the YAML has them."""
+    """Return the problems of each workload as the YAML lists them."""
     return {
         name: frozenset(map(identity_of, problems.of_workload(entry, workload, {})))
         for name, workload in entry.config.workloads.items()
@@ -140,9 +147,12 @@ def with_baseline(
     every: bool = False,
     written: Path | None = None,
 ) -> Plan:
-    """A plan, and at its problems the kernel's baseline, which a choice of providers has left out: what a
-    table compares with. Torch's own calls, not compiled, bring nothing along: nobody compares torch with
-    itself."""
+    """Return a plan with the kernel's baseline added at its problems, where a choice of providers left it
+    out.
+
+    Tables compare with the baseline. A problem at which only torch's own calls are planned, not compiled,
+    gets none: nobody compares torch with itself.
+    """
     kernel = entry.loaded.kernel
     compared = {
         point.problem: point
@@ -164,7 +174,7 @@ def with_baseline(
 
 
 def chosen_providers(entry: Entry, names: Sequence[str] | None) -> list[Provider]:
-    """The providers of these names, or all. Raises UserError for an unknown one."""
+    """Return the providers of these names, or all for None. Raises UserError for an unknown name."""
     known = {provider.name: provider for provider in entry.loaded.kernel.providers}
     for name in names or ():
         if name not in known:
@@ -173,9 +183,10 @@ def chosen_providers(entry: Entry, names: Sequence[str] | None) -> list[Provider
 
 
 def checked_pins(entry: Entry, pins: Pins, providers: Sequence[str] | None) -> dict[str, tuple[Value, ...]]:
-    """The pins, each a value that the kernel's dimension takes, or a chosen provider's parameter.
+    """Return the pins, each value checked against a dimension of the kernel or a parameter of a chosen
+    provider.
 
-    Raises UserError with what there is instead, for all of them.
+    Raises one UserError for all mistakes, which says what there is instead.
     """
     chosen = {one.name for one in chosen_providers(entry, providers)}
     found: dict[str, tuple[Value, ...]] = {}
@@ -215,7 +226,8 @@ def _as_size(variable: Variable) -> Variable:
 
 
 def _value_of_any(binding: Iterable[Variable], value: object) -> Value:
-    """The value, if it is one for any of the providers."""
+    """Return the value if one of the variables takes it. Raises UserError as the first variable does
+    otherwise."""
     mistakes = []
     for variable in binding:
         try:
@@ -226,14 +238,14 @@ def _value_of_any(binding: Iterable[Variable], value: object) -> Value:
 
 
 def names(entry: Entry) -> list[str]:
-    """Every name that a pin may have: ``size``, the dimensions, the providers' parameters."""
+    """Return every name that can be pinned: ``size``, the dimensions, the providers' parameters."""
     parameters = (name for provider in entry.loaded.kernel.providers for name in provider.variables())
     return list(dict.fromkeys([SIZE, *entry.loaded.kernel.dimensions(), *parameters]))
 
 
 def unknown_name(entry: Entry, name: str, options: Iterable[str] = ()) -> UserError:
-    """The error for a name that the kernel lacks, with those it has, and the nearest of these and a command's
-    options."""
+    """Return the error for a name that the kernel lacks. It lists the kernel's names, and suggests the
+    nearest of these and of a command's ``options``."""
     known = names(entry)
     text = str(unknown(f"option of {entry.name}", name, [*options, *known])).partition(" Known:")[0]
     dimensions = list(entry.loaded.kernel.dimensions())
@@ -254,7 +266,7 @@ def _of_provider(
     target: Target,
     refused: Counter[tuple[str, str]],
 ) -> Iterator[Point]:
-    """The provider's points at a problem; what is none is counted."""
+    """Yield the provider's points at a problem, and count the configurations that it refuses."""
     reason = unavailable(provider, target)
     for parameters in configurations(provider, configured, pins):
         try:
@@ -278,7 +290,8 @@ def _raised(entry: Entry, what: str, error: Exception) -> UserError:
 
 
 def _too_long(kernel: Kernel, provider: Provider, problem: Any, target: Target) -> str | None:
-    """Why Numba's simulator would not do a problem in seconds, or None when it would or is not asked to."""
+    """Return why a problem would take Numba's simulator more than seconds, None if it would not or does not
+    run there."""
     if target.kind != "cpu" or provider.language != "numba":
         return None
     operations = kernel.work(kernel.interpreted(problem)).flops
@@ -288,7 +301,7 @@ def _too_long(kernel: Kernel, provider: Provider, problem: Any, target: Target) 
 
 
 def unavailable(provider: Provider, target: Target) -> str | None:
-    """Why nothing of a provider can be measured on a device, or None when it can."""
+    """Return why a provider can't be measured on a device at all, None if it can."""
     if target.kind not in provider.devices and not (target.kind == "cpu" and provider.interpreted):
         return "needs a GPU" if target.kind == "cpu" else "runs on a CPU only"
     if not provider.is_installed:
@@ -297,8 +310,8 @@ def unavailable(provider: Provider, target: Target) -> str | None:
 
 
 def configurations(provider: Provider, configured: Mapping[str, Configurations], pins: Pins) -> Iterator[Any]:
-    """Yield the parameters with which a provider is measured: the group's of a preset, as
-    ``configured``, with pinned values in place. Yields None for a provider without parameters."""
+    """Yield the parameters with which a provider is measured: those ``configured`` by a preset's group, with
+    pinned values in place of the group's. Yield None once for a provider without parameters."""
     if provider.parameters is None:
         yield None
         return
@@ -336,7 +349,7 @@ def _default(provider: Provider, variable: Variable) -> Value:
 
 
 def describe(variable: Variable) -> str:
-    """A dimension or parameter as help shows it: its values or kind, and its default."""
+    """Describe a dimension or parameter for a help text: its values or kind, and its default."""
     values = " ".join(map(shown, variable.values)) if variable.values else "a whole number from 1 on"
     default = ""
     if variable.same_as is not None:

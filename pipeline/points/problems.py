@@ -1,4 +1,4 @@
-"""Problems of a kernel from what a workload or a command line names of them."""
+"""Make problems of a kernel from the values that a workload or a command line names."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from kernel_pipeline.records.point import Point
 from pipeline.points.catalog import Entry, Workload
 
 SIZE = "size"
-"""What stands for a kernel's size dimensions together."""
+"""The name that stands for all of a kernel's size dimensions."""
 
 
 @cache
 def declared_variables(declared: Any) -> dict[str, Variable]:
-    """The fields of a problem's or a parameters' dataclass; of one with thousands of configurations read
-    once."""
+    """Return the fields of a problem's or a parameters' dataclass. They are cached: a provider may have
+    thousands of configurations."""
     return variables(declared)
 
 
 def make(declared: type, values: Mapping[str, Value]) -> Any:
-    """A problem or parameters from values by name; what is the same as another and not given is filled in.
+    """Make a problem or parameters from values by name. A value that is not given is that of ``same_as``, or
+    the default.
 
-    Raises UserError for a name that is not declared, a value that can't be, and one that is missing.
+    Raises UserError for a name that is not declared, a value that is not allowed, and a value that is
+    missing.
     """
     known = declared_variables(declared)
     given: dict[str, Value] = {}
@@ -48,7 +50,7 @@ def make(declared: type, values: Mapping[str, Value]) -> Any:
 
 
 def checked(variable: Variable, value: object) -> Value:
-    """The value, if it may be. Raises UserError."""
+    """Return the value if the variable allows it. Raises UserError."""
     try:
         return variable.check(value)
     except ValueError as error:
@@ -56,14 +58,14 @@ def checked(variable: Variable, value: object) -> Value:
 
 
 def values_of(made: Any) -> Values:
-    """The values of a problem or of parameters, by name in their declared order."""
+    """Return the values of a problem or of parameters, by name in their declared order; none for None."""
     kind: Any = type(made)
     return Values({} if made is None else {name: getattr(made, name) for name in declared_variables(kind)})
 
 
 def identity_of(problem: Any) -> Values:
-    """The values that a point names a problem by: all but those of dimensions that are left out at their
-    default."""
+    """Return the values that identify a problem in a point: all but those of dimensions that are omitted at
+    their default."""
     kind: Any = type(problem)
     declared = declared_variables(kind)
     return Values(
@@ -76,7 +78,7 @@ def identity_of(problem: Any) -> Values:
 
 
 def declares(kernel: Kernel, point: Point) -> bool:
-    """Whether the kernel has a provider, a problem and parameters as a point's; those of an older row may be
+    """Whether the kernel declares a point's provider, problem and parameters; those of an older row may be
     gone."""
     try:
         provider = kernel.provider(point.provider)
@@ -88,9 +90,9 @@ def declares(kernel: Kernel, point: Point) -> bool:
 
 
 def of_workload(entry: Entry, workload: Workload, pins: Mapping[str, Sequence[Value]]) -> Iterator[Any]:
-    """Each problem of a workload once, with the pinned values in place of its own.
+    """Yield each problem of a workload once, with the pinned values in place of its own.
 
-    Raises UserError for a problem that lacks a dimension or has a value that can't be.
+    Raises UserError for a problem that lacks a dimension or has a value that is not allowed.
     """
     kernel = entry.loaded.kernel
     lists = {**workload.lists, **{name: pin for name, pin in pins.items() if name in kernel.dimensions()}}
@@ -104,7 +106,7 @@ def of_workload(entry: Entry, workload: Workload, pins: Mapping[str, Sequence[Va
         for size, *chosen in product(sizes, *lists.values()):
             of_size = {} if size is None else dict.fromkeys(kernel.size, size)
             named = dict(zip(lists, chosen, strict=True))
-            # A problem that is written out yields to what is pinned only.
+            # A problem that is written out overrides lists and sizes, and only pins override it.
             pinned_size = of_size if SIZE in pins else {}
             pinned = {name: value for name, value in named.items() if name in pins}
             problem = make(kernel.problem, {**of_size, **named, **written, **pinned_size, **pinned})

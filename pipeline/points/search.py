@@ -1,7 +1,6 @@
-"""A search: the configurations of one provider at one problem, of which only some are measured.
+"""Search the configurations of one provider at one problem, of which only some are measured.
 
-A ``Study`` is asked for the next point and told the time of each. Its memory is the ledger: what is known
-from there is told first.
+A ``Study`` proposes the next point and is told the time of each. The times in the ledger are told first.
 """
 
 from __future__ import annotations
@@ -18,23 +17,23 @@ if TYPE_CHECKING:
     from optuna import Trial
 
 Sampler = Literal["random", "tpe"]
-"""How the next point is chosen: by a random order, or by Optuna's tree-structured Parzen estimator."""
+"""How the next point is chosen: in a random order, or by Optuna's tree-structured Parzen estimator."""
 
 FIRST = 5
-"""So many points ``tpe`` takes from the random order before it estimates anything."""
+"""The number of points that ``tpe`` takes from the random order before it estimates anything."""
 
 AT_RANDOM = 4
-"""Each fourth point after these, too: what is estimated may keep to the neighbourhood of a configuration that
-is good, but not the best."""
+"""Every fourth point after these comes from the random order, too: the estimator may stay near a
+configuration that is good, but not the best."""
 
 
 class Study:
     """Points of one provider at one problem, each handed out once.
 
     Args:
-        points: what may be measured: of the product of all values only those that fit.
-        sampler: how the next one is chosen.
-        seed: what is chosen is the same for the same seed, points and times.
+        points: the points to choose from, without configurations that do not fit.
+        sampler: how the next point is chosen.
+        seed: the same seed, points and times give the same choices.
     """
 
     def __init__(self, points: Sequence[Point], sampler: Sampler, seed: int) -> None:
@@ -52,7 +51,7 @@ class Study:
         self._estimate: _Estimate | None = None
 
     def know(self, point: Point, us: float | None) -> None:
-        """A point was measured before: its time, None for one that failed."""
+        """Note a point that was measured before: its time, None for a failure."""
         self.begin(point)
         self.tell(point, us)
 
@@ -64,18 +63,18 @@ class Study:
         self._untried = dict.fromkeys([*front, *self._untried])
 
     def fastest(self, count: int) -> list[Point]:
-        """So many of the points whose times are known, or fewer, the fastest first."""
+        """Return up to ``count`` of the points whose times are known, the fastest first."""
         timed = {point: us for point, us in self._told.items() if us is not None}
         return sorted(timed, key=timed.__getitem__)[:count]
 
     def ask(self) -> Point:
-        """The next point to measure. There must be one left."""
+        """Return the next point to measure. There must be one left."""
         if self._is_random():
             first = next(iter(self._untried))
             self.begin(first)
             return first
         if self._estimate is None:
-            # Not before: what imports Optuna takes a third of a second.
+            # Created late, because importing Optuna takes a third of a second.
             self._estimate = _Estimate(self._points, int(self._seed[:8], 16))
             self._estimate.know(self._told, self._pending)
         chosen = self._estimate.propose(self._untried)
@@ -83,13 +82,13 @@ class Study:
         return chosen
 
     def begin(self, point: Point) -> None:
-        """Hand out this very point."""
+        """Hand out a given point."""
         self._take(point)
         if self._estimate is not None:
             self._estimate.begin(point)
 
     def tell(self, point: Point, us: float | None) -> None:
-        """The time of a point that was handed out, None for one that failed."""
+        """Note the time of a point that was handed out, None for a failure."""
         del self._pending[point]
         self._told[point] = us
         if self._estimate is not None:
@@ -112,10 +111,10 @@ class Study:
 
 
 class _Estimate:
-    """Optuna's study of the points, by the places of their values in the sorted lists of each parameter's.
+    """Optuna's study of the points. A value is its index in the sorted values of its parameter.
 
-    Points that are handed out and not told yet count as bad ones (the constant liar), so that several asked
-    for in a row differ. A failed point is a pruned trial, which is worse than any that was timed.
+    A point that is handed out and not told yet counts as a bad one (the constant liar), so that several
+    points asked for in a row differ. A failed point is a pruned trial, which ranks below every timed one.
     """
 
     def __init__(self, points: Sequence[Point], seed: int) -> None:
@@ -135,13 +134,13 @@ class _Estimate:
             )
         self._is_ordered = np.array([_is_ordered(values) for values in self._levels.values()])
         self._most_steps = np.array([len(values) - 1 for values in self._levels.values()])
-        # Each parameter by itself: with so few trials that found more than estimating them together.
+        # With so few trials, estimating each parameter by itself finds better points than all together.
         sampler = optuna.samplers.TPESampler(n_startup_trials=0, seed=seed, multivariate=False)
         self._study = optuna.create_study(sampler=sampler)
         self._trials: dict[Point, Trial] = {}
 
     def know(self, times: Mapping[Point, float | None], pending: Iterable[Point]) -> None:
-        """Add the known times as trials that have ended, and begin trials for the pending points."""
+        """Add the known times as finished trials, and begin trials of the pending points."""
         from optuna.trial import TrialState, create_trial
 
         for point, us in times.items():
@@ -154,13 +153,13 @@ class _Estimate:
             self.begin(point)
 
     def begin(self, point: Point) -> None:
-        """Begin the trial of this very point."""
+        """Begin the trial of a given point."""
         self._study.enqueue_trial(self._parameters(point))
         self._trials[point] = self._study.ask(self._distributions)
 
     def propose(self, untried: Mapping[Point, None]) -> Point:
-        """Begin the trial of the point that Optuna asks for; if it does not fit or was tried, of the nearest
-        one that is left."""
+        """Begin the trial of the point that Optuna proposes, or of the nearest point that is left if that one
+        does not fit or was tried. Return the point."""
         from optuna.trial import TrialState
 
         trial = self._study.ask(self._distributions)
@@ -185,8 +184,8 @@ class _Estimate:
             self._study.tell(trial, us)
 
     def _nearest(self, places: tuple[int, ...], untried: Iterable[Point]) -> Point:
-        """From the first to the last value of a parameter is as far as from one word to another; of equally
-        near points the first in the random order."""
+        """Return the untried point nearest to these indices. The whole range of a numeric parameter counts as
+        far as two different words. Of equally near points, the first in the random order is returned."""
         import numpy as np
 
         left = list(untried)
@@ -202,11 +201,11 @@ class _Estimate:
 
 
 def _levels(points: Sequence[Point]) -> dict[str, list[Value]]:
-    """The values of each parameter in which the points differ, sorted."""
+    """Return the sorted values of each parameter in which the points differ."""
     found = {name: sorted({point.parameters[name] for point in points}) for name in points[0].parameters}
     return {name: values for name, values in found.items() if len(values) > 1}
 
 
 def _is_ordered(values: Sequence[Value]) -> bool:
-    """Whether near values are alike: numbers, as against words and switches."""
+    """Whether neighbouring values are alike, as numbers are and words and switches are not."""
     return all(type(value) is int for value in values)

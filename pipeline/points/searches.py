@@ -1,4 +1,4 @@
-"""The searches of a sweep: a study for each provider at each problem, and how long they go on."""
+"""The searches of a sweep: a study for each provider at each problem, and the budget that ends them."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from kernel_pipeline.records.point import Point
 from pipeline.points.search import Sampler, Study
 
 OF_THE_LAST = 3
-"""A search by ``tpe`` begins with so many configurations, the fastest of the problem before."""
+"""The most configurations with which a ``tpe`` search begins: the fastest of the previous problem."""
 
 SHARE = 4
-"""Of few trials at most one of so many is of these, or is asked for before the device comes to it."""
+"""At most one trial in this many is such a configuration, or is asked for before the device comes to it."""
 
 
 @dataclass(frozen=True)
 class SearchBudget:
-    """How studies choose, and when they end: after ``trials`` of each, those that the ledger holds among
-    them, or after ``seconds`` of all together.
+    """How studies choose, and when they end: after ``trials`` of each, including those in the ledger, or
+    after ``seconds`` of all together.
 
-    Of providers that are compiled ahead, ``ahead`` points are asked for before the device comes to them; of
-    others one.
+    ``ahead`` is how many points are asked for before the device comes to them if the provider is compiled
+    ahead; for other providers it is one.
     """
 
     sampler: Sampler
@@ -34,14 +34,14 @@ class SearchBudget:
 
     @property
     def fewest(self) -> int:
-        """So many points are worth a study: of fewer each is measured."""
+        """The fewest points that are worth a study; fewer are all measured."""
         return 2 if self.trials is None else self.trials + 1
 
 
 @dataclass(eq=False)
 class _Search:
-    """A study, whether its provider is compiled ahead, its number of trials, the seconds that it took, and
-    whether it is over."""
+    """A study and its state. ``is_ahead`` says whether its provider is compiled ahead, ``took`` is in
+    seconds."""
 
     study: Study
     is_ahead: bool
@@ -56,7 +56,7 @@ class _Search:
 
 
 class Searches:
-    """Studies that are worked through in their order, by several threads."""
+    """Studies that several threads work through in order."""
 
     def __init__(self, budget: SearchBudget, clock: Callable[[], float] = monotonic) -> None:
         self.budget = budget
@@ -76,11 +76,11 @@ class Searches:
         again: Sequence[Point] = (),
         trials: int | None = None,
     ) -> bool:
-        """A study of these points. Returns whether it has any left to ask for.
+        """Add a study of these points. Return whether it has any left to ask for.
 
-        ``is_ahead`` says whether its provider is compiled ahead. Of what is ``known`` the time is there, None
-        for a failure. What is measured ``again`` was tried before, and is handed out by the caller.
-        ``trials`` are this study's own, in place of the budget's.
+        ``is_ahead`` says whether its provider is compiled ahead. ``known`` has the times of points measured
+        before, None for a failure. Points in ``again`` were tried before, and the caller hands them out.
+        ``trials`` replaces the budget's number for this study.
         """
         study = Study(points, self.budget.sampler, self.budget.seed)
         for point, us in known.items():
@@ -103,7 +103,7 @@ class Searches:
 
     @property
     def left(self) -> int | None:
-        """How many points will be asked for; None where the end is a time."""
+        """How many points will be asked for; None if only time limits the studies."""
         if self.budget.trials is None:
             return None
         return sum(search.left for search in self._searches)
@@ -114,12 +114,12 @@ class Searches:
         return any(search.left for search in self._searches)
 
     def start(self) -> None:
-        """The device begins to measure."""
+        """Note that the device begins to measure."""
         self._told_at = self._clock()
 
     def refill(self, waiting: Sequence[Point]) -> list[Point]:
-        """The points that are to wait for the device: those that wait, less those of studies whose time is
-        up, and new ones."""
+        """Return the points that are to wait for the device: those that wait already, without those of
+        studies whose time is up, and new ones."""
         with self._lock:
             self._end_by_time()
             kept = [point for point in waiting if point not in self._of or not self._of[point].is_over]
@@ -129,8 +129,8 @@ class Searches:
             return kept
 
     def tell(self, point: Point, us: float | None) -> None:
-        """What a point took, None for one that failed. Its study is charged with the time since the last
-        point was told, also if that was of no study."""
+        """Note the time of a point, None for a failure. Its study is charged with the time since the last
+        point was told, even if that point belongs to no study."""
         with self._lock:
             now = self._clock()
             if (search := self._of.get(point)) is not None:
@@ -140,17 +140,17 @@ class Searches:
             self._told_at = now
 
     def best(self, point: Point) -> tuple[Point, float] | None:
-        """The fastest so far of the study that a point is of."""
+        """Return the fastest point so far of a point's study, with its time in microseconds."""
         search = self._of.get(point)
         return None if search is None else search.study.best
 
     def _ask(self, is_ahead: bool, waits: int) -> list[Point]:
-        """New points of the first studies that have any left, beside those that wait."""
+        """Ask the first studies that have points left for new ones, beside those that wait."""
         found: list[Point] = []
         for search in self._searches:
             if search.is_ahead is not is_ahead or search.is_over or not search.left:
                 continue
-            # What is asked later is chosen better.
+            # A point that is asked for later is chosen by more times.
             most = min(self.budget.ahead, max(1, search.trials // SHARE)) if is_ahead else 1
             count = min(most - waits - len(found), search.left)
             if count <= 0:
@@ -161,7 +161,7 @@ class Searches:
         return found
 
     def _prefer(self, search: _Search) -> None:
-        """Let a study begin with what was fastest at the problem before."""
+        """Let a study begin with the fastest configurations of the provider's previous problem."""
         for other in self._searches[: self._searches.index(search)][::-1]:
             if other.study.provider == search.study.provider and other.study.best is not None:
                 count = min(OF_THE_LAST, search.trials // SHARE)
@@ -169,7 +169,8 @@ class Searches:
                 return
 
     def _end_by_time(self) -> None:
-        """End each study that took its share: all that go on share what is left evenly."""
+        """End each study that used up its share: the studies that go on share the time that is left
+        evenly."""
         if self.budget.seconds is None:
             return
         going_on = [one for one in self._searches if not one.is_over and one.left]

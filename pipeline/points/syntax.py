@@ -1,7 +1,7 @@
-"""Python source as syntax trees: what of it runs, which names it binds, and what of a tree to digest.
+"""Python source as syntax trees: the parts that run, the names that they bind, and the fields to digest.
 
 A tree has no comments and no formatting; docstrings, ``if TYPE_CHECKING`` and ``if __name__ == "__main__"``
-are taken out as a file is read.
+are removed as a file is read.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from functools import cache
 from pathlib import Path
 
 Import = ast.Import | ast.ImportFrom
-"""A statement that binds one imported name: ``Module.read`` splits those of several."""
+"""A statement that binds one imported name; ``Module.read`` splits an import of several names."""
 
 SILENT = {"ctx", "kind", "type_comment", "type_ignores"}
-"""Fields of a syntax tree that repeat what its shape says, or that nobody runs."""
+"""Fields of a syntax tree that repeat what its shape says, or that never run."""
 
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
-"""Fields that hold statements, in a list; where a statement is looked for, no others need be."""
+"""Fields that hold lists of statements; no other field has to be searched for statements."""
 
 
 def literal(value: object) -> str:
-    """A constant's text; never the repr of a string, which depends on the version's table of characters."""
+    """Return a constant's text. A string is its own text, because its repr depends on the Python version."""
     match value:
         case str():
             return value
         case float():
             return value.hex()
         case int():
-            # Decimal digits of more than 4300 are refused.
+            # Python refuses to write more than 4300 decimal digits.
             return hex(value)
         case complex():
             return f"{value.real.hex()} {value.imag.hex()}"
@@ -39,7 +39,8 @@ def literal(value: object) -> str:
 
 
 def pieces(values: Iterable[ast.expr]) -> list[str | ast.expr]:
-    """What an f-string is put together from: versions differ in where they cut the text between braces."""
+    """Return the parts of an f-string, with adjacent texts joined: Python versions split them differently at
+    braces."""
     found: list[str | ast.expr] = []
     for value in values:
         if not isinstance(value, ast.Constant):
@@ -52,7 +53,7 @@ def pieces(values: Iterable[ast.expr]) -> list[str | ast.expr]:
 
 
 class _Essence(ast.NodeTransformer):
-    """Takes out what never runs, and writes each imported name as a statement of its own."""
+    """Removes code that never runs, and splits imports into one statement for each name."""
 
     def visit(self, node: ast.AST) -> ast.AST | list[ast.stmt] | None:
         left: ast.AST | list[ast.stmt] | None = super().visit(node)
@@ -61,7 +62,7 @@ class _Essence(ast.NodeTransformer):
         return left
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
-        """Each statement in its blocks."""
+        """Visit each statement in a node's blocks."""
         for name in _BLOCKS:
             block = getattr(node, name, None)
             if not isinstance(block, list):
@@ -72,14 +73,14 @@ class _Essence(ast.NodeTransformer):
         return node
 
     def visit_Pass(self, node: ast.Pass) -> None:
-        """No more than an empty body."""
+        """Remove ``pass``, which does no more than an empty body."""
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
-        """Docstrings, those below a constant or a field too, and ``...``."""
+        """Remove constants: docstrings, those below a constant or a field too, and ``...``."""
         return None if isinstance(node.value, ast.Constant) else self.generic_visit(node)
 
     def visit_If(self, node: ast.If) -> ast.AST | list[ast.stmt]:
-        """``if TYPE_CHECKING`` and ``if __name__ == "__main__"`` leave their else."""
+        """Replace ``if TYPE_CHECKING`` and ``if __name__ == "__main__"`` by their else branch."""
         self.generic_visit(node)
         match node.test:
             case (
@@ -102,7 +103,7 @@ class _Essence(ast.NodeTransformer):
 
 
 def scope(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """The nodes that run in the same scope as these: not what is inside of functions and classes."""
+    """Yield all nodes in the scope of ``nodes``, without the inside of functions and classes."""
     waiting = [*nodes]
     waiting.reverse()
     while waiting:
@@ -112,7 +113,7 @@ def scope(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Lambda():
                 inner: list[ast.AST] = []
             case ast.comprehension():
-                # Its targets are its own, but a walrus in it binds outside.
+                # Its targets are local to it, but a walrus in it binds a name outside.
                 inner = [node.iter, *node.ifs]
             case _:
                 inner = [*ast.iter_child_nodes(node)]
@@ -121,19 +122,19 @@ def scope(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
-    """A node and all statements inside of it, those of functions and classes too."""
+    """Yield a node and all statements inside it, those of functions and classes too."""
     waiting = [node]
     while waiting:
         one = waiting.pop()
         yield one
         for name in _BLOCKS:
             block = getattr(one, name, None)
-            if isinstance(block, list):  # a lambda's is an expression
+            if isinstance(block, list):  # a lambda's body is an expression
                 waiting += block
 
 
 def bound(node: ast.AST) -> str | None:
-    """The name that a node binds in its scope, ``*`` for all of a module's, None if it binds none."""
+    """Return the name that a node binds in its scope, ``*`` for a star import, None if it binds none."""
     match node:
         case (
             ast.Name(id=name, ctx=ast.Store())
@@ -154,7 +155,7 @@ def bound(node: ast.AST) -> str | None:
 
 
 def _acts(statement: ast.stmt) -> bool:
-    """Whether a top-level statement does anything but bind names."""
+    """Whether a top-level statement does more than bind names."""
     nodes = list(scope([statement]))
     return not any(map(bound, nodes)) or any(
         isinstance(node, ast.Expr | ast.Delete | ast.Assert | ast.Raise)
@@ -174,7 +175,8 @@ def _about_exports(statement: ast.stmt) -> bool:
 
 @dataclass
 class Module:
-    """A module's top level: the statements that bind each name, and those that do something else."""
+    """A module's top level: the statements that bind each name, and in ``effects`` those that do more than
+    that."""
 
     name: str
     package: str
@@ -185,7 +187,8 @@ class Module:
 
     @classmethod
     def read(cls, name: str, file: Path) -> Module:
-        """The module in a file, parsed once for the same text. Raises SyntaxError with the file's name."""
+        """Parse the module in a file; the same text is parsed once. Raises SyntaxError with the file's
+        name."""
         return cls._parsed(name, file, file.read_bytes())
 
     @classmethod
@@ -213,7 +216,7 @@ class Module:
             self.effects.append(statement)
 
     def absolute(self, name: str, level: int) -> str:
-        """The module that ``level`` dots and a name mean here."""
+        """Return the absolute name of a module that is imported here with ``level`` dots."""
         if not level:
             return name
         package = self.package.split(".")

@@ -25,8 +25,8 @@ def described(error: BaseException, folders: Sequence[Path]) -> str:
 
 
 def said_of(function: Callable[..., Any], text: str) -> str:
-    """A clause about a function, with the place of its definition:
-    ``kernels/gelu/reference.py:24: `reference` gives 2 outputs``."""
+    """Return a clause about a function, with the place of its definition: ``kernels/gelu/reference.py:24:
+    `reference` gives 2 outputs``."""
     inner = inspect.unwrap(function)
     name, code = getattr(inner, "__name__", repr(inner)), getattr(inner, "__code__", None)
     if code is None:
@@ -39,15 +39,16 @@ def _shown(file: Path) -> Path:
 
 
 def named(error: BaseException) -> str:
-    """An exception's type and text: ``ZeroDivisionError: division by zero``; its type alone if it has no
-    text."""
+    """Return an exception's type and text: ``ZeroDivisionError: division by zero``; the type alone if there
+    is no text."""
     kind, text = type(error).__name__, str(error)
     return f"{kind}: {text}" if text else kind
 
 
 def _origin(error: BaseException, folders: Sequence[Path]) -> tuple[Path, int] | None:
-    """The place that an author looks for first. A library that raises ``from`` another exception, as Triton's
-    interpreter does, names only the call of the library: the cause names the kernel's line."""
+    """Return the place that an author looks for first. If a library raises ``from`` another exception, as
+    Triton's interpreter does, its own traceback shows only the call of the library: the cause has the
+    kernel's line."""
     place = next((found for one in _causes(error) if (found := _place(one, folders))), None)
     one: BaseException = error
     while one.__cause__ is not None and not _raised_in(one, folders):
@@ -63,7 +64,7 @@ def _raised_in(error: BaseException, folders: Sequence[Path]) -> bool:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An exception and those that led to it, each once."""
+    """Yield an exception and those that led to it, each once."""
     seen: set[int] = set()
     one: BaseException | None = error
     while one is not None and id(one) not in seen:
@@ -73,7 +74,8 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _place(error: BaseException, folders: Sequence[Path]) -> tuple[Path, int] | None:
-    """The file and line of an exception's innermost frame that is in a folder; None without such a frame."""
+    """Return the file and line of an exception's innermost frame that is in a folder; None without such a
+    frame."""
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         file = Path(error.filename)
         return (file, error.lineno) if _is_in(file, folders) else None
@@ -85,7 +87,8 @@ def _place(error: BaseException, folders: Sequence[Path]) -> tuple[Path, int] | 
 
 
 def _in_compiled(error: BaseException, folders: Sequence[Path]) -> tuple[Path, int] | None:
-    """The place that a compiler names by a function's source and a line of it, as Triton does."""
+    """Return the place of a compiler's error that names a function's source and a line in it, as Triton's
+    does."""
     source, line = getattr(error, "src", None), getattr(getattr(error, "node", None), "lineno", None)
     if not isinstance(source, str) or not source.strip() or not isinstance(line, int):
         return None

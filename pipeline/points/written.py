@@ -1,8 +1,8 @@
-"""Problems that somebody wrote into a file, in place of a preset's.
+"""Read problems that a user wrote into a file, in place of a preset's.
 
 The file is YAML or JSON: a list of problems, or a workload as in a kernel's YAML (lists of values by
-dimension, ``problems`` written out). Under the names of kernels it holds one of these for each, as the file
-does that ``KERNELS_UNTUNED`` names.
+dimension, ``problems`` written out). It may also hold one of these for each of several kernels, by name, as
+the file named by ``KERNELS_UNTUNED`` does.
 """
 
 from __future__ import annotations
@@ -21,27 +21,28 @@ from pipeline.points.catalog import Entry, Workload
 from pipeline.store import plain_yaml
 
 OPTION = "workload"
-"""What names the file on a command line."""
+"""The command-line option that names the file."""
 
 
 def is_of(written: Path, entry: Entry) -> bool:
-    """Whether the option names one of the kernel's own workloads, and no file."""
+    """Whether the option names one of the kernel's own workloads and not a file."""
     return str(written) in entry.config.workloads and not written.is_file()
 
 
 def named(written: Path, entry: Entry) -> tuple[str, Workload]:
-    """The workload that the option names: one of the kernel's own, or a file's. Raises UserError as ``read``
-    does."""
+    """Return the workload that the option names, with its name: one of the kernel's own, or a file's. Raises
+    UserError as ``read`` does."""
     if is_of(written, entry):
         return str(written), entry.config.workloads[str(written)]
     return read(written, entry)
 
 
 def read(path: Path, entry: Entry) -> tuple[str, Workload]:
-    """A kernel's problems in a file, with the name that their rows have as a workload: the file's.
+    """Read a kernel's problems from a file. Return the name of the workload, which is the file's, and the
+    workload.
 
-    Raises UserError with what to write instead for a file that is not there, can't be read, has nothing of
-    this kernel, or names what is no dimension of it. Whether a value can be is said when problems are made.
+    Raises UserError with what to write instead for a file that is missing, can't be read, has nothing of this
+    kernel, or names an unknown dimension. Values are checked when problems are made.
     """
     place = f"{OPTION}={path}"
     found = _of_kernel(_content(path, place, entry), place, entry)
@@ -86,7 +87,7 @@ def _content(path: Path, place: str, entry: Entry) -> Any:
 
 
 def _of_kernel(content: Any, place: str, entry: Entry) -> Any:
-    """The part of a file that is of this kernel."""
+    """Return the part of a file that is about this kernel."""
     if isinstance(content, Mapping):
         if entry.name in content:
             return content[entry.name]

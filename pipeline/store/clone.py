@@ -1,6 +1,7 @@
-"""The results of another clone, brought beside those that are here.
+"""Merge the results of another clone into those of this one.
 
-All is read as data: each row has to be a whole one of this version whose digests fit, and is written anew.
+All files are read as data: each row must be whole, of this version, and fit its digests. It is then encoded
+anew.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from pipeline.store.sanitizer_findings import SanitizerRow
 from pipeline.store.turns import Turn
 
 MOST_YAML = 1 << 16
-"""Bytes of a sweep's configuration; a larger one is none."""
+"""The most bytes of a sweep's configuration; a larger file is skipped."""
 
 R = TypeVar("R", bound=Record)
 
 
 class Merge:
-    """One merge of a folder into another; with ``is_written`` it is done, else only counted.
+    """One merge of a folder into another. Without ``is_written`` it only counts.
 
-    ``report`` is the type of a kernel's build report, and ``settings`` reads the configuration beside a
-    ledger, None where there is none.
+    ``report`` is the record type of a kernel's build report. ``settings`` reads the configuration beside a
+    ledger, and returns None if there is none.
     """
 
     def __init__(
@@ -60,8 +61,11 @@ class Merge:
         self._newer: dict[tuple[str, ...], bool] = {}
 
     def all(self) -> None:
-        """Everything below the source. What lies beside a ledger is written before it: whether it is theirs
-        that counts, the ledgers tell, and a merge that was killed between the two finds them as they were."""
+        """Merge everything below the source.
+
+        The files beside a ledger are written before it, because the ledgers decide whose file is newer: a
+        merge that was killed in between finds the ledgers unchanged and decides the same.
+        """
         for pattern, model in DOCUMENTS:
             for theirs in self._files(pattern):
                 self._document(theirs, model, lambda one: one.gpu, theirs.stem)
@@ -81,16 +85,16 @@ class Merge:
 
     @property
     def rows(self) -> int:
-        """How many rows were taken, or would be."""
+        """The number of rows that were taken, or would be."""
         return sum(one.taken for one in self.merged)
 
     @property
     def documents(self) -> int:
-        """How many files were taken, or would be."""
+        """The number of files that were taken, or would be."""
         return sum(why.startswith(TAKEN) for _, why in self.files)
 
     def lines(self) -> list[str]:
-        """A line for each file with something new or different."""
+        """Return a line for each file with something new or different."""
         of_rows = ((one.path, summary(one)) for one in self.merged)
         return [f"{path}: {line}" for path, line in (*self.files, *of_rows) if line]
 
@@ -110,7 +114,7 @@ class Merge:
     def _document(
         self, theirs: Path, model: type[Record], name_of: Callable[[Any], str], expected: str
     ) -> None:
-        """A file of one record: taken if there is none here, or if theirs is of the newer rows."""
+        """Merge a file of one record: take it if there is none here, or if its rows are newer."""
         found = self._whole(theirs, model)
         if found is None:
             return
@@ -124,12 +128,12 @@ class Merge:
             and isinstance(found, Ceilings)
             and before.environment == found.environment
         ):
-            # What comparisons found of equal kernels is no rate, and newer rates do not replace it.
+            # The noise of equal kernels is found by comparisons, so newer rates do not replace it.
             found = found.replace(noise=before.noise | found.noise)
         self._take(theirs, before is not None, before == found, document(found), self._is_newer(theirs))
 
     def _provenance(self, theirs: Path) -> None:
-        """The runs of one GPU: those that are not here are added, before the rows that name them."""
+        """Add the runs of one GPU that are not here, before the rows that name them."""
         ours = self._place(theirs)
         here = provenance.read(ours)
         incoming = provenance.read(theirs, self.left_out.append)
@@ -142,7 +146,7 @@ class Merge:
                 files.append(ours, run.line())
 
     def _settings(self, theirs: Path) -> None:
-        """The configuration of the sweep that last wrote a ledger, as data and without tags of YAML's."""
+        """Merge the configuration of the sweep that last wrote a ledger, as data without YAML tags."""
         if theirs.stat().st_size > MOST_YAML or self._settings_of(theirs) is None:
             self.left_out.append(f"{theirs} does not tell how a sweep timed; skipped.")
             return
@@ -176,7 +180,7 @@ class Merge:
             write_atomically(ours, content)
 
     def _is_newer(self, theirs: Path) -> bool:
-        """Whether the source has the newer rows of what a file is about: a machine, or a kernel on one."""
+        """Whether the source has the newer rows of a file's machine, or of its kernel on that machine."""
         words = theirs.relative_to(self.source).parts[1:-1]
         which = (*words, theirs.stem)
         if which not in self._newer:
@@ -196,7 +200,7 @@ class Merge:
             return None
 
     def _records(self) -> None:
-        """What ad-hoc sweeps measured: nothing changes a record once it is there."""
+        """Merge the records of ad-hoc sweeps: a record never changes once it is here."""
         theirs = runs.folder_in(self.source)
         plain = set(plain_files(self.source, "runs/*.jsonl", self.left_out.append))
         for path, heading in runs.records(theirs, self.left_out.append).items():
@@ -214,12 +218,12 @@ TAKEN = "taken"
 
 
 def document(record: Record) -> bytes:
-    """A file of one record."""
+    """Return the content of a file of one record."""
     return record.to_json(indent=2) + b"\n"
 
 
 def summary(one: Merged) -> str:
-    """What became of a file's rows; empty where nothing is to be said."""
+    """Describe the outcome for a file's rows; empty where there is nothing to say."""
     words = {
         "new": one.new,
         "newer than ours": one.newer,
@@ -234,28 +238,28 @@ def summary(one: Merged) -> str:
     return ", ".join([*parts, f"{one.same} the same"]) + (f"; rows differ: {by}" if by else "") + "."
 
 
-# What there is
+# Kinds of files
 
 
 def parts_of(ours: Measurement, theirs: Measurement) -> str:
-    """By which parts of their keys two rows of a point differ."""
+    """Return the parts of their keys in which two rows of a point differ, in words."""
     return ", ".join(ours.parts.differences(theirs.parts)) or "another measurement of the same key"
 
 
 def at(row: Measurement | Final) -> datetime:
-    """When a row was measured."""
+    """Return when a row was measured."""
     return row.origin.measured_at
 
 
 def of_evidence(row: Any) -> tuple[object, ...]:
-    """A measurement's rows, or of code that no point is known of the function's."""
+    """Return the slot of a row of evidence: its measurement, or its function where no point is known."""
     if row.key is not None:
         return row.key, row.point
     return getattr(row, "function", ""), getattr(row, "architecture", "")
 
 
 def of_kernel(row: Any, path: Path) -> bool:
-    """Whether a row of evidence is of its folder's kernel."""
+    """Whether a row of evidence belongs to the kernel of its folder."""
     return bool(row.kernel == path.parent.name)
 
 
@@ -283,7 +287,8 @@ FINALS = Kind(
 
 
 def turns(pattern: str) -> Kind:
-    """Every round's samples of finals or of a comparison, whose sides may have kernels of their own."""
+    """Return the kind for samples of every round, of finals or of a comparison, whose sides may have kernels
+    of their own."""
     return Kind(
         pattern,
         Turn,
@@ -294,7 +299,7 @@ def turns(pattern: str) -> Kind:
 
 
 def of_code(name: str, model: type[evidence.Joined]) -> Kind:
-    """Rows that explain a measurement."""
+    """Return the kind for rows that explain a measurement."""
     return Kind(f"{name}/*/*.jsonl", model, of_evidence, of_kernel, Record.line, together=True)
 
 
@@ -314,10 +319,10 @@ KINDS = (
     ),
     LEDGER,
 )
-"""Ledgers come last: what explains a row is there before it."""
+"""Ledgers come last, so that the rows that explain a measurement are there before it."""
 
 DOCUMENTS: tuple[tuple[str, type[Record]], ...] = (
     ("environment/*.json", Environment),
     ("ceilings/*.json", Ceilings),
 )
-"""Files about one GPU, which they are named after."""
+"""Files about one GPU, named after it."""

@@ -1,4 +1,4 @@
-"""Which commit a working tree is at, and whether it has been edited since; which run measures."""
+"""Find the commit of a working tree and whether it has edits, and name the runs that measure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from pathlib import Path
 from kernel_pipeline.records.credentials import hidden
 
 SOURCES = ("kernel_pipeline", "kernels", "pipeline", "conf", "params.yaml", "constraints.txt")
-"""What a measurement depends on; results and reports that a run itself writes make no tree dirty."""
+"""The paths that a measurement depends on. Results and reports are not among them: a run writes them
+itself."""
 
 
 def head(root: Path, sources: Sequence[str] = SOURCES) -> tuple[str, bool]:
-    """The commit's full hash and whether the sources differ from it; ``("unknown", True)`` outside of git."""
+    """Return the commit's full hash and whether the sources differ from it; ``("unknown", True)`` outside of
+    git."""
     commit = _git(root, "rev-parse", "HEAD")
     if commit is None:
         return "unknown", True
@@ -27,13 +29,13 @@ def head(root: Path, sources: Sequence[str] = SOURCES) -> tuple[str, bool]:
 
 
 def committed_lines(path: Path) -> list[str]:
-    """The lines that a file has in the last commit of its repository; none outside of git."""
+    """Return the lines of a file in the last commit of its repository; none outside of git."""
     text = _git(path.parent, "show", f"HEAD:./{path.name}") if path.parent.is_dir() else None
     return (text or "").splitlines()
 
 
 def versions(path: Path) -> list[str]:
-    """What a file was in each commit that changed it, the newest first; nothing outside of git."""
+    """Return the text of a file in each commit that changed it, the newest first; none outside of git."""
     if not path.parent.is_dir():
         return []
     commits = (_git(path.parent, "log", "--format=%H", "--", path.name) or "").split()
@@ -42,18 +44,18 @@ def versions(path: Path) -> list[str]:
 
 
 def is_clean(root: Path, *paths: str) -> bool:
-    """Whether the paths are as the commit has them, with nothing new beside; False outside of git."""
+    """Whether the paths are as in the commit, without untracked files; False outside of git."""
     return _git(root, "status", "--porcelain", "--", *paths) == ""
 
 
 def is_unmerged(path: Path) -> bool:
-    """Whether a merge goes on in which a file has a conflict; False outside of git."""
+    """Whether a file has a conflict in a merge that is in progress; False outside of git."""
     return bool(_git(path.parent, "ls-files", "--unmerged", "--", path.name))
 
 
 def unreadable(root: Path) -> str | None:
-    """Why the commit of a working tree can't be read, with a command that helps, as a clause; None where it
-    can."""
+    """Return why the commit of a working tree can't be read, as a clause with a command that helps; None if
+    it can."""
     environment = os.environ | {"LC_ALL": "C"}
     try:
         done = subprocess.run(
@@ -91,16 +93,16 @@ def _git(root: Path, *words: str) -> str | None:
 
 
 def new_run() -> str:
-    """An id for an invocation that measures: its time, and letters that no other has."""
+    """Return an id for a run: the time, and random digits that no other run has."""
     return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
 
 
 def words(given: Sequence[str]) -> list[str]:
-    """The words of a command line that may be kept and shown: none that names a tracker, which may hold a
-    password, and no credentials in the others."""
+    """Return the words of a command line that may be kept and shown. Words that name a tracker are dropped,
+    since they may hold a password, and credentials in the others are hidden."""
     return [hidden(word) for word in given if not word.lstrip("+~").startswith("tracking")]
 
 
 def command_line(name: str) -> str:
-    """This process's command as a user would write it, as it may be kept."""
+    """Return this process's command as a user would write it, without credentials."""
     return shlex.join(["python", "-m", f"pipeline.{name}", *words(sys.argv[1:])])

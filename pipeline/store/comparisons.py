@@ -1,4 +1,4 @@
-"""Comparisons that were made: what each found, a JSON file beside every round's samples."""
+"""Records of comparisons: the result of each, as a JSON file beside the samples of every round."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ FOLDER = "comparisons"
 
 
 class ComparedSide(Record):
-    """What was compared: a commit, or what the working tree was then."""
+    """One side of a comparison: a commit, or the working tree at that time."""
 
     name: MaskedText
     commit: Commit | None
 
 
 class ComparisonRow(Record):
-    """A point by both sides: times in microseconds, the ratio of b's to a's with its interval, the verdict
-    on b, and what of its launch is another."""
+    """A point on both sides: times in microseconds, the ratio b/a with its interval, the verdict on b, and in
+    ``changed`` what differs between the launches."""
 
     problem: Text
     a: Text
@@ -55,13 +55,14 @@ class Comparison(Record):
 
 
 def path(folder: Path, kernel: str, gpu: str, name: str) -> Path:
-    """The samples of a comparison; what it found lies beside them as ``.json``, its plot as ``.svg``."""
+    """Return the path of a comparison's samples; its result lies beside them as ``.json``, its plot as
+    ``.svg``."""
     return folder / FOLDER / kernel / gpu / f"{name}.jsonl"
 
 
 def load(folder: Path, warn: Callable[[str], None], local: bool = True) -> dict[Path, Comparison]:
-    """All comparisons below the folder by their files; one that can't be read, or is of another kernel or
-    machine than its folder, is skipped with a sentence to ``warn``."""
+    """Read all comparisons below the folder, by file. A comparison that can't be read, or is of another
+    kernel or machine than its folder, is skipped with a sentence to ``warn``."""
     found = {}
     for place in results.folders_of(folder, local):
         for file in results.listed(place, f"{FOLDER}/*/*/*.json", warn):

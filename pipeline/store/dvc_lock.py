@@ -1,8 +1,8 @@
 """DVC's lock file, as git has it and as this checkout has it.
 
-``dvc repro`` writes into dvc.lock what the stages read and wrote on the machine at hand. A run may measure
-nothing that git keeps: on a CPU, or on a GPU whose rows are all there. Then git's file stays as it was
-committed, and the next run goes on from this checkout's own.
+``dvc repro`` writes into dvc.lock what the stages read and wrote on this machine. A run may measure nothing
+that git keeps: on a CPU, or on a GPU whose rows are all there. Then git's version of the file is put back,
+and the next run goes on from this checkout's own copy.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from pipeline.store.results import LOCAL, TRACKED
 LOCK = ROOT / "dvc.lock"
 
 OWN = LOCAL / "dvc.lock"
-"""As the last run here left it that measured nothing for git."""
+"""The lock file as left by the last run in this checkout that measured nothing for git."""
 
 COMMITTED = LOCAL / "dvc.lock.committed"
-"""As git has it, while a run goes on: a run that is killed is put right by the next one."""
+"""Git's lock file, kept here while a run goes on, so that the next run can restore it if this one is
+killed."""
 
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """Let DVC go on from this checkout's own lock file, and put git's back if nothing came of it that git
-    keeps. A lock file with edits that are not committed is left alone, and so is one outside of git."""
+    """Let DVC go on from this checkout's own lock file, and restore git's unless the run wrote results that
+    git keeps. A lock file with uncommitted edits, or outside of git, is left alone."""
     _put_right()
     if not commit.is_clean(ROOT, LOCK.name):
         yield
@@ -50,8 +51,8 @@ def kept() -> Iterator[None]:
 
 
 def _put_right() -> None:
-    """Undo what a killed run has left: its lock file becomes this checkout's own, unless git's is another one
-    by now."""
+    """Clean up after a killed run: restore git's lock file, and keep the run's as this checkout's own. If
+    git's has changed since, the run's stays in place."""
     if not COMMITTED.exists():
         return
     killed = _read(LOCK)
@@ -64,7 +65,7 @@ def _put_right() -> None:
 
 
 def _read(path: Path) -> bytes:
-    """What a lock file holds; nothing where there is none."""
+    """Return the content of a lock file, empty if there is none."""
     return path.read_bytes() if path.exists() else b""
 
 

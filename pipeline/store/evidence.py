@@ -1,5 +1,5 @@
-"""What the stages that ask why leave behind: rows of profiles, counters and generated code, joined to the
-ledger by its key. Nothing here imports torch."""
+"""Evidence: rows of profiles, counters and generated code that explain a measurement, joined to the ledger by
+its key. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from pipeline.store.results import folders_of, listed
 
 
 class Joined(Record):
-    """What a row of evidence shares with the ledger: the key of the measurement, and its point.
+    """The fields that a row of evidence shares with the ledger: the key of the measurement, and its point.
 
-    Both are None for a function of which it is not known here which points launch it.
+    Both are None for a function if it is not known which points launch it.
     """
 
     key: Text | None = None
@@ -36,15 +36,14 @@ class Joined(Record):
 
 
 class Mix(Record):
-    """How many instructions of each kind a function has.
+    """The number of instructions of each kind in a function.
 
-    Loads and stores are counted by the bits that a thread moves at once: ``global_loads_128`` are as wide as
-    they come (16 bytes; wider ones, of 32 bytes on compute capability 10.0, count there too),
-    ``global_loads_narrow`` are below 32 bits. ``predicated`` is how many global accesses stand behind a
-    predicate, as masked ones do. ``spill_store_bytes`` and ``spill_load_bytes`` are what a thread's local
-    stores and loads move, which in a function without local arrays are spilled registers. ``exchanges`` pass
-    registers between the threads of a warp (reductions), ``special`` run on the special function unit (exp,
-    reciprocal, ...).
+    Loads and stores are counted by the bits that a thread moves at once: ``global_loads_128`` are the widest
+    (16 bytes; the 32-byte ones of compute capability 10.0 count there too), ``global_loads_narrow`` are below
+    32 bits. ``predicated`` is the number of global accesses under a predicate, as masked ones are.
+    ``spill_store_bytes`` and ``spill_load_bytes`` are the bytes of a thread's local stores and loads, which
+    are spilled registers in a function without local arrays. ``exchanges`` pass registers between the threads
+    of a warp (reductions), ``special`` run on the special function unit (exp, reciprocal, ...).
     """
 
     instructions: Integer = 0
@@ -76,16 +75,16 @@ class Mix(Record):
 
 
 class CodeRow(Joined):
-    """One function as compiled for one architecture, for one point; numbers are None where ``error`` says why
-    there is no code.
+    """One function as compiled for one architecture and one point. Where ``error`` says why there is no code,
+    the numbers are None.
 
-    ``native`` tells the code that this machine's GPU runs, so the rows whose key's time is about this very
-    code. ``threads`` is the block's, ``shared`` its bytes of shared memory: all that a launch asks for where
-    the launch is known (``launch_known``), else what the compiler knows. ``artifact`` is where its listing
-    lies, with PTX, SASS and of Triton TTGIR beside it. ``source`` is the file of a CUDA function, and
-    ``strategy`` how a launch goes about the problem, where its provider tells. ``basis`` is a digest of what
-    the row rests on beside its key: the code and the tools that took the function apart, and of a CUDA
-    function what its library is made of.
+    ``native`` says that this machine's GPU runs this code, so the time of the row with this key is the time
+    of this code. ``threads`` is the block size. ``shared`` is in bytes: all that the launch asks for if the
+    launch is known (``launch_known``), else the amount that the compiler knows. ``artifact`` is the path of
+    the listing, with PTX, SASS and for Triton TTGIR beside it. ``source`` is the file of a CUDA function,
+    ``strategy`` how a launch divides the problem, if its provider tells. ``basis`` is a digest of everything
+    that the row depends on beside its key: the code, the tools that disassembled the function, and for a CUDA
+    function the sources of its library.
     """
 
     language: Literal["triton", "gluon", "numba", "cuda", "inductor"]
@@ -111,8 +110,8 @@ class CodeRow(Joined):
 
 
 class Operator(Record):
-    """A row of the table ``key_averages``: calls, microseconds and bytes over all recorded calls; ``self`` is
-    without what the operator calls. On a CPU the device columns are 0."""
+    """A row of the table ``key_averages``: calls, microseconds and bytes over all recorded calls. The
+    ``self`` columns leave out the operators that it calls. On a CPU the device columns are 0."""
 
     name: MaskedText
     shapes: MaskedText
@@ -126,7 +125,7 @@ class Operator(Record):
 
 
 class DeviceKernel(Record):
-    """A device kernel, how often one call launches it, and its microseconds a call."""
+    """A device kernel, with its launches and its microseconds per call."""
 
     name: MaskedText
     launches: Quantity
@@ -134,15 +133,16 @@ class DeviceKernel(Record):
 
 
 class ProfileRow(Joined):
-    """What the profiler shows of one point, times a call in microseconds, or in ``reason`` why there is none.
+    """The profile of one point, with times per call in microseconds, or in ``reason`` why there is none.
 
-    ``outermost`` are the operators of a call that no other calls, in their order. Where there is one,
-    ``chain`` follows it to the part that takes most of it, and so on (torch.square is
+    ``outermost`` are the operators of a call that no other operator calls, in order. If there is only one,
+    ``chain`` follows it to the operator that takes most of its time, and so on (torch.square is
     ``aten::square > aten::pow``).
-    ``host_us`` is what the host takes from the call's begin until its last launch, on a CPU what these
-    operators take, the median of the recorded calls; ``device_us`` is what the device is busy for.
-    ``table``, ``trace`` and ``flame_graph`` lie below
-    the artifacts; the last is there if stacks were recorded.
+
+    ``host_us`` is the median over the recorded calls of the host's time from the start of a call until its
+    last launch, or of the time of the outermost operators if nothing is launched, as on a CPU. ``device_us``
+    is the time that the device is busy. ``table``, ``trace`` and ``flame_graph`` lie below the artifacts; the
+    flame graph is there if stacks were recorded.
     """
 
     status: Text
@@ -163,8 +163,8 @@ class ProfileRow(Joined):
 
 
 class NcuRule(Record):
-    """What one of ncu's rules says; ``speedup_pct`` is what it estimates could be gained, locally or over the
-    whole kernel."""
+    """The result of one of ncu's rules. ``speedup_pct`` is the gain that the rule estimates, locally or for
+    the whole kernel."""
 
     name: Text
     kind: Text
@@ -174,18 +174,19 @@ class NcuRule(Record):
 
     @property
     def gain_pct(self) -> float | None:
-        """What the whole kernel could gain; what a local rule estimates is not that."""
+        """The estimated gain of the whole kernel, None for a rule with a local estimate."""
         return None if self.scope == "local" else self.speedup_pct
 
 
 class CounterRow(Joined):
-    """One kernel that a point's call launched, as ncu counted it, or in ``reason`` and ``fix`` why not.
+    """The counters of one kernel that a point's call launched, as ncu reports them. Without them, ``reason``
+    and ``fix`` say why and what helps.
 
-    ``role`` says why the point was looked into. Percentages are of what the GPU sustains at its peak.
-    ``stalls`` are, by ncu's name of a warp's state, the cycles that a warp spends in it for each instruction
-    that it issues, the longest first. ``sectors_per_load`` and ``sectors_per_store`` are the 32-byte pieces
-    of global memory that a warp's request touches: 4 at best for 4-byte accesses, 16 for 16-byte ones.
-    ``instrument`` is the digest of the sections that were counted.
+    ``role`` says why the point was chosen. Percentages are relative to the GPU's peak sustained rate.
+    ``stalls`` has, by ncu's name of a warp state, the cycles that a warp spends in that state per issued
+    instruction, the longest first. ``sectors_per_load`` and ``sectors_per_store`` are the 32-byte sectors of
+    global memory that one request of a warp touches: 4 at best for 4-byte accesses, 16 for 16-byte ones.
+    ``instrument`` is the digest of the sections that were collected.
     """
 
     role: Text
@@ -229,7 +230,7 @@ class CounterRow(Joined):
 
 
 def joined(point: Point, key: str | None) -> dict[str, Any]:
-    """The fields of ``Joined`` for a point."""
+    """Return the fields of ``Joined`` for a point."""
     return {"key": key, "kernel": point.kernel, "point": point}
 
 
@@ -238,13 +239,13 @@ J = TypeVar("J", bound=Joined)
 
 
 def read_lines(path: Path, kind: type[R], warn: Callable[[str], None]) -> list[R]:
-    """The rows of a file, in its order; none if there is no file. A line that is no such row is skipped with
-    a sentence to ``warn``."""
+    """Return the rows of a file, in order; none if there is no file. A line that is no such row is skipped
+    with a sentence to ``warn``."""
     return json_lines.read(path, kind.from_json, json_lines.warning(path, warn, "is not readable; skipped."))
 
 
 def committed(path: Path, rows: Iterable[R]) -> set[R]:
-    """Those of a file's rows that are in git. The texts and traces that they name are not, so that a clone
+    """Return the rows of a file that are in git. The texts and traces that rows name are not in git: a clone
     has the rows alone, which are enough for all but to show such a text."""
     lines = set(committed_lines(path))
     return {row for row in rows if row.line().decode().rstrip() in lines}
@@ -252,7 +253,7 @@ def committed(path: Path, rows: Iterable[R]) -> set[R]:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that a results folder holds of it, by kernel and machine."""
+    """The evidence in a results folder, by kernel and machine."""
 
     profiles: dict[tuple[str, str], list[ProfileRow]]
     counters: dict[tuple[str, str], list[CounterRow]]
@@ -260,9 +261,9 @@ class Evidence:
 
 
 def load(folder: Path, warn: Callable[[str], None], local: bool = True) -> Evidence:
-    """Read every file of rows below the folder, and with ``local`` of the repository's own results this
-    host's too; a line that can't be read, or is of another kernel than its folder, is skipped with a
-    sentence."""
+    """Read every file of evidence below the folder, and with ``local`` this host's own beside the
+    repository's. A line that can't be read, or is of another kernel than its folder, is skipped with a
+    sentence to ``warn``."""
 
     def own(path: Path, kind: type[J]) -> list[J]:
         rows = read_lines(path, kind, warn)

@@ -1,7 +1,8 @@
-"""Finals: each provider's best configuration measured again, all of a problem side by side; a JSON line each.
+"""Finals: each provider's best configuration measured again, side by side at each problem; one JSON line
+each.
 
-A file holds the finals of every run, so that it tells what became faster when; of a problem the newest run's
-count.
+A file holds the finals of every run, so that it shows when something became faster. For each problem the
+newest run counts.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from pipeline.store.rows import Reader, UnknownRunError, encode
 from pipeline.store.turns import Accuracy
 
 By = Literal["own", "torch", "peer", "textbook"]
-"""Who wrote a provider: this repository, to be fast; torch, and what it compiles; another project; or this
-repository, as everybody writes it."""
+"""Who wrote a provider, and why: ``own`` is this repository's code, written to be fast, ``torch`` is torch
+and its compiler, ``peer`` another project, ``textbook`` this repository's code in the usual textbook form."""
 
 
 def written_by(provider: Provider) -> By:
-    """Who wrote a provider."""
+    """Return who wrote a provider."""
     if provider.package:
         return "peer"
     if provider.textbook:
@@ -38,18 +39,20 @@ def written_by(provider: Provider) -> By:
 
 
 How = Literal["exact", "generalised", "guessed", "default", "torch"]
-"""How a configuration is chosen for a caller, by the table of what is the fastest at each problem."""
+"""How ``kernel_pipeline.ops`` chooses a configuration for a caller at a problem."""
 
 Positive = Annotated[float, Meta(gt=0, le=1e9), Rounded(5)]
 
 
 class Against(Record):
-    """A final beside the one that it is compared with, the fastest of our own.
+    """A final compared with the fastest own final at the problem.
 
+    point:
+        The fastest own point.
     ratio:
-        Its time over that one's: above 1 it is slower.
+        The time of this final over that of the fastest own one: above 1 this one is slower.
     low, high:
-        The 90 % interval of the ratio.
+        The 90 % interval of the ratio; ``high`` is None after one round.
     """
 
     point: Point
@@ -63,31 +66,32 @@ ONE_ROUND = "one round"
 
 
 def decided(verdict: str, rounds: int) -> str:
-    """A verdict where it is not what the ratio says; of one round, which decides nothing, that it was one."""
+    """Return the verdict where it says more than the ratio: ``same`` or ``undecided``, else an empty text.
+    One round decides nothing, and gives ``one round``."""
     if rounds == 1:
         return ONE_ROUND
     return verdict if verdict in ("same", "undecided") else ""
 
 
 class Final(Record):
-    """A provider's best configuration at one problem, as rounds found it.
+    """A provider's best configuration at one problem, measured in rounds.
 
     rounds_us:
         The median of each round, in microseconds.
     swept_us:
-        What the sweep had found of it: of many configurations the best is a lucky one, too.
+        The time that the sweep had measured. The best of many configurations is also a lucky one.
     power:
         ``burst``: milliseconds after a rest, at full clocks. ``sustained``: after two seconds of the same
         work, at the clock that the device's power allows.
     accuracy:
-        How far it is from float64, and whether it repeats itself bit by bit; of ``burst`` rows.
+        The distance from float64, and whether outputs repeat bit by bit; only in ``burst`` rows.
     sm_clock_mhz, joules:
-        The clock at which the device settled, and its energy for a call; of ``sustained`` rows.
+        The clock at which the device settled, and its energy per call; only in ``sustained`` rows.
     against:
-        None for the fastest of our own, and where there is none.
+        None for the fastest own final, and where there is none.
     dispatched:
-        How a caller gets this very configuration at the problem; None for one that no caller gets. It may be
-        another than the provider's best.
+        How a caller gets this configuration at the problem, None if no caller gets it. A caller may get
+        another configuration than the provider's best.
     """
 
     key: Text
@@ -119,23 +123,23 @@ class Final(Record):
 
     @property
     def place(self) -> tuple[str, Values]:
-        """Where it meets others."""
+        """The kernel and problem, within which finals are compared."""
         return self.point.kernel, self.point.problem
 
 
 def path(folder: Path, kernel: str, gpu: str) -> Path:
-    """The finals of one kernel on one GPU."""
+    """Return the path of the finals of one kernel on one GPU."""
     return folder / "finals" / kernel / f"{gpu}.jsonl"
 
 
 def rounds_path(folder: Path, kernel: str, gpu: str) -> Path:
-    """Every round's samples of these."""
+    """Return the path of the samples of every round of these finals."""
     return folder / "finals" / kernel / "rounds" / f"{gpu}.jsonl"
 
 
 def append(file: Path, rows: Sequence[Final], run: RunProvenance | None = None) -> None:
-    """Add finals after the line of their run, ``run`` or what they tell of it, and make sure that all is on
-    the disk. Raises UserError when it can't be written."""
+    """Append finals after the line of their run, and make sure that all is on the disk. Without ``run``, the
+    line is made from the rows. Raises UserError when it can't be written."""
     runs = Runs(file)
     if run is not None:
         runs.note(run)
@@ -145,8 +149,8 @@ def append(file: Path, rows: Sequence[Final], run: RunProvenance | None = None) 
 
 
 def read(file: Path, warn: Callable[[str], None]) -> list[Final]:
-    """The finals of a file, the oldest first; a line that is none, or of another kernel or machine than the
-    file, is skipped with a sentence to ``warn``."""
+    """Return the finals of a file, the oldest first. A line that is no final, or is of another kernel or
+    machine than the file, is skipped with a sentence to ``warn``."""
     reader = Reader(file, Final)
 
     def refused(number: int, line: bytes, error: ValidationError) -> None:
@@ -163,27 +167,27 @@ def read(file: Path, warn: Callable[[str], None]) -> list[Final]:
 
 
 def newest(rows: Sequence[Final]) -> list[Final]:
-    """Those of each problem's last run on each machine."""
+    """Return the finals of each problem's last run on each machine."""
     last = {(row.origin.gpu, row.place): row.origin.run for row in rows}
     return [row for row in rows if row.origin.run == last[row.origin.gpu, row.place]]
 
 
 def newest_with_ours(rows: Sequence[Final]) -> list[Final]:
-    """Those of each problem's last run on each machine that measured one of ours; where none did, of the last
-    run."""
+    """Return the finals of each problem's last run on each machine that measured an own provider; where none
+    did, those of the last run."""
     ours = [row for row in rows if row.by == "own"]
     last = {(row.origin.gpu, row.place): row.origin.run for some in (rows, ours) for row in some}
     return [row for row in rows if row.origin.run == last[row.origin.gpu, row.place]]
 
 
 def fastest_of_ours(some: Sequence[Final]) -> Final | None:
-    """Of a problem's finals the one that the others are compared with; None where none of ours had any."""
+    """Return the own final that the others of a problem are compared with, None if there is none."""
     return next((row for row in some if row.by == "own" and row.against is None), None)
 
 
 def load(folder: Path, warn: Callable[[str], None], local: bool = True) -> dict[tuple[str, str], list[Final]]:
-    """All finals below the folder by kernel and machine, and with ``local`` of the repository's own results
-    this host's too."""
+    """Return all finals below the folder, by kernel and machine; with ``local`` this host's own beside the
+    repository's."""
     paths = [
         one
         for place in results.folders_of(folder, local)

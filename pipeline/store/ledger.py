@@ -1,9 +1,9 @@
-"""The ledger: the measurements of one kernel on one GPU, a JSON line each.
+"""The ledger: the measurements of one kernel on one GPU, one JSON line each.
 
-A line is appended as soon as it is measured, so that a killed sweep loses at most the point it was at. It is
-on the disk by then.
-``compact`` rewrites the file atomically, sorted, with the newest line of each point and settings. Processes
-that share a ledger take turns by a lock beside it, and none writes over another's lines.
+A line is appended as soon as its point is measured, and is then on the disk, so that a killed sweep loses at
+most the point in progress. ``compact`` rewrites the file atomically, sorted, with the newest line of each
+point and settings. Processes that share a ledger take turns by a lock file beside it, and none overwrites
+another's lines.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ NOT_A_ROW = "{path}:{number} is not a measurement (torn or edited); skipped, its
 
 
 def read_rows(path: Path, warn: Callable[[str], None]) -> list[Measurement]:
-    """Every readable measurement of a ledger, in file order; none if there is no file.
+    """Return every readable measurement of a ledger, in file order; none if there is no file.
 
-    A line that is torn (a crash or a full disk while it was written) or foreign is skipped, and
-    ``warn`` gets a sentence about it. Raises UserError for a file that can't be read.
+    A line that is torn (a crash or a full disk while it was written) or foreign is skipped with a sentence to
+    ``warn``. Raises UserError for a file that can't be read.
     """
     return _read(path, warn)[0]
 
 
 def _read(path: Path, warn: Callable[[str], None]) -> tuple[list[Measurement], list[bytes]]:
-    """The measurements of a ledger, and its lines that are whole, but none as this code knows them, or of
-    runs that are not known."""
+    """Return the measurements of a ledger, and its foreign lines: whole JSON objects that this version does
+    not read, or whose run is not known."""
     foreign: list[bytes] = []
     reader = Reader(path, Measurement)
 
@@ -65,34 +65,33 @@ class Ledger:
         return len(self._rows)
 
     def rows(self) -> list[Measurement]:
-        """The newest measurement of each point by each of the settings, sorted."""
+        """Return the newest measurement of each point and settings, sorted."""
         return _sorted(self._rows.values())
 
     def get(self, point: Point, settings: str) -> Measurement | None:
-        """The newest measurement of the point by these settings."""
+        """Return the newest measurement of the point with these settings, None if there is none."""
         return self._rows.get((point, settings))
 
     def note(self, run: RunProvenance) -> None:
-        """Write what the rows of a run share, before the first of them. Raises UserError when it can't be
-        written."""
+        """Write a run's line, before the first of its rows. Raises UserError when it can't be written."""
         self._runs.note(run)
 
     def append(self, row: Measurement) -> None:
-        """Add one measurement, after the line of its run, and make sure that it is on the disk.
+        """Append a measurement after the line of its run, and make sure that it is on the disk.
 
-        Raises UserError when the disk is full or the file can't be written; what was appended before stays.
+        Raises UserError when the disk is full or the file can't be written; rows appended before stay.
         """
         self._runs.cover(row.origin, row.parts, row.point.kernel)
         files.append(self.path, encode(row))
         self._rows[row.slot] = self._appended[row.slot] = row
 
     def compact(self, change: Callable[[Measurement], Measurement | None] = lambda row: row) -> None:
-        """Rewrite the file atomically: sorted, the newest line of each point and settings, each as ``change``
-        gives it, without those for which it gives None.
+        """Rewrite the file atomically: sorted, with the newest line of each point and settings. ``change``
+        returns the row to write, or None to drop it.
 
-        What other processes have appended meanwhile is there, too; so are, as they were, rows that another
-        version of this code wrote and this one can't read. What was appended here and is gone, as the file
-        was removed since, is written again. Raises UserError when the file can't be written.
+        Rows that other processes appended meanwhile are kept. So are, unchanged, rows that another version of
+        this code wrote and this one can't read. Rows that this process appended are written again if the file
+        was removed since. Raises UserError when the file can't be written.
         """
         self._runs.keep()
         with locked(self.path):

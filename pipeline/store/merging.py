@@ -1,7 +1,7 @@
-"""Rows of another clone beside those that are here: which are new, which are newer, and which contradict.
+"""Merge rows of another clone into those here: find the new, the newer, and the contradicting ones.
 
-What comes from elsewhere is read as data and checked as a record before it is taken. Nothing of it is copied
-as it is: each row is written as this code writes it.
+Files from elsewhere are read as data, and each row is checked as a record before it is taken. Nothing is
+copied as it is: each row is encoded anew.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ Warn = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Kind:
-    """Files of rows, a JSON line each.
+    """Files of rows, one JSON line each.
 
     pattern:
-        Where they lie below a folder of results.
+        The glob pattern of the files below a folder of results.
     model:
-        What a line has to be.
+        The record type of a line.
     slot:
-        What a file holds one row of, or one group of rows.
+        Returns the identity of a row, or of a group of rows, in a file.
     is_of:
-        Whether a row belongs into the file.
+        Whether a row belongs in the file.
     encode:
-        A row's line.
+        Returns a row's line.
     names_runs:
         Whether rows name runs, which lie in a file of their own.
     when:
-        When a row was measured; None where that is not known, so that the rows here stay.
+        Returns when a row was measured. None if rows have no time, so that the rows here stay.
     together:
-        Rows of a slot are a group, taken or left whole.
+        Whether the rows of a slot are a group, taken or left as a whole.
     order:
-        The order of the rows in a file; None for new ones at the end.
+        The sort key of the rows in a file; None to append new ones at the end.
     differs:
-        In what two rows of a slot differ, in words.
+        Describes how two rows of a slot differ.
     """
 
     pattern: str
@@ -62,9 +62,9 @@ class Kind:
 
 @dataclass
 class Merged:
-    """What became of the slots of a file from elsewhere: ``new`` here, the ``same``, ``newer`` than ours or
-    ``older``, or ``contradicting`` ours without a time to tell which is newer. ``by`` counts in what they
-    differ from ours. ``skipped`` are lines that could not be taken."""
+    """The outcome for the slots of a file from elsewhere: ``new`` here, the ``same``, ``newer`` than ours or
+    ``older``, or ``contradicting`` ours without a time to tell which is newer. ``by`` counts the ways in
+    which they differ from ours. ``skipped`` counts the lines that could not be taken."""
 
     path: Path
     new: int = 0
@@ -77,21 +77,21 @@ class Merged:
 
     @property
     def taken(self) -> int:
-        """How many slots are not as they were."""
+        """The number of slots that change here."""
         return self.new + self.newer
 
 
 @dataclass(frozen=True)
 class _File:
-    """The rows of a file by slot, each slot's in their order, and the lines that are no such rows."""
+    """The rows of a file by slot, in order within each slot, and the lines that are no such rows."""
 
     slots: dict[Hashable, list[Any]]
     foreign: list[bytes]
 
 
 def plain_files(folder: Path, pattern: str, warn: Warn) -> Iterator[Path]:
-    """The files of a pattern below a folder from elsewhere that lie in it themselves: no link is followed,
-    nor anything read that is no file or has no plain name. ``warn`` hears of each that is left out."""
+    """Yield the files of a pattern that lie in a folder from elsewhere. No link is followed, and only files
+    with plain names are read; ``warn`` gets a sentence on each that is left out."""
     for path in results.listed(folder, pattern, warn):
         links = [one for one in (path, *path.parents) if one.is_relative_to(folder) and one != folder]
         if any(one.is_symlink() for one in links):
@@ -101,9 +101,10 @@ def plain_files(folder: Path, pattern: str, warn: Warn) -> Iterator[Path]:
 
 
 def merge_rows(kind: Kind, theirs: Path, ours: Path, is_written: bool, warn: Warn) -> Merged:
-    """Add the rows of a file from elsewhere to the one here, and with ``is_written`` write it, in one step.
+    """Merge the rows of a file from elsewhere into the file here, and with ``is_written`` write that
+    atomically.
 
-    Of a row that both have the newer counts. Lines here that are no rows stay as they are. Raises UserError
+    If both have a row the newer one counts. Lines here that are no rows stay as they are. Raises UserError
     for a file that can't be read or written.
     """
     found = Merged(ours)
@@ -131,7 +132,7 @@ def merge_rows(kind: Kind, theirs: Path, ours: Path, is_written: bool, warn: War
 
 
 def _read(kind: Kind, path: Path, place: Path, warn: Warn | None) -> _File:
-    """A file's rows; ``warn`` hears of each line that is none, and of those that belong elsewhere."""
+    """Return a file's rows. ``warn`` gets a sentence on each line that is no row or belongs elsewhere."""
     slots: dict[Hashable, list[Any]] = {}
     foreign = []
     reader = Reader(path, kind.model) if kind.names_runs else None
@@ -157,7 +158,7 @@ def _read(kind: Kind, path: Path, place: Path, warn: Warn | None) -> _File:
 
 
 def _merge(kind: Kind, incoming: _File, here: _File, found: Merged) -> None:
-    """Put what is new or newer among the rows that are here, and count."""
+    """Put the slots that are new or newer among the rows here, and count all of them."""
     for slot, theirs in incoming.slots.items():
         ours = here.slots.get(slot)
         if ours is None:
@@ -178,7 +179,7 @@ def _merge(kind: Kind, incoming: _File, here: _File, found: Merged) -> None:
 
 
 def newest(kind: Kind, paths: Iterable[Path]) -> datetime | None:
-    """When the newest row of some files was measured; None without a row."""
+    """Return when the newest row of some files was measured, None without a row."""
     assert kind.when is not None, "only what has a time is newer than another"
     times = [
         kind.when(row)

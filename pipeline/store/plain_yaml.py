@@ -1,7 +1,7 @@
-"""YAML from files that others wrote: read as plain data, with no aliases and no deep nesting.
+"""Read YAML files that others wrote as plain data, without aliases and deep nesting.
 
-Two kilobytes of aliases of aliases stand for more values than any memory holds, and a comparison or a dump
-visits them all; a list in a list in a list ends Python's stack.
+Two kilobytes of nested aliases expand to more values than any memory holds as soon as they are compared or
+dumped, and deep nesting exhausts Python's stack.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ DEEPEST = 20
 
 
 def load(text: str) -> Any:
-    """The data of a YAML document. Raises ValueError with a clause for what is not plain, and what PyYAML
-    raises for what is no YAML."""
+    """Return the data of a YAML document. Raises ValueError with a clause for an alias or deep nesting, and
+    PyYAML's error for text that is no YAML."""
     depth = 0
     for event in yaml.parse(text, yaml.SafeLoader):
         line = f"line {event.start_mark.line + 1}" if event.start_mark else "it"
@@ -34,7 +34,7 @@ def load(text: str) -> Any:
 
 
 def is_plain(path: Path) -> bool:
-    """Whether a file is one that ``load`` reads."""
+    """Whether ``load`` can read a file."""
     try:
         load(path.read_text())
     except (OSError, ValueError, yaml.YAMLError):

@@ -1,8 +1,8 @@
-"""Where rows come from: what all rows of a run share, a line a run in ``provenance/<gpu>.jsonl`` of the
-folder of results. A row names its run.
+"""Provenance: the data that all rows of a run share, a line for each run in ``provenance/<gpu>.jsonl`` of a
+results folder. A row names its run.
 
-A run's line is on the disk before the first row that names it. Of two lines of a run the last counts, so that
-a line can be written again.
+A run's line is on the disk before the first row that names it. If a run has two lines the last one counts, so
+that a line can be written again.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from kernel_pipeline.records.measurement import Commit, Origin, Parts
 FOLDER = "provenance"
 
 IN_RESULTS = ("timings", "finals")
-"""The folders of results whose files' rows name runs, by kernel and GPU."""
+"""The folders of results, by kernel and GPU, whose rows name runs."""
 
 
 class OutsideKernel(Record):
-    """The commit of a kernel that is in another repository than this one."""
+    """The commit of a kernel in another repository than this one."""
 
     commit: Commit
     dirty: bool = False
 
 
 class RunProvenance(Record):
-    """One invocation that measured on one model of GPU, and what its rows share.
+    """One invocation that measured on one model of GPU, and the data that its rows share.
 
     devices:
-        The devices that measured, ``cuda:0``, with a hash of each GPU's UUID. It tells another GPU of the
-        model from the same GPU again; None for a CPU, and where it was not noted.
+        The devices that measured, such as ``cuda:0``, each with a hash of the GPU's UUID. The hash tells
+        whether two runs used the same GPU. It is None for a CPU, and where it was not noted.
     commit, dirty:
-        Of this repository; a kernel that is ``outside`` of it has a commit of its own.
+        The state of this repository; a kernel ``outside`` of it has a commit of its own.
     environment:
-        All that the commit does not hold and a key may depend on; None where it was not noted.
+        Everything that a key may depend on and the commit does not hold; None where it was not noted.
     settings:
-        The digest of ``timing`` and ``seed``, as ``Parts`` has it.
+        The digest of ``timing`` and ``seed``, as in ``Parts``.
     measurement:
         The version of the code that times and verifies.
     """
@@ -67,7 +67,7 @@ class RunProvenance(Record):
     measurement: Text
 
     def origin(self, kernel: str, measured_at: When, device: str) -> Origin:
-        """Where a row of the run comes from."""
+        """Return the origin of a row of the run."""
         own = self.outside.get(kernel)
         return Origin(
             gpu=self.gpu,
@@ -84,7 +84,7 @@ class RunProvenance(Record):
 
 
 def run_of(origin: Origin, parts: Parts, kernel: str) -> RunProvenance:
-    """As much of a run as one of its rows tells."""
+    """Return as much of a run as one of its rows tells."""
     outside = origin.tool is not None
     own = OutsideKernel(commit=origin.commit, dirty=origin.dirty)
     return RunProvenance(
@@ -103,30 +103,32 @@ def run_of(origin: Origin, parts: Parts, kernel: str) -> RunProvenance:
 
 
 def keyed(environment: Environment) -> Environment:
-    """An environment as a run's line has it, which names the image beside it."""
+    """Return an environment without the fields that no key depends on; a run's line names the image
+    itself."""
     return environment.replace(**dict.fromkeys(UNKEYED))
 
 
 def hashed(uuid: str | None) -> str | None:
-    """What tells one GPU from another without its UUID; None for a CPU."""
+    """Return a hash that identifies a GPU without its UUID, None for a CPU."""
     return None if uuid is None else hashlib.sha256(f"kernel-pipeline {uuid}".encode()).hexdigest()[:16]
 
 
 def beside(path: Path) -> Path:
-    """The runs of a file of rows: in its folder of results, or in its own folder where it lies in none."""
+    """Return the file with the runs of a file of rows: in its results folder, or in its own folder if it lies
+    in none."""
     in_results = len(path.parents) > 2 and path.parents[1].name in IN_RESULTS
     return (path.parents[2] if in_results else path.parent) / FOLDER / path.name
 
 
 def read(path: Path, warn: Callable[[str], None] = lambda sentence: None) -> dict[str, RunProvenance]:
-    """The runs of a file by their ids; none if there is no file. A line that is none is skipped with a
+    """Read the runs of a file, by id; none if there is no file. A line that is no run is skipped with a
     sentence to ``warn``."""
     refused = json_lines.warning(path, warn, "is not the line of a run (torn or edited); skipped.")
     return {run.run: run for run in json_lines.read(path, RunProvenance.from_json, refused)}
 
 
 class Runs:
-    """The runs of one file of rows, for a process that adds rows to it."""
+    """The runs of one file of rows, for a process that appends rows to it."""
 
     def __init__(self, rows: Path) -> None:
         self.path = beside(rows)
@@ -140,8 +142,8 @@ class Runs:
         self._known[run.run] = self._noted[run.run] = run
 
     def cover(self, origin: Origin, parts: Parts, kernel: str) -> None:
-        """Make sure that there is a line of a row's run: one that was noted, or else what the row tells.
-        Raises UserError when it can't be written."""
+        """Make sure that a row's run has a line: one that was noted, or else one made from the row. Raises
+        UserError when it can't be written."""
         if origin.run not in self._known:
             self.note(run_of(origin, parts, kernel))
         self._noted[origin.run] = self._known[origin.run]
@@ -149,21 +151,20 @@ class Runs:
             self.keep()
 
     def keep(self) -> None:
-        """Write again the lines of runs that rows of this process name, if the file was removed since."""
+        """Write again the lines of runs that this process's rows name, if the file was removed since."""
         for run in self._noted.keys() - read(self.path).keys():
             files.append(self.path, self._noted[run].line())
 
 
 def cover(rows: Path, some: Iterable[tuple[Origin, Parts, str]]) -> None:
-    """Make sure that each run of some rows of a file has a line, as ``Runs.cover``."""
+    """Make sure that the runs of some rows in the file ``rows`` have a line, as ``Runs.cover`` does."""
     runs = Runs(rows)
     for origin, parts, kernel in some:
         runs.cover(origin, parts, kernel)
 
 
 def environments(folders: Iterable[Path]) -> dict[str, Environment]:
-    """The environments of the runs that left rows in any of the folders of results, where their lines have
-    them."""
+    """Return the environment of each run in the results folders, by run, where its line has one."""
     paths = [path for folder in folders for path in sorted((folder / FOLDER).glob("*.jsonl"))]
     runs = [run for path in paths for run in read(path).values()]
     return {run.run: run.environment for run in runs if run.environment is not None}
@@ -172,7 +173,7 @@ def environments(folders: Iterable[Path]) -> dict[str, Environment]:
 def merged(
     ours: Mapping[str, RunProvenance], theirs: Mapping[str, RunProvenance]
 ) -> dict[str, RunProvenance]:
-    """The runs of both; of one that both have ours, unless ours is only what a row of it told."""
+    """Merge the runs of two clones. If both have a run ours counts, unless ours was only made from a row."""
     added = {
         name: run
         for name, run in theirs.items()
@@ -182,8 +183,8 @@ def merged(
 
 
 def prune(path: Path, named: Callable[[], set[str]]) -> int:
-    """Drop the lines of runs that no row names; how many. ``named`` reads the rows' runs while no line can be
-    added."""
+    """Drop the lines of runs that no row names, and return how many. ``named`` reads the runs that rows name,
+    while a lock keeps other processes from adding lines."""
     with locked(path):
         runs = read(path)
         kept = named()
@@ -194,7 +195,7 @@ def prune(path: Path, named: Callable[[], set[str]]) -> int:
 
 
 def named_in(path: Path) -> set[str]:
-    """The runs that the rows of a file name."""
+    """Return the runs that the rows of a file name."""
     rows = (
         json.loads(line) for _, line in json_lines.numbered(files.content(path)) if json_lines.is_object(line)
     )

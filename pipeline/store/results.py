@@ -1,4 +1,4 @@
-"""Where results lie, and how all of them are read: by GPU, from text files."""
+"""Locate result files and read them, by GPU."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ R = TypeVar("R", bound=Record)
 LOCAL = files.LOCAL
 
 TRACKED = ("results", "reports")
-"""The folders in git, which hold what GPUs gave."""
+"""The folders in git, which hold results of GPUs."""
 
 KINDS = ("build", "ceilings", "codegen", "counters", "environment", "finals", "profile", "timings", "tuned")
 """The folders of ``results`` that stages of dvc.yaml read and write."""
 
 CURRENT = Path("build/environment.json")
-"""The machine at hand as the stage ``environment`` names it, below the repository's root."""
+"""The file in which the stage ``environment`` names this machine, below the repository's root."""
 
 
 def folder_for(folder: Path, kind: str) -> Path:
-    """Where a device's results go that are asked for in a folder: a CPU is no model of a machine, and what it
-    gave goes to ``local/`` in place of the repository's own folders."""
+    """Return the folder for a device's results, given the folder that was asked for. A CPU's results belong
+    to this host alone, so they go to ``local/`` in place of the repository's own folders."""
     for name in TRACKED:
         if kind == "cpu" and folder.resolve() == ROOT / name:
             place, here = LOCAL / name, Path.cwd()
@@ -45,8 +45,8 @@ def folder_for(folder: Path, kind: str) -> Path:
 
 
 def asked_for(path: Path) -> None:
-    """Make the folder of a path that was asked for: DVC expects it, also where a CPU's results go elsewhere.
-    Raises UserError when it can't be made."""
+    """Create the folder of an output path: DVC expects it even where a CPU's results go elsewhere. Raises
+    UserError when it can't be created."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -60,8 +60,8 @@ def asked_for(path: Path) -> None:
 
 
 def make_folders() -> None:
-    """Make what stages of dvc.yaml depend on and git does not hold: DVC runs no stage before it is there.
-    Raises UserError where it can't be made."""
+    """Create the folders that stages of dvc.yaml depend on and git does not hold: DVC runs no stage whose
+    dependencies are missing. Raises UserError when one can't be created."""
     for place in (ROOT, LOCAL):
         for kind in KINDS:
             asked_for(place / "results" / kind / "any")
@@ -70,60 +70,61 @@ def make_folders() -> None:
 
 
 def folders_of(folder: Path, local: bool = True) -> list[Path]:
-    """The folders that hold results beside each other: for the repository's own, with ``local`` this host's
-    too."""
+    """Return the folders whose results belong together: the given one, and with ``local`` this host's own
+    folder if the given one is the repository's."""
     own = folder_for(folder, "cpu")
     return [folder, own] if local and own != folder and own.is_dir() else [folder]
 
 
 def ledger_path(folder: Path, kernel: str, gpu: str) -> Path:
-    """The ledger of one kernel on one GPU."""
+    """Return the path of the ledger of one kernel on one GPU."""
     return folder / "timings" / kernel / f"{gpu}.jsonl"
 
 
 def config_path(folder: Path, kernel: str, gpu: str) -> Path:
-    """The resolved configuration of the sweep that last wrote the ledger."""
+    """Return the path of the resolved configuration of the sweep that last wrote the ledger."""
     return ledger_path(folder, kernel, gpu).with_suffix(".yaml")
 
 
 def environment_path(folder: Path, gpu: str) -> Path:
-    """The environment that one GPU's results were measured in."""
+    """Return the path of the environment in which one GPU's results were measured."""
     return folder / "environment" / f"{gpu}.json"
 
 
 def ceilings_path(folder: Path, gpu: str) -> Path:
-    """One GPU's measured ceilings."""
+    """Return the path of one GPU's measured ceilings."""
     return folder / "ceilings" / f"{gpu}.json"
 
 
 def build_path(folder: Path, kernel: str, gpu: str) -> Path:
-    """The assembler's resource report on one kernel's extensions, as built on one machine."""
+    """Return the path of the assembler's resource report on one kernel's extensions, as built on one
+    machine."""
     return folder / "build" / kernel / f"{gpu}.json"
 
 
 def codegen_path(folder: Path, kernel: str, gpu: str) -> Path:
-    """What one machine found of a kernel's generated code."""
+    """Return the path of the rows about a kernel's generated code on one machine."""
     return folder / "codegen" / kernel / f"{gpu}.jsonl"
 
 
 def profile_path(folder: Path, kernel: str, gpu: str) -> Path:
-    """What torch.profiler showed of a kernel's points on one machine."""
+    """Return the path of the torch.profiler rows of a kernel's points on one machine."""
     return folder / "profile" / kernel / f"{gpu}.jsonl"
 
 
 def counters_path(folder: Path, kernel: str, gpu: str) -> Path:
-    """What Nsight Compute counted at a kernel's points on one GPU."""
+    """Return the path of the Nsight Compute counters of a kernel's points on one GPU."""
     return folder / "counters" / kernel / f"{gpu}.jsonl"
 
 
 def tuned_path(folder: Path, gpu: str) -> Path:
-    """One GPU's table of tuned configurations."""
+    """Return the path of one GPU's table of tuned configurations."""
     return folder / "tuned" / f"{gpu}.json"
 
 
 def inside(folder: Path, path: Path) -> bool:
-    """Whether a path lies in the folder when all links are followed: results come from others, and git keeps
-    links."""
+    """Whether a path lies in the folder when all links are followed: results may come from others, and git
+    keeps links."""
     try:
         return path.resolve().is_relative_to(folder.resolve())
     except (OSError, RuntimeError):  # a link to itself
@@ -131,8 +132,8 @@ def inside(folder: Path, path: Path) -> bool:
 
 
 def listed(folder: Path, pattern: str, warn: Callable[[str], None]) -> Iterator[Path]:
-    """The files of a pattern below the folder, in order. One whose name or folder's name is no plain word, or
-    that a link leads out of the folder, is skipped with a sentence to ``warn``."""
+    """Yield the files of a pattern below the folder, in order. A file is skipped with a sentence to ``warn``
+    if its name or its folder's name is no plain word, or if it is a link out of the folder."""
     for path in sorted(folder.glob(pattern)):
         words = [*path.relative_to(folder).parts[1:-1], path.stem]
         if not all(re.fullmatch(NAME, word) for word in words):
@@ -144,13 +145,13 @@ def listed(folder: Path, pattern: str, warn: Callable[[str], None]) -> Iterator[
 
 
 def machines_first_gpus(slugs: Iterable[str]) -> list[str]:
-    """Devices in the order in which all tables and plots show them: GPUs first, then CPUs."""
+    """Return devices in the order of all tables and plots: GPUs first, then CPUs."""
     return sorted(set(slugs), key=lambda slug: (slug.startswith("cpu-"), slug))
 
 
 @dataclass(frozen=True)
 class Results:
-    """All that some results folders hold."""
+    """The measurements, environments and ceilings of some results folders."""
 
     measurements: tuple[Measurement, ...]
     environments: dict[str, Environment]
@@ -168,13 +169,12 @@ class Results:
 
 
 def load(folder: Path, warn: Callable[[str], None], local: bool = True) -> Results:
-    """Read every ledger, environment and ceilings file below the folder, and with ``local`` of the
-    repository's own results this host's too; sorted, so the same for all hosts.
+    """Read every ledger, environment and ceilings file below the folder, in the same order on all hosts. With
+    ``local``, this host's own results are read beside the repository's.
 
-    Of a point that a ledger holds twice, as one does after a sweep was killed, the newest line counts.
-    Unreadable ledger lines, and rows of another kernel or machine than their file, are skipped with a
-    sentence to ``warn``; a broken environment or ceilings file raises UserError, for no result can be read
-    without them.
+    If a ledger holds a point twice, as after a killed sweep, the newest line counts. Unreadable ledger lines,
+    and rows of another kernel or machine than their file, are skipped with a sentence to ``warn``. A broken
+    environment or ceilings file raises UserError, because no result can be read without it.
     """
     rows = [row for path in ledgers(folder, warn, local) for row in own_rows(path, warn)]
     rows.sort(key=lambda row: (row.point.kernel, row.origin.gpu))
@@ -182,14 +182,14 @@ def load(folder: Path, warn: Callable[[str], None], local: bool = True) -> Resul
 
 
 def ledgers(folder: Path, warn: Callable[[str], None], local: bool = True) -> list[Path]:
-    """Every ledger below the folder, and with ``local`` of the repository's own results this host's too."""
+    """Return every ledger below the folder, and with ``local`` this host's own beside the repository's."""
     return [path for place in folders_of(folder, local) for path in listed(place, "timings/*/*.jsonl", warn)]
 
 
 def machines(
     folder: Path, warn: Callable[[str], None], local: bool = True
 ) -> tuple[dict[str, Environment], dict[str, Ceilings]]:
-    """The environments and the ceilings below the folder, by machine, as ``load`` reads them."""
+    """Return the environments and the ceilings below the folder, by machine, as ``load`` reads them."""
     environments: dict[str, Environment] = {}
     ceilings: dict[str, Ceilings] = {}
     for place in folders_of(folder, local):
@@ -200,8 +200,8 @@ def machines(
 
 
 def own_rows(path: Path, warn: Callable[[str], None]) -> list[Measurement]:
-    """What a ledger holds of the kernel and the machine that it is named after: the newest of each point by
-    each of the settings, sorted."""
+    """Return the rows of a ledger that belong to the kernel and the machine in its path: the newest of each
+    point and settings, sorted."""
     rows = read_rows(path, warn)
     own = [row for row in rows if (row.point.kernel, row.origin.gpu) == (path.parent.name, path.stem)]
     if count := len(rows) - len(own):
@@ -221,7 +221,7 @@ def _of(model: type[M], path: Path) -> M:
 
 
 def read(model: type[R], path: Path) -> R:
-    """One record from a JSON file. Raises UserError with the way to put it right."""
+    """Read one record from a JSON file. Raises UserError that says how to repair it."""
     try:
         return model.from_json(path.read_bytes())
     except (OSError, ValidationError) as error:
@@ -231,15 +231,15 @@ def read(model: type[R], path: Path) -> R:
 
 
 def read_if_there(model: type[R], path: Path) -> R | None:
-    """One record from a JSON file, None where there is none. Raises UserError as ``read`` does."""
+    """Read one record from a JSON file, None if there is no file. Raises UserError as ``read`` does."""
     return read(model, path) if path.is_file() else None
 
 
 def timed(
     folders: Sequence[Path], kernel: str, gpu: str, settings: str, warn: Callable[[str], None]
 ) -> dict[Point, Measurement]:
-    """What the ledger of one kernel on one GPU timed by these settings, from the first of the folders that
-    has any."""
+    """Return the timed measurements of one kernel on one GPU with these settings, from the first of the
+    folders that has any."""
     for folder in folders:
         found = {
             row.point: row

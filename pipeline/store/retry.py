@@ -1,4 +1,4 @@
-"""Which failures may pass, so that the next run tries their points again, and which are known for good."""
+"""Decide which failures may pass, so that the next run tries their points again, and which are final."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Literal
 from kernel_pipeline.records.measurement import Measurement
 
 MOST_ATTEMPTS = 3
-"""So many runs try a point that fails each time in a way that may pass."""
+"""The most runs that try a point whose failure may pass."""
 
 ENDED = ("the worker ", "the verifier ", "the judge ")
-"""How the error begins of a point whose worker or verifier ended without an answer; older
-rows say judge. That of an exception begins with the name of the exception."""
+"""The start of a point's error if its worker or verifier ended without an answer; older rows name the
+verifier "the judge". The error of an exception starts with the exception's name."""
 
 Retry = Literal["passing", "failed"]
-"""What is tried again: the failures that may pass, or all."""
+"""Which failures are tried again: those that may pass, or all."""
 
 
 def has_failed(row: Measurement) -> bool:
@@ -23,14 +23,14 @@ def has_failed(row: Measurement) -> bool:
 
 
 def may_pass(row: Measurement) -> bool:
-    """Whether the failure may be the machine's of that moment: too little memory, no time, a process that was
-    killed. A wrong output, a compiler's error and an exception of the provider's come again."""
+    """Whether the failure may be due to the machine's state at that moment: too little memory, no time, a
+    killed process. A wrong output, a compiler error and an exception of the provider come again."""
     status, error = row.outcome.status, row.outcome.error or ""
     return status in ("timeout", "out_of_memory") or (status == "runtime_error" and error.startswith(ENDED))
 
 
 def is_due(row: Measurement, retry: Retry) -> bool:
-    """Whether a point of which this is known is measured again."""
+    """Whether the point of a row is measured again."""
     if retry == "failed":
         return has_failed(row)
     return may_pass(row) and row.attempts < MOST_ATTEMPTS

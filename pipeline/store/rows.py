@@ -1,7 +1,8 @@
-"""Rows as lines: the one place where a row is split from what its run's rows share, and joined with it.
+"""Rows as lines: the only place where a row is split from the data that its run's rows share, and joined with
+it.
 
-A line holds what is the row's own, and nothing that follows from it or is as its default has it: no rate, for
-it follows from the bytes, the operations and the time.
+A line holds the row's own data, without defaults and without derived values: the rate follows from the bytes,
+the operations and the time.
 """
 
 from __future__ import annotations
@@ -29,14 +30,17 @@ R = TypeVar("R", bound=Record)
 SHARED = {
     name for name in Origin.__struct_fields__ if name in {*RunProvenance.__struct_fields__, "device", "tool"}
 }
-"""What of a row's origin its run tells, and the device, which stands in a row where it is no usual one."""
+"""The fields of a row's origin that the line of its run tells. The device is among them, but a row's line has
+it where it is not the usual one."""
 
 FOLLOWS = {"rate": {"gbps", "tflops"}, "parts": {"point", "settings", "measurement"}, "origin": SHARED}
-"""What no line holds: what follows from the rest of it, or stands in its run's line."""
+"""The fields of each part of a row that its line leaves out, because they follow from the rest or are in the
+run's line."""
 
 
 class Worked(Record):
-    """A rate as lines have it: what was moved and computed, and how near that came to which ceiling."""
+    """A rate as lines have it: the bytes moved and operations computed, the ceiling that limits them, and the
+    fraction of it that was reached."""
 
     bytes: Count
     flops: Count
@@ -44,13 +48,13 @@ class Worked(Record):
     ceiling_fraction: NotNegative | None = None
 
     def over(self, time_us: float) -> Rate:
-        """The rate at a time."""
+        """Return the rate at a time in microseconds."""
         gbps, tflops = self.bytes / time_us / 1e3, self.flops / time_us / 1e6
         return Rate(gbps=gbps, tflops=tflops, **msgspec.structs.asdict(self))
 
 
 class OwnParts(Record):
-    """The parts of a row's key that its run does not tell, and that do not follow from its point."""
+    """The parts of a row's key that follow neither from its run nor from its point."""
 
     source: Text
     environment: Text
@@ -61,7 +65,7 @@ class UnknownRunError(ValidationError):
 
 
 def encode(row: Any) -> bytes:
-    """A measurement's or a final's line."""
+    """Return the line of a measurement or a final."""
     origin: Origin = row.origin
     line = row.to_dict(defaults=False)
     for part, names in FOLLOWS.items():
@@ -74,13 +78,13 @@ def encode(row: Any) -> bytes:
 
 
 def _usual(gpu: str) -> str:
-    """The device of most rows, which their lines leave out."""
+    """Return the device of most rows, which their lines leave out."""
     return "cpu" if gpu.startswith("cpu-") else "cuda:0"
 
 
 @cache
 def _form(kind: type[Record]) -> type[Record]:
-    """What a line of a kind of rows has to be."""
+    """Return the record type of the lines of a kind of rows."""
     fields = {one.name: one for one in msgspec.structs.fields(kind) if one.name != "origin"}
     fields |= {one.name: one for one in msgspec.structs.fields(Origin) if one.name not in SHARED}
     is_timed = fields["rate"].type is Rate
@@ -100,7 +104,7 @@ def _default(field: msgspec.structs.FieldInfo) -> Any:
 
 
 class Reader:
-    """Reads lines of one kind of rows from a file. Runs that rows name and nothing tells of are counted."""
+    """Reads lines of one kind of rows from a file, and counts the rows of each run that has no line."""
 
     def __init__(self, path: Path, kind: type[R], runs: Mapping[str, RunProvenance] | None = None) -> None:
         self.path = path
@@ -110,8 +114,8 @@ class Reader:
         self._form: Any = _form(kind)
 
     def row(self, line: bytes) -> Any:
-        """The row of a line. Raises UnknownRunError where its run has no line; UserError for a row of the
-        format before this one; ValidationError for a line that is no row."""
+        """Return the row of a line. Raises UnknownRunError if its run has no line, UserError for a row of the
+        format before this one, and ValidationError for a line that is no row."""
         try:
             found = self._form.from_json(line)
         except ValidationError:
@@ -146,12 +150,12 @@ class Reader:
         return self.kind(**fields)
 
     def said(self) -> list[str]:
-        """A sentence on each run that rows name and nothing tells of."""
+        """Return a sentence on each run that rows name and that has no line."""
         return without_line(self.path, self.unknown)
 
 
 class _Same:
-    """A run, equal to itself alone: to look something up by it is quick."""
+    """A run that is equal to itself alone, which makes cache lookups quick."""
 
     def __init__(self, run: RunProvenance) -> None:
         self.run = run
@@ -165,12 +169,12 @@ class _Same:
 
 @lru_cache(maxsize=4096)
 def _origin(one: _Same, kernel: str, device: str) -> Origin:
-    """The origin of a run's rows; when each was measured is put in its place."""
+    """Return the origin of a run's rows, with a placeholder for the time of measurement."""
     return one.run.origin(kernel, SOME_TIME, device)
 
 
 def without_line(path: Path, runs: Mapping[str, int]) -> list[str]:
-    """A sentence on each run that rows of a file name, by their number, and that has no line."""
+    """Return a sentence on each run without a line. ``runs`` has the number of rows that name it."""
     where = provenance.beside(path)
     return [
         f"{path}: {count} row{'s name' if count > 1 else ' names'} run {run}, of which {where} has no line; "
@@ -183,5 +187,6 @@ SOME_TIME = datetime.fromisoformat("2000-01-01T00:00:00Z")
 
 
 def is_earlier(line: bytes) -> bool:
-    """Whether a line is a row of the format before this one, which held in each row what its run shares."""
+    """Whether a line is a row of the format before this one, in which each row had the data that its run
+    shares."""
     return json_lines.is_object(line) and isinstance(json.loads(line).get("origin"), dict)

@@ -1,8 +1,8 @@
-"""What ad-hoc sweeps measured, a file each: ``outputs/runs/<id>.jsonl``.
+"""Records of ad-hoc sweeps, a file each: ``outputs/runs/<id>.jsonl``.
 
-A ledger holds the newest row of each point, so a later sweep takes an earlier one's place there. A record
-keeps what one sweep measured: its first line says of what and where, each further line is a row as the ledger
-has it. It is written as the sweep goes, and nothing changes it after that.
+A ledger holds the newest row of each point, so a later sweep replaces the rows of an earlier one. A record
+keeps the rows of one sweep: its first line says what was measured and where, each further line is a row as in
+the ledger. It is written while the sweep goes on, and never changes after that.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from pipeline.store.rows import Reader, UnknownRunError, encode
 
 
 class Heading(Record):
-    """The first line of a record. ``provenance`` is what its rows share.
+    """The first line of a record. ``provenance`` is the data that its rows share.
 
-    ``changed`` counts the points by what led to their being measured: ``new`` ones, those of whose older row
-    a part had changed (``source``, ``environment``, ...), and those measured ``again``. It is empty for a
-    sweep that was killed.
+    ``changed`` counts the points by the reason why they were measured: ``new`` ones, those whose older row
+    differs in a part of its key (``source``, ``environment``, ...), and those measured ``again``. It is empty
+    for a sweep that was killed.
     """
 
     run: Annotated[str, Meta(pattern=r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}\Z")]
@@ -48,7 +48,8 @@ class Heading(Record):
 TORN = "not a measurement (torn or edited)"
 
 MEASURED_HERE = results.LOCAL / "runs"
-"""The ids of the runs that measured for the repository's results in this checkout, a line each."""
+"""The file with the ids of the runs that measured for the repository's results in this checkout, a line
+each."""
 
 
 def note(run: str) -> None:
@@ -58,25 +59,25 @@ def note(run: str) -> None:
 
 
 def measured_here() -> frozenset[str]:
-    """The ids that were noted."""
+    """Return the ids that ``note`` has written."""
     return frozenset(files.content(MEASURED_HERE).decode().split())
 
 
 def is_ad_hoc(output: Path) -> bool:
-    """Whether a sweep into the folder is one of its own, and not a part of the repository's results."""
+    """Whether a sweep into the folder is ad hoc, and no part of the repository's results."""
     own = results.LOCAL / "results"
     return output.resolve() not in (own, own.parent.parent / "results")
 
 
 def folder_in(output: Path) -> Path:
-    """The folder of the records of sweeps into a folder."""
+    """Return the folder with the records of the sweeps into ``output``."""
     return output / "runs"
 
 
 class Recorder:
-    """The record of a sweep that measures. A context manager; there is no file before the first row.
+    """Writes the record of a running sweep. It is a context manager, and creates the file with the first row.
 
-    While it is open no other process takes the record for a finished one.
+    While it is open, no other process takes the record for a finished one.
     """
 
     def __init__(self, output: Path, heading: Heading) -> None:
@@ -95,8 +96,8 @@ class Recorder:
                 self._file.close()
 
     def append(self, row: Measurement, before: Parts | None) -> None:
-        """Add a row, and make sure that it is on the disk; ``before`` is what the ledger's older row
-        of the point was made of, None where there was none.
+        """Append a row, and make sure that it is on the disk. ``before`` are the parts of the key of the
+        ledger's older row, None if there was none.
 
         Raises UserError when the disk is full or the file can't be written.
         """
@@ -120,27 +121,28 @@ class Recorder:
         self._rows[row.slot] = row
 
     def finish(self, settled: Callable[[Measurement], Measurement]) -> None:
-        """Write the record as it stays: each point once, ``settled`` by what the whole sweep has shown, and
-        what had changed. Without a row there is no file. Raises UserError when it can't be written; what
-        there was stays."""
+        """Write the final record: each point once, after ``settled``, which knows the whole sweep, and the
+        counts of what had changed. Without a row there is no file. Raises UserError when it can't be written;
+        the file then stays as it was."""
         if not self._rows:
             return
         self._heading = self._heading.replace(changed=dict(self._changed))
         rows = map(settled, self._rows.values())
         write_atomically(self.path, encoded(self._heading, rows))
-        self._rows.clear()  # a sweep's table is the ledger's
+        self._rows.clear()  # the sweep's table reads the ledger
 
 
 def encoded(heading: Heading, rows: Iterable[Measurement] = ()) -> bytes:
-    """A record as its file has it."""
+    """Return the content of a record's file."""
     return heading.line() + b"".join(map(encode, rows))
 
 
 def records(folder: Path, warn: Callable[[str], None]) -> dict[Path, Heading]:
-    """The finished records of a folder by their files, the oldest first; also those of killed sweeps.
+    """Return the headings of the finished records of a folder by file, the oldest first; killed sweeps are
+    included.
 
-    One that is still being written is left out, and so is, with a sentence to ``warn``, a file that is no
-    record.
+    A record that is still being written is left out. A file that is no record is skipped with a sentence to
+    ``warn``.
     """
     found = {}
     for path in sorted(folder.glob("*.jsonl")):
@@ -166,8 +168,8 @@ def records(folder: Path, warn: Callable[[str], None]) -> dict[Path, Heading]:
 
 
 def rows(path: Path, heading: Heading, warn: Callable[[str], None]) -> Sequence[Measurement]:
-    """The rows of a record. One that is torn, or of another kernel, machine or sweep than the record, is
-    skipped with a sentence to ``warn``."""
+    """Return the rows of a record. A row that is torn, or of another kernel, machine or sweep than the
+    record, is skipped with a sentence to ``warn``."""
     mine = heading.run, heading.kernel, heading.environment.gpu
     of_run = {} if heading.provenance is None else {heading.run: heading.provenance}
     reader = Reader(path, Measurement, of_run)

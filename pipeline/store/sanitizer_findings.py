@@ -1,4 +1,4 @@
-"""What compute-sanitizer found in a kernel's providers: rows of text files, by kernel and GPU."""
+"""Findings of compute-sanitizer in a kernel's providers: rows of text files, by kernel and GPU."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from kernel_pipeline.records.credentials import MaskedText
 
 
 class SanitizerRow(Record):
-    """One provider under one tool, or in ``reason`` why it could not be checked.
+    """The result of one tool for one provider, or in ``reason`` why it could not be checked.
 
-    ``problems`` are what it was given, at ``points`` configurations in all. ``errors`` and ``warnings`` are
-    the tool's own counts, ``findings`` a line for each kind of them. ``version`` is compute-sanitizer's, and
-    ``commit`` that of the kernel's repository, ``dirty`` if it had edits.
+    ``problems`` are those that it ran, with ``points`` configurations in all. ``errors`` and ``warnings`` are
+    the tool's own counts, ``findings`` a line for each kind of them. ``version`` is compute-sanitizer's.
+    ``commit`` is that of the kernel's repository, and ``dirty`` says that it had edits.
     """
 
     kernel: str
@@ -34,5 +34,5 @@ class SanitizerRow(Record):
 
 
 def sanitizer_path(folder: Path, kernel: str, gpu: str) -> Path:
-    """What compute-sanitizer found of one kernel on one GPU."""
+    """Return the path of compute-sanitizer's findings for one kernel on one GPU."""
     return folder / "sanitizer" / kernel / f"{gpu}.jsonl"

@@ -1,7 +1,7 @@
-"""How far times of one point are apart that different processes, GPUs of one model and hosts measure, and the
-interval that a row's time has with it.
+"""The spread of times of one point between processes, GPUs of one model and hosts, and the interval of a
+row's time that includes it.
 
-``python -m pipeline.verify note=true`` finds it by duration, and notes it with the ceilings.
+``python -m pipeline.verify note=true`` finds the spread by duration, and notes it with the ceilings.
 """
 
 from __future__ import annotations
@@ -14,44 +14,47 @@ from statistics import median
 from kernel_pipeline.records.measurement import Timing
 
 DURATIONS = {"3us": 3.0, "10us": 10.0, "100us": 100.0, "1ms": 1e3, "longer": inf}
-"""Classes of times, each up to so many microseconds."""
+"""Classes of durations, with the upper bound of each in microseconds."""
 
 OF_95 = 1.645 / 1.960
-"""The half-width of a 90 % interval over that of a 95 % one, of normal errors."""
+"""The ratio of the half-widths of a 90 % and a 95 % interval, for normally distributed errors."""
 
 SHARE = 0.9
 """The share of times that lie in their intervals."""
 
 FEWEST = 10
-"""Pairs of times that a class takes to tell how far nine of ten are apart."""
+"""The fewest pairs of times in a class from which its spread is found."""
 
 
 def duration_of(us: float) -> str:
-    """The class of a time in microseconds."""
+    """Return the class of a time in microseconds."""
     return next(name for name, most in DURATIONS.items() if us <= most)
 
 
 def own(timing: Timing) -> float:
-    """Half of the 90 % interval of a row's median over it, by its own samples."""
+    """Return half of the 90 % interval of a row's median, relative to the median, from its own samples."""
     return OF_95 * timing.rel_ci
 
 
 def half_width(timing: Timing, added: Mapping[str, float]) -> float:
-    """Half of the 90 % interval of a row's time over it: that of its own samples and what another process,
-    GPU and host add, in quadrature."""
+    """Return half of the 90 % interval of a row's time, relative to the time: that of its own samples, and in
+    quadrature the spread ``added`` by another process, GPU and host."""
     return hypot(own(timing), added.get(duration_of(timing.median_us), 0.0))
 
 
 def interval_us(timing: Timing, added: Mapping[str, float]) -> tuple[float, float]:
-    """The interval in microseconds in which nine of ten measurements of the point lie. It reaches down by
-    ``excess_us``, too."""
+    """Return the interval in microseconds in which nine of ten measurements of the point lie. Its lower end
+    is also reduced by ``excess_us``."""
     half = half_width(timing, added) * timing.median_us
     return max(0.0, timing.median_us - half - timing.excess_us), timing.median_us + half
 
 
 def found(pairs: Iterable[tuple[Timing, Timing]]) -> dict[str, float]:
-    """What another process, GPU and host add, by duration: nine of ten pairs of times of one point are apart
-    by no more than that and both times' own intervals, in quadrature. Classes of few pairs are left out."""
+    """Return the spread that another process, GPU and host add, by duration.
+
+    Of the pairs of times of one point, nine of ten differ by no more than this spread and both times' own
+    intervals, added in quadrature. Classes with few pairs are left out.
+    """
     apart: dict[str, list[float]] = defaultdict(list)
     owns: dict[str, list[float]] = defaultdict(list)
     for before, after in pairs:

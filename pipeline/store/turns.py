@@ -13,8 +13,8 @@ from kernel_pipeline.records.point import Point
 
 
 class Accuracy(Record):
-    """How right a rival's outputs are: the distance of their elements from the float64 reference in units in
-    the last place, the median and the largest; and whether two calls on the same inputs gave the same
+    """How accurate a rival's outputs are: the median and the largest distance of their elements from the
+    float64 reference, in units in the last place, and whether two calls on the same inputs gave the same
     bits."""
 
     ulp_median: NotNegative
@@ -23,8 +23,8 @@ class Accuracy(Record):
 
 
 class Sustained(Record):
-    """A rival's time after seconds of the same work, at the clock at which the device settles. ``joules`` are
-    the device's for a call, None where it does not tell."""
+    """A rival's time after seconds of the same work, at the clock at which the device settles. ``joules`` is
+    the device's energy per call, None where the device does not report it."""
 
     median_us: Microseconds
     samples_us: tuple[Microseconds, ...]
@@ -38,14 +38,13 @@ class Turn(Record):
     """One rival in one round.
 
     side:
-        Whose files it is of: a commit, ``tree`` for the working tree.
+        The files that are measured: those of a commit, or ``tree`` for the working tree.
     key:
-        The measurement's, as in a ledger: with the same side and key it is the same rival.
+        The key of the measurement, as in a ledger. The same side and key mean the same rival.
     run:
-        The invocation that measured it. Rivals of one round that are of one run were measured one after the
-        other.
+        The run that measured it. The rivals of one round and one run were measured one after the other.
     accuracy, sustained:
-        What only finals ask for.
+        Measured only for finals.
     """
 
     side: Text
@@ -59,18 +58,18 @@ class Turn(Record):
 
     @property
     def timing(self) -> Timing | None:
-        """The timing, if it is to be trusted."""
+        """The timing, None if the state of the device makes it invalid."""
         state = self.outcome.state
         return None if state is not None and not state.valid else self.outcome.timing
 
 
 def append(path: Path, turn: Turn) -> None:
-    """Add a turn, and make sure that it is on the disk. Raises UserError when it can't be written."""
+    """Append a turn, and make sure that it is on the disk. Raises UserError when it can't be written."""
     files.append(path, turn.line())
 
 
 def read(path: Path, warn: Callable[[str], None]) -> list[Turn]:
-    """The turns of a file, in its order; none if there is no file. A line that is none is skipped with a
-    sentence to ``warn``."""
+    """Return the turns of a file, in order; none if there is no file. A line that is no turn is skipped with
+    a sentence to ``warn``."""
     sentence = "is no turn of a round (torn or edited); skipped, it counts as not run."
     return json_lines.read(path, Turn.from_json, json_lines.warning(path, warn, sentence))

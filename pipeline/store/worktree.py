@@ -1,4 +1,4 @@
-"""Another commit's files beside this one's."""
+"""Check out the files of another commit beside this one's."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from pathlib import Path
 from kernel_pipeline.errors import UserError
 
 REMOVES = 'cat >/dev/null; git worktree remove --force --force "$1/tree"; rm -rf "$1"'
-"""Waits until its standard input ends, as it does when this process ends in any way, then tidies up."""
+"""A shell script that waits until its standard input ends, as it does when this process ends in any way, and
+then removes the worktree."""
 
 
 @contextmanager
 def worktree(root: Path, commit: str) -> Iterator[Path]:
-    """The files of a commit of the repository at ``root``, in a folder that is gone afterwards.
+    """Yield a folder with the files of a commit of the repository at ``root``, which is removed afterwards.
 
-    A process of its own removes it, whether this process leaves the context or is killed in it.
-    Raises UserError for a commit that the repository does not hold.
+    A separate process removes it, even if this process is killed. Raises UserError for a commit that the
+    repository does not hold.
     """
     folder = tempfile.mkdtemp()
     remover = subprocess.Popen(
@@ -40,7 +41,7 @@ def worktree(root: Path, commit: str) -> Iterator[Path]:
             raise UserError(f"commit {commit[:12]} can't be checked out: {said[0]}.")
         yield path
     except KeyboardInterrupt:
-        # The user waits for the command's end, which the remover outlives.
+        # The user waits for the command to end; the remover outlives it.
         hurried = True
         raise
     finally:
