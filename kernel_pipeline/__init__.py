@@ -1,8 +1,9 @@
-"""The instrument as a library: ``bench``, ``check``, ``compare`` and ``bench_grid`` for any function on
-tensors, the contract of a kernel's author, and ``ops``, which calls the kernels here.
+"""The measuring code as a library.
 
-It needs torch, Triton, msgspec and nvidia-ml-py, and imports neither ``kernels/`` nor ``pipeline/``.
-Importing it imports no torch: each name of ``__all__`` is imported when it is used first.
+``bench``, ``check``, ``compare`` and ``bench_grid`` measure and verify any function of tensors; ``contract``
+declares kernels; ``ops`` calls the measured kernels of this repository. The library needs torch, Triton,
+msgspec and nvidia-ml-py, and does not import ``kernels/`` or ``pipeline/``. Importing the package does not
+import torch: each name in ``__all__`` is imported at its first use.
 """
 
 from __future__ import annotations

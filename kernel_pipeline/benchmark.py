@@ -1,8 +1,9 @@
-"""``bench``: the time of any function on tensors, in the caller's process.
+"""``bench``: time any function of tensors in the caller's process.
 
-On a GPU the time is a launch's share of CUDA-graph replays that go round a ring of inputs, in the fast mode
-of the launch gap (see ``timing.launch_gap``); what the timed replays wrote is compared afterwards. A function
-that can't be captured is timed by events, and one on the CPU by the host's clock.
+On a GPU ``bench`` replays CUDA graphs that go round a ring of inputs, in the fast mode of the launch gap (see
+``timing.launch_gap``). The time of a call is the replay time divided by the calls in it. The outputs of the
+timed replays are verified afterwards. A function that can't be captured into a graph is timed by CUDA events,
+and a function on the CPU by the host's clock.
 """
 
 from __future__ import annotations
@@ -45,39 +46,42 @@ from .timing.timers import Rotation, Samples, spoil
 from .timing.timers.capture import NotCapturableError, capture
 
 RING_SEED = 1 << 20
-"""The first seed of the sets after the first."""
+"""Added to the number of a further input set to get its seed for ``make``."""
 
 HOST_CALLS = 30
-"""Calls by which the host's time is found; so few that the GPU's queue never fills."""
+"""Calls that measure the host's time; few enough that the GPU's launch queue never fills."""
 
 
 UNKNOWN_MODE_US = 0.4
-"""A launch may be late by this in the slow mode of the launch gap: 0.12 to 0.36 us were seen on an H100."""
+"""Microseconds that the slow mode of the launch gap may add to a launch: an H100 showed 0.12 to 0.36."""
 
 TRIES = 3
-"""How often a CPU's samples are taken while others have the cores."""
+"""The most attempts to sample on a CPU whose cores other processes use."""
 
 
 @dataclass(frozen=True)
 class BenchResult:
-    """The time of a function, in microseconds a call.
+    """The time of a function, in microseconds per call.
 
     median_us, interval:
         The median of the samples, and its 95 % confidence interval.
     valid, why:
-        Whether the time can be trusted, and if not, why: a wrong output, a throttled GPU, busy cores.
+        Whether the time can be trusted. If not, ``why`` gives the reason: a wrong output, a throttled GPU,
+        busy cores.
     timer, cache:
-        How it was timed: ``graph``, ``event`` or ``perf_counter``; over a ``cold`` cache or a ``hot`` one.
+        The timer (``graph``, ``event`` or ``perf_counter``), and the state of the cache (``cold`` or
+        ``hot``).
     host_us:
-        The host's time until a call returns; None on a CPU, where that is the time.
+        The host's time until a call returns; None on a CPU, where it equals ``median_us``.
     gbps, tflops, of_ceiling:
-        Rates by the bytes and operations that were given, and the share of what this device was measured to
-        do at best.
+        The rates computed from the given bytes and operations, and their share of the device's ceiling.
     notes:
-        Remarks on how it was timed.
-    hot, forward, backward_us:
-        With ``cache="both"`` the time over a hot cache. With ``backward=True`` this result is that of both
-        passes, ``forward`` that of the first alone, and ``backward_us`` the difference.
+        Remarks on how the function was timed.
+    hot:
+        With ``cache="both"`` the result over a hot cache.
+    forward, backward_us:
+        With ``backward=True`` this result times both passes together, ``forward`` is the result of the
+        forward pass alone, and ``backward_us`` is the difference of the medians.
     """
 
     name: str
@@ -120,7 +124,7 @@ class BenchResult:
         yield f"{self.cache} cache, {len(self.samples_us)} samples by {self.timer}"
 
     def _repr_html_(self) -> str:
-        """A notebook's small table."""
+        """Return the result as an HTML table, for a notebook."""
         rows = [
             ("time", f"{self.median_us:.4g} us"),
             ("interval", "{:.4g} to {:.4g} us".format(*self.interval)),
@@ -141,7 +145,11 @@ def _escaped(text: str) -> str:
 
 @dataclass(frozen=True)
 class Subject:
-    """A function with what it is timed on."""
+    """A function with the inputs that it is timed on.
+
+    ``another(number)`` returns the tensors of a further input set; ``copies`` says that further sets are
+    copies of the given inputs.
+    """
 
     name: str
     function: Callable[..., Any]
@@ -151,7 +159,7 @@ class Subject:
 
     @property
     def device(self) -> torch.device:
-        """Where its inputs are."""
+        """The device of the inputs."""
         return self.arguments.tensors[0].device
 
 
@@ -162,7 +170,8 @@ def subject(
     keywords: Mapping[str, Any] | None,
     name: str | None,
 ) -> Subject:
-    """A function with its inputs, or those that ``make`` makes. Raises BenchError for both or neither."""
+    """Return a function with the given inputs or the inputs that ``make`` makes. Raises BenchError if both or
+    neither are given."""
     if (make is None) == (not inputs):
         raise BenchError("pass either the inputs of a call or make=, which makes them from a seed.")
     title = name or str(getattr(function, "__name__", type(function).__name__))
@@ -183,8 +192,8 @@ def subject(
 
 @contextmanager
 def stopwatch(device: torch.device, settings: TimingSettings, context: bool) -> Iterator[Stopwatch]:
-    """A stopwatch for a device of this process. With ``context`` a second CUDA context sets the mode of the
-    launch gap, and is gone afterwards."""
+    """Yield a stopwatch for a device of this process. With ``context`` a second CUDA context, which is
+    destroyed at the end, sets the mode of the launch gap."""
     if device.type != "cuda":
         yield Stopwatch(device, settings, lambda: None)
         return
@@ -202,13 +211,13 @@ def stopwatch(device: torch.device, settings: TimingSettings, context: bool) -> 
 
 
 def _quietly(clean_up: Callable[[], None]) -> None:
-    """Clean up; after a fault of the GPU that fails, too, and the first error counts."""
+    """Clean up without raising: after a GPU fault cleaning up fails too, and would hide the first error."""
     with suppress(RuntimeError):
         clean_up()
 
 
 def uuid_of(device: torch.device) -> str:
-    """The UUID of a GPU, as NVML names it."""
+    """Return the UUID of a GPU in the form that NVML takes."""
     return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
 
 
@@ -238,34 +247,43 @@ def bench(  # noqa: PLR0913
     seconds: float = 0.1,
     name: str | None = None,
 ) -> BenchResult:
-    """Time a function of tensors: one of torch, Triton, a CUDA extension, a compiled module, any callable.
+    """Time a function of tensors: a function of torch or Triton, a CUDA operator, a module, any callable.
 
-    inputs, keywords, make:
-        The arguments of a call, or ``make(seed)``, which makes them: a tuple, or one tensor. The sets that
-        the timed calls go round have seeds of their own; without ``make`` they are copies of the inputs.
-        Together they exceed the last-level cache three times, so that each call finds a cold cache.
-    reference, tolerance:
-        The right answer, called with the inputs in float64, and the ``(rtol, atol)`` allowed. Without it what
-        the timed calls wrote is compared with one more call. A wrong output makes the time invalid.
+    inputs, keywords:
+        The positional and named arguments of a call.
+    make:
+        ``make(seed)`` returns the positional arguments of a call, as a tuple or one tensor. Pass either
+        ``inputs`` or ``make``. The timed calls go round a ring of input sets, each made from another seed;
+        without ``make`` the sets are copies of the inputs. For a cold cache the sets together are three times
+        as large as the last-level cache.
+    reference:
+        A function that returns the right outputs. It is called with floating-point inputs in float64. Without
+        a reference the outputs of the timed calls are compared with those of an untimed call. A wrong output
+        makes the result invalid.
+    tolerance:
+        The ``(rtol, atol)`` of that comparison; by default a few units in the last place.
     bytes, flops:
-        Bytes that a call moves at least, and its operations (by arithmetic: ``{"bfloat16": n}``), for rates
-        and the share of the device's ceiling.
+        The least bytes that a call moves, and its operations, as a number or by arithmetic
+        (``{"bfloat16": n}``). They give the rates and the share of the device's ceiling.
     cache:
-        ``cold``, ``hot`` (one set of inputs), or ``both``.
+        ``cold``, ``hot`` (one input set), or ``both``.
     backward:
-        Time forward and backward pass together; the result's ``forward`` is the first alone.
+        Time the forward and backward pass together; the result's ``forward`` times the forward pass alone.
     context:
-        Make a second CUDA context meanwhile, which sets the mode of the launch gap: 0.2 s and half a gigabyte
-        of device memory, given back at the end.
+        Create a second CUDA context, which sets the mode of the launch gap. It takes 0.2 s and half a
+        gigabyte of device memory, and is destroyed at the end.
     ceilings:
-        Those of this device; by default they are measured once and kept in the user's cache. False: none.
+        The ceilings of this device. True measures them once and keeps them in the user's cache; False
+        leaves ``of_ceiling`` out.
     seconds:
-        How long to sample at most; sampling ends when the median is known to 0.5 %.
+        The longest time to sample; sampling ends earlier when the median is known to 0.5 %.
+    name:
+        The function's name in the result.
 
     >>> bench(torch.square, torch.randn(256, 256)).valid
     True
 
-    Raises BenchError where the function can't be timed, and whatever it raises itself.
+    Raises BenchError if the function can't be timed, and any exception that the function raises.
     """
     one = subject(function, inputs, make, keywords, name)
     with stopwatch(one.device, settings_of("hot" if cache == "hot" else "cold", seconds), context) as watch:
@@ -277,7 +295,7 @@ def bench(  # noqa: PLR0913
 
 
 def settings_of(cache: Literal["cold", "hot"], seconds: float) -> TimingSettings:
-    """How ``bench`` samples."""
+    """Return the timing settings of ``bench``."""
     return TimingSettings(cache=cache, max_seconds=seconds)
 
 
@@ -288,7 +306,7 @@ def timed(
     tolerance: Tolerances,
     backward: bool = False,
 ) -> BenchResult:
-    """Time a function once by a stopwatch, and compare what it wrote."""
+    """Time a function once by a stopwatch, and verify its outputs."""
     if not backward:
         return _timed(watch, one, one.arguments.call(one.function), reference, tolerance)
     if torch.is_inference_mode_enabled():
@@ -305,7 +323,7 @@ def timed(
 
 
 def _with_gradient(one: Subject) -> Callable[..., Any]:
-    """The forward pass as it is where a gradient is asked for."""
+    """Return the forward pass with gradients recorded, as in training."""
     call = one.arguments.call(one.function)
 
     def forward(*tensors: torch.Tensor) -> Tensors:
@@ -317,8 +335,9 @@ def _with_gradient(one: Subject) -> Callable[..., Any]:
 
 
 def _both_passes(one: Subject) -> tuple[Subject, Callable[..., Any]]:
-    """Forward and backward pass, which gives the gradients of the inputs and of a module's parameters. The
-    outputs' gradients, of ones, are inputs as well: making them is no part of the time."""
+    """Return a subject and a call for the forward and backward pass. The call returns the gradients of the
+    inputs and of a module's parameters. The outputs' gradients (ones) are further inputs, so that creating
+    them is not timed."""
     call = one.arguments.call(one.function)
     weights = (
         [p for p in one.function.parameters() if p.requires_grad] if isinstance(one.function, Module) else []
@@ -399,7 +418,8 @@ def _timed(
 
 
 def _sampled(watch: Stopwatch, one: Subject, first: FirstCalls, own: Tensors) -> tuple[Samples, State]:
-    """Samples and the state of the device; on a CPU again while others had its cores."""
+    """Return samples and the device's state. On a CPU sample again, up to ``TRIES`` times, if other processes
+    used its cores."""
     for _ in range(TRIES):
         before = load.threads_of(os.getpid())
         samples, state = watch.time(first.call, own, first.bytes, first.in_place, one.another)
@@ -411,8 +431,12 @@ def _sampled(watch: Stopwatch, one: Subject, first: FirstCalls, own: Tensors) ->
 
 @dataclass(frozen=True)
 class FirstCalls:
-    """Outputs of the first calls, whether they are the inputs (``in_place``), whether a second call gives
-    others (``random``), outputs in memory that the function keeps, and the bytes of inputs and outputs."""
+    """The facts that the first calls of a function show.
+
+    ``call`` returns the outputs as tensors. ``in_place`` says that the function overwrites its inputs with
+    the outputs; ``random``, that a second call on the same inputs returns other outputs. ``kept`` are outputs
+    in memory that the function reuses from call to call. ``bytes`` counts inputs and outputs.
+    """
 
     call: Callable[..., Any]
     outputs: Tensors
@@ -423,7 +447,8 @@ class FirstCalls:
 
     @classmethod
     def of(cls, call: Callable[..., Any], tensors: Tensors) -> FirstCalls:
-        """Call on copies. Raises BenchError for a function of which nothing can be seen."""
+        """Call the function on copies of the inputs. Raises BenchError if it has no visible effect, or
+        returns an input or a view of one."""
         given = copied(tensors)
         returned = call(*given)
         changed = [i for i, (x, old) in enumerate(zip(given, tensors, strict=True)) if not _equal(x, old)]
@@ -433,7 +458,7 @@ class FirstCalls:
             call(*given)
             if not all(map(_equal, given, written)):
                 return cls(call, written, True, False, (), bytes_)
-            # It writes the same again, as into an output that is handed in.
+            # The second call writes the same values: the changed inputs are output buffers.
             return cls._returning(_giving(call, changed), tensors, bytes_)
         outputs = tensors_of(returned)
         if not outputs:
@@ -453,7 +478,8 @@ class FirstCalls:
 
     @classmethod
     def _returning(cls, call: Callable[..., Any], tensors: Tensors, bytes_: int) -> FirstCalls:
-        """Call twice: outputs that differ are random, and those at the same place are the function's own."""
+        """Call twice. The function is random if the outputs differ; outputs at the same address are in memory
+        that the function keeps."""
         inputs = copied(tensors), copied(tensors)
         first = as_tuple(call(*inputs[0]))
         outputs = copied(tuple(x.detach() for x in first))
@@ -466,7 +492,7 @@ class FirstCalls:
 
 
 def _giving(call: Callable[..., Any], places: Sequence[int]) -> Callable[..., Tensors]:
-    """A function that writes into inputs as one that returns these."""
+    """Wrap a function that writes into inputs so that it returns these inputs."""
 
     def giving(*tensors: torch.Tensor) -> Tensors:
         call(*tensors)
@@ -476,7 +502,7 @@ def _giving(call: Callable[..., Any], places: Sequence[int]) -> Callable[..., Te
 
 
 def _detached(call: Callable[..., Any]) -> Callable[..., Tensors]:
-    """A function as one that returns tensors alone and keeps no graph of autograd's alive."""
+    """Wrap a function so that it returns only tensors, detached from autograd's graph."""
 
     def detached(*tensors: torch.Tensor) -> Tensors:
         return tuple(x.detach() for x in tensors_of(call(*tensors)))
@@ -494,7 +520,7 @@ def _as_reference(outputs: Tensors) -> Tensors:
 
 @contextmanager
 def _restored(tensors: Tensors) -> Iterator[None]:
-    """Give tensors their values back at the end."""
+    """Restore the tensors' values at the end."""
     copies = copied(tensors)
     try:
         yield
@@ -512,8 +538,8 @@ def _error(
     one: Subject,
     tolerance: Tolerances,
 ) -> str | None:
-    """Describe the fault of the outputs that the timed calls wrote, None if they are right. Raises BenchError
-    where they wrote nothing."""
+    """Return what is wrong with the outputs of the timed calls, or None. Raises BenchError if the timed calls
+    wrote nothing."""
     if first.in_place:
         with torch.inference_mode():
             for x, old in zip(samples.rotation.inputs[0], tensors, strict=True):
@@ -534,7 +560,7 @@ def _error(
 
 
 def _untouched(outputs: Tensors, right: Tensors) -> bool:
-    """Whether outputs hold what they were spoilt with."""
+    """Whether the outputs still hold the values that ``spoil`` wrote."""
     spoilt = copied(right)
     spoil(spoilt)
     return any(x.numel() for x in outputs) and verification.unchanged(outputs, spoilt)
@@ -549,7 +575,7 @@ def _why_events(first: FirstCalls, one: Subject, watch: Stopwatch) -> str:
 
 
 def _host_us(call: Callable[..., Any], tensors: Tensors) -> float:
-    """Microseconds until a call returns."""
+    """Return the median microseconds until a call returns to the host."""
     times = []
     torch.cuda.synchronize()
     for _ in range(HOST_CALLS):
@@ -567,7 +593,7 @@ def with_rates(
     flops: int | Mapping[str, int] | None,
     ceilings: Rates | bool,
 ) -> BenchResult:
-    """A result with its rates, and their share of the device's ceilings."""
+    """Return the result with its rates and their share of the device's ceilings."""
     if bytes_ is None and flops is None:
         return found
     by_arithmetic = flops if isinstance(flops, Mapping) else {_arithmetic(one): flops} if flops else {}
@@ -587,7 +613,7 @@ def with_rates(
 
 
 def _arithmetic(one: Subject) -> str:
-    """The arithmetic that operations are of where only their number is given."""
+    """Return the arithmetic to assume if ``flops`` is only a number."""
     dtypes = [x.dtype for x in one.arguments.tensors if x.is_floating_point()]
     name = str(dtypes[0] if dtypes else torch.float32).removeprefix("torch.")
     tf32 = name == "float32" and one.device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32

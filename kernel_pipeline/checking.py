@@ -1,7 +1,7 @@
-"""Compare a function with a reference, over inputs of several distributions.
+"""``check``: compare a function with a reference over inputs of several distributions.
 
-Outputs are compared with what the reference gives for the same inputs in float64. A kernel that is right only
-for the inputs that it is timed with is wrong.
+The reference computes the expected outputs from the same inputs in float64. A kernel that is right only for
+the inputs that it is timed with is wrong.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ Tolerances = Tolerance | tuple[float, float] | None
 """The error allowed against the reference: ``(rtol, atol)``, or None for the default of each dtype."""
 
 ULPS = {torch.float64: 64.0, torch.float32: 16.0}
-"""Units in the last place that an output may be off by, by its dtype; other dtypes: ``FEW_ULPS``. The
-float64 reference has rounding errors of its own, and a long float32 sum is off by several."""
+"""The default tolerance in units in the last place, by the output's dtype; ``FEW_ULPS`` for other dtypes. For
+float64 the reference has rounding errors of its own; a long sum in float32 is off by several units."""
 
 FEW_ULPS = 2.0
 
 SEEDS = (0, 1, 2)
-"""Seeds of the inputs that are compared as ``make`` made them."""
+"""The seeds whose inputs are used as ``make`` returns them."""
 
 
 @dataclass(frozen=True)
 class DistributionResult:
-    """Inputs of one distribution: what was found, or why it was left out."""
+    """The verdict on one distribution of inputs, or the reason why it was skipped."""
 
     name: str
     verdict: Verdict | None
@@ -46,14 +46,14 @@ class CheckResult:
     """The result of ``check``.
 
     ok:
-        Whether every output was right in every distribution that the reference defines.
+        Whether all outputs were right for every distribution that was not skipped.
     worst:
-        The largest share of the tolerance that an element took: above 1 it is wrong, and infinite where the
-        output is NaN or has another shape.
+        The largest error of an element as a share of its tolerance. Above 1 the element is wrong. Infinite
+        for errors without a share, such as NaN or a wrong shape.
     where:
-        The distribution and element that are wrong; empty if all is right.
+        The first wrong distribution and element; empty if all outputs are right.
     cases:
-        Each distribution.
+        The result of each distribution.
     """
 
     ok: bool
@@ -78,18 +78,24 @@ def check(
 ) -> CheckResult:
     """Compare a function with its reference over several distributions of inputs.
 
-    ``make(seed)`` makes the inputs of a call, as for ``bench``. ``reference`` takes the same arguments, with
-    floating-point tensors in float64, and gives the same outputs. An element is right if it lies within
-    ``atol + rtol * |reference|``; by default both are a few units in the last place of the output's dtype,
-    ``atol`` of the reference's root mean square. Integers and flags have to be equal. Memory that the
-    function allocates holds NaN, so that elements it does not write are found.
+    make, keywords:
+        ``make(seed)`` returns the positional arguments of a call, as for ``bench``; ``keywords`` are the
+        named ones.
+    reference:
+        A function that takes the same arguments, with floating-point tensors in float64, and returns the
+        right outputs. A distribution for which it returns NaN is skipped.
+    tolerance:
+        The ``(rtol, atol)`` allowed: an element is right if ``|out - ref| <= atol + rtol * |ref|``. By
+        default ``rtol`` is a few units in the last place of the output's dtype, and ``atol`` is ``rtol``
+        times the reference's root mean square. Integers and booleans must then be equal.
 
-    A distribution for which the reference gives NaN is left out: the problem does not define it.
+    Memory that the function allocates is filled with NaN beforehand, so that elements that the function does
+    not write are found.
 
     >>> check(torch.square, make=lambda seed: torch.randn(8), reference=lambda x: x * x).ok
     True
 
-    Raises BenchError where inputs or reference can't be compared with.
+    Raises BenchError if the inputs or the reference can't be used for a comparison.
     """
     cases = []
     for name, arguments in _distributions(make, keywords):
@@ -101,7 +107,7 @@ def check(
         given = copied(arguments.tensors)
         with verification.poisoned_memory(), on_device(given[0].device):
             outputs = tensors_of(call(*given))
-        if not outputs:  # it wrote over its inputs
+        if not outputs:  # the function overwrote its inputs
             changed = [x for x, old in zip(given, arguments.tensors, strict=True) if not _equal(x, old)]
             outputs = tuple(changed)
         cases.append(DistributionResult(name, compared(outputs, expected, tolerance)))
@@ -118,7 +124,8 @@ def check(
 
 
 def expect(reference: Callable[..., Any], arguments: Arguments) -> Tensors:
-    """Call a reference on the arguments' values in float64 (complex128 for complex numbers)."""
+    """Return the outputs of a reference called with the arguments in float64 (complex128 for complex
+    tensors)."""
     wide = tuple(_wide(x) for x in copied(arguments.tensors))
     with on_device(wide[0].device):
         given = tensors_of(arguments.call(reference)(*wide))
@@ -128,7 +135,8 @@ def expect(reference: Callable[..., Any], arguments: Arguments) -> Tensors:
 
 
 def compared(outputs: Tensors, expected: Tensors, tolerance: Tolerances) -> Verdict:
-    """Compare outputs with the reference's, each by the tolerance of its dtype."""
+    """Compare outputs with the reference's. Returns the verdict on the first wrong output, or else on the
+    output that uses the largest share of its tolerance."""
     if len(outputs) != len(expected):
         return Verdict(0.0, 0.0, f"returned {len(outputs)} outputs, where the reference has {len(expected)}")
     verdicts = [
@@ -166,7 +174,8 @@ def _equal(x: torch.Tensor, y: torch.Tensor) -> bool:
 
 
 def _distributions(make: Make, keywords: Mapping[str, Any] | None) -> Iterator[tuple[str, Arguments]]:
-    """Inputs of each distribution. Tensors of integers and flags keep what ``make`` gave them."""
+    """Yield the name and the inputs of each distribution. Integer and boolean tensors keep their values from
+    ``make``."""
     for seed in SEEDS:
         yield f"inputs of seed {seed}", made(make, seed, keywords)
     for name, fill in DISTRIBUTIONS.items():
@@ -175,15 +184,15 @@ def _distributions(make: Make, keywords: Mapping[str, Any] | None) -> Iterator[t
 
 
 Fill = Callable[[torch.Tensor, torch.finfo], torch.Tensor]
-"""Gives values of a distribution in place of a tensor's, for a dtype's limits."""
+"""Maps a tensor to a tensor with the values of a distribution, given the limits of the dtype."""
 
 
 def _filled(x: torch.Tensor, fill: Fill) -> torch.Tensor:
-    """A tensor like another, with a distribution's values; one of integers or flags keeps its own."""
+    """Return a copy of a tensor, filled by a distribution if it is floating-point."""
     (copy,) = copied((x,))
     if not x.is_floating_point():
         return copy
-    # Few operations take an 8-bit float.
+    # Few operations support 8-bit floats.
     values = fill(x.float() if x.itemsize == 1 else x, torch.finfo(x.dtype)).to(x.dtype)
     return values if overlaps(x) else copy.copy_(values)
 
@@ -198,7 +207,8 @@ def _one_hot(x: torch.Tensor, limits: torch.finfo) -> torch.Tensor:
 
 
 def _scaled(share: float) -> Fill:
-    """Multiply by a power of the dtype's range: so that a product of two or a sum of squares stays in it."""
+    """Return a fill that multiplies by a power of the dtype's largest or smallest number. With an exponent of
+    0.25 products of two values and sums of squares stay in range."""
 
     def fill(x: torch.Tensor, limits: torch.finfo) -> torch.Tensor:
         factor: float = limits.max**share if share > 0 else limits.tiny**-share
@@ -215,4 +225,4 @@ DISTRIBUTIONS: Mapping[str, Fill] = {
     "large values": _scaled(0.25),
     "small values": _scaled(-0.25),
 }
-"""How floating-point inputs are filled, beside what ``make`` gives."""
+"""The distributions of floating-point inputs beside those that ``make`` returns."""

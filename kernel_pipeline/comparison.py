@@ -1,8 +1,10 @@
-"""``compare``: functions side by side in rounds, with verdicts; ``bench_grid``: functions over sizes.
+"""``compare`` times functions side by side in rounds and gives verdicts; ``bench_grid`` times functions over
+sizes.
 
-A round times every function once, every other round in the opposite order (ABBA), so that a device that grows
-slower does so for all. The ratios of a round's times give an interval and a verdict (see ``statistics``). All
-rounds run in this process: the noise from process to process is not in the interval.
+A round times every function once. Every other round runs in the opposite order (ABBA), so that a device that
+gets slower affects all functions alike. The ratios of the times within rounds give an interval and a verdict
+(see ``statistics``). All rounds run in this process, so the interval does not include the noise from process
+to process.
 """
 
 from __future__ import annotations
@@ -25,11 +27,11 @@ Functions = Mapping[str, Callable[..., Any]]
 
 @dataclass(frozen=True)
 class Contender:
-    """A function's times, and how they compare with those of the first.
+    """A function's times, compared with those of the first function.
 
-    ``results`` has one result a round. ``ratio`` is its time over the first's. By ``verdict`` it is
-    ``faster``, ``slower``, ``same`` (within the margin) or ``undecided``. The first, and a
-    function whose output is wrong, has neither; ``without`` says why a verdict is missing.
+    ``results`` has one result per round. ``ratio`` is the function's time divided by the first function's.
+    ``verdict`` is ``faster``, ``slower``, ``same`` (within the margin) or ``undecided``. The first function
+    has neither, nor has a function without valid pairs of times; ``without`` gives the reason.
     """
 
     name: str
@@ -45,22 +47,22 @@ class Contender:
 
     @property
     def why(self) -> str:
-        """Why its times can't be trusted; empty if they can."""
+        """The reason why a round's time can't be trusted; empty if all can."""
         return next((result.why for result in self.results if not result.valid), "")
 
 
 class _Table(ABC):
-    """A result that prints as a table, in a notebook too."""
+    """A result that prints as a table, as text and in a notebook."""
 
     @abstractmethod
     def _rows(self) -> list[list[str]]:
-        """The table's cells; the first row is the heading."""
+        """Return the table's cells; the first row is the heading."""
 
     def __repr__(self) -> str:
         return self.table()
 
     def table(self) -> str:
-        """The results as a table of text; ``?`` marks a time of a grid that is not valid."""
+        """Return the results as a text table; ``?`` marks an invalid time in a grid."""
         return text_table(self._rows())
 
     def _repr_html_(self) -> str:
@@ -69,12 +71,12 @@ class _Table(ABC):
 
 @dataclass(frozen=True, repr=False)
 class BenchComparison(_Table):
-    """Functions that were timed side by side; the first is what the others are compared with."""
+    """Functions that were timed side by side; the others are compared with the first."""
 
     contenders: tuple[Contender, ...]
 
     def __getitem__(self, name: str) -> Contender:
-        """The contender of a name."""
+        """Return the contender with this name. Raises KeyError for an unknown name."""
         for one in self.contenders:
             if one.name == name:
                 return one
@@ -97,7 +99,7 @@ class BenchComparison(_Table):
         return rows
 
     def to_pandas(self) -> Any:
-        """A frame with a row for each contender and round. Raises ImportError without pandas."""
+        """Return a DataFrame with a row for each contender and round. Raises ImportError without pandas."""
         return _frame(
             {
                 "function": one.name,
@@ -113,7 +115,8 @@ class BenchComparison(_Table):
         )
 
     def plot(self) -> Any:
-        """Matplotlib axes with every round's time of each contender. Raises ImportError without it."""
+        """Return Matplotlib axes with each contender's time in every round. Raises ImportError without
+        Matplotlib."""
         axes = _axes()
         for place, one in enumerate(self.contenders):
             times = [result.median_us for result in one.results]
@@ -140,25 +143,30 @@ def compare(  # noqa: PLR0913
     context: bool = True,
     seconds: float = 0.05,
 ) -> BenchComparison:
-    """Time functions in rounds and say which is faster.
+    """Time functions side by side in rounds and decide which is faster.
 
-    The first function is the one that the others are compared with. Times that differ by less than ``margin``
-    are ``same``. There are ``rounds`` rounds, and more, up to ``most_rounds``, while a verdict is undecided;
-    of all differences that are called real at most 5 % are not (Benjamini and Hochberg). The other arguments
-    are those of ``bench``. A function whose output is wrong gets no verdict.
+    functions:
+        Two or more functions by name. The others are compared with the first.
+    margin:
+        The verdict is ``same`` if the interval of the ratio lies within this relative margin of 1.
+    rounds, most_rounds:
+        ``compare`` runs ``rounds`` rounds, and goes on up to ``most_rounds`` while a verdict is undecided.
+
+    The other arguments are those of ``bench``. The false discovery rate of the verdicts ``faster`` and
+    ``slower`` is at most 5 % (Benjamini and Hochberg). A function whose output is wrong gets no verdict.
 
     >>> x = torch.randn(512, 512)
     >>> compare({"square": torch.square, "twice": lambda x: x.square().sqrt()}, x)["twice"].verdict
     'slower'
 
-    Raises BenchError as ``bench`` does, and for fewer than two functions or two rounds; ImportError without
-    SciPy.
+    Raises BenchError as ``bench`` does, and for fewer than two functions or two rounds. Raises ImportError
+    without SciPy.
     """
     if len(functions) < 2:
         raise BenchError("compare takes two functions or more, by name: compare({'mine': f, 'torch': g}, x).")
     if rounds < 2 or most_rounds < rounds:
         raise BenchError("compare needs two rounds or more, and most_rounds no fewer than rounds.")
-    scipy_stats()  # said now, not after the rounds
+    scipy_stats()  # raise ImportError now, not after the rounds
     subjects = [subject(function, inputs, make, keywords, name) for name, function in functions.items()]
     found: dict[str, list[BenchResult]] = {name: [] for name in functions}
     rule = Rule(margin=margin)
@@ -173,7 +181,8 @@ def compare(  # noqa: PLR0913
 
 
 def _judged(found: Mapping[str, Sequence[BenchResult]], rule: Rule) -> tuple[Contender, ...]:
-    """The functions with their verdicts. Both times of a round have to be valid, and of the same timer."""
+    """Return the functions with their verdicts. A round counts if both of its times are valid; the verdict
+    needs both from the same timer."""
     first, *others = found
     estimates, without = {}, {}
     for name in others:
@@ -196,7 +205,7 @@ def _judged(found: Mapping[str, Sequence[BenchResult]], rule: Rule) -> tuple[Con
 
 @dataclass(frozen=True, repr=False)
 class BenchGrid(_Table):
-    """Functions over sizes: a result for each of both."""
+    """The results of functions over sizes, by function name and size."""
 
     x: str
     sizes: tuple[Any, ...]
@@ -222,7 +231,7 @@ class BenchGrid(_Table):
         return rows
 
     def to_pandas(self) -> Any:
-        """A frame with a row for each function and size. Raises ImportError without pandas."""
+        """Return a DataFrame with a row for each function and size. Raises ImportError without pandas."""
         return _frame(
             {
                 self.x: size,
@@ -240,7 +249,8 @@ class BenchGrid(_Table):
         )
 
     def plot(self) -> Any:
-        """Matplotlib axes with a line for each function over the sizes. Raises ImportError without it."""
+        """Return Matplotlib axes with a line for each function over the sizes. Raises ImportError without
+        Matplotlib."""
         axes = _axes()
         for name in self.providers:
             axes.plot(
@@ -267,10 +277,19 @@ def bench_grid(  # noqa: PLR0913
     context: bool = True,
     seconds: float = 0.1,
 ) -> BenchGrid:
-    """Time functions over sizes: the table and the plot of ``triton.testing.perf_report``.
+    """Time functions over sizes, for a table and a plot as ``triton.testing.perf_report`` gives them.
 
-    ``make(size, seed)`` makes the inputs of a call; ``bytes(size)`` and ``flops(size)`` say what a call moves
-    and computes, and the grid's unit: TFLOP/s with ``flops``, GB/s with ``bytes`` alone, else microseconds.
+    make:
+        ``make(size, seed)`` returns the inputs of a call.
+    sizes, providers:
+        The sizes, and the functions by name.
+    bytes, flops:
+        ``bytes(size)`` and ``flops(size)`` return the least bytes and the operations of a call. They set the
+        grid's unit: TFLOP/s with ``flops``, GB/s with ``bytes`` alone, otherwise microseconds.
+    x:
+        The label of the sizes.
+
+    The other arguments are those of ``bench``.
 
     >>> grid = bench_grid(
     ...     lambda n, seed: torch.randn(n), sizes=[1024, 4096], providers={"square": torch.square},
@@ -298,7 +317,8 @@ def bench_grid(  # noqa: PLR0913
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells in columns, numbers to the right; the first row is the heading."""
+    """Format rows of cells as a text table, with all columns but the first right-aligned; the first row is
+    the heading."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:
@@ -311,7 +331,7 @@ def text_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def html_table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells as a table of a page; the first row is the heading."""
+    """Format rows of cells as an HTML table; the first row is the heading."""
     from html import escape
 
     heading, *rest = rows

@@ -1,10 +1,10 @@
 """The contract between a kernel and the pipeline: everything that a kernel's author needs to read.
 
 A kernel is an operation: its problems, its inputs, its reference answer, and the least work of a problem. A
-provider is one implementation of it, with parameters of its own. A kernel's folder holds its declaration,
-``__init__.py``, which imports no torch, so that commands which only plan start at once; beside it
-``reference.py`` and the files that the providers' entries name. The contract does not depend on timing, DVC,
-Hydra or MLflow.
+provider is one implementation of a kernel, with its own parameters. A kernel's folder holds the declaration
+in ``__init__.py``, the reference in ``reference.py``, and the files that the providers' entries name. The
+declaration must not import torch, so that commands that only plan start at once. The contract does not depend
+on timing, DVC, Hydra or MLflow.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ EPSILON = {
     **{"float8_e4m3fn": 2.0**-3, "float8_e4m3fnuz": 2.0**-3},
     **{"float8_e5m2": 2.0**-2, "float8_e5m2fnuz": 2.0**-2, "float8_e8m0fnu": 1.0},
 }
-"""The distance from 1 to the next number, by dtype: torch.finfo without torch. The unit in the last place
-of a number is between half of it and all of it, times the number."""
+"""Machine epsilon by dtype: the distance from 1 to the next larger number, as ``torch.finfo`` gives it. The
+unit in the last place of a number x is between ``epsilon / 2 * abs(x)`` and ``epsilon * abs(x)``."""
 
 ITEM_BYTES = {
     **{"float64": 8, "int64": 8, "float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int16": 2},
@@ -53,14 +53,13 @@ class ContractError(Exception):
 def one_of(
     *values: Value, default: Value | None = None, unit: str | None = None, omit_default: bool = False
 ) -> Any:
-    """Declare a dimension or parameter that takes one of these values; the first is the default unless
-    ``default`` is given.
+    """Declare a dimension or parameter that takes one of the given values. The first value is the default
+    unless ``default`` is given.
 
     ``unit`` shortens labels: with ``unit="w"`` eight warps are ``8w``, with ``unit=""`` a block size is the
-    number alone. Without a unit the label is ``name=value``. With ``omit_default`` a label leaves the
-    parameter out where it has its default, and a configuration written without it means the default. A point
-    leaves out such a dimension of its problem at its default: rows from before it was declared stay rows of
-    the same points.
+    number alone. Without a unit the label is ``name=value``. With ``omit_default`` labels omit the variable
+    at its default, and a configuration that does not name it means the default. A point omits such a
+    dimension at its default, too, so rows measured before the dimension was declared keep their points.
     """
     chosen = values[0] if default is None else default
     if chosen not in values:
@@ -69,16 +68,16 @@ def one_of(
 
 
 def same_as(name: str) -> Any:
-    """Declare a dimension that defaults to the value of another one."""
+    """Declare a dimension that defaults to the value of the dimension ``name``."""
     return field(default=None, metadata={"same_as": name})
 
 
 @dataclass(frozen=True)
 class Variable:
-    """A declared dimension of a problem or parameter of a provider.
+    """A declared dimension of a problem, or a declared parameter of a provider.
 
-    ``values`` is None for any whole number from 1 on; ``default`` is None for a required dimension, and for
-    one that is ``same_as`` another.
+    ``values`` is None if any integer from 1 on is allowed. ``default`` is None for a required dimension and
+    for a dimension that is ``same_as`` another.
     """
 
     name: str
@@ -90,7 +89,7 @@ class Variable:
     omit_default: bool = False
 
     def check(self, value: object) -> Value:
-        """Return the value if it is valid. Raises ValueError with a clause that says which values are."""
+        """Return the value if it is valid. Raises ValueError with a clause that names the valid values."""
         if self.type is bool and value in (0, 1) and not isinstance(value, str):
             value = bool(value)
         if type(value) is not self.type:
@@ -114,13 +113,13 @@ def _either(values: Sequence[Value]) -> str:
 
 
 def variables(declared: type) -> dict[str, Variable]:
-    """Return the fields of a problem's or a parameters' dataclass, in their order. Raises ContractError for
-    a type that a command line can't write."""
+    """Return the variables that a dataclass of dimensions or parameters declares, in their order. Raises
+    ContractError for a field that is not int, bool or str, and for a str field without values."""
     hints = typing.get_type_hints(declared)
     found = {}
     for one in dataclasses.fields(declared):
         kind = hints[one.name]
-        if isinstance(kind, types.UnionType):  # ``int | None`` of a dimension that is the same as another
+        if isinstance(kind, types.UnionType):  # a ``same_as`` dimension is declared ``int | None``
             kind = next(member for member in typing.get_args(kind) if member is not type(None))
         if kind not in (int, bool, str):
             raise ContractError(f"{declared.__name__}.{one.name} must be int, bool or str, not {kind}.")
@@ -144,10 +143,10 @@ def variables(declared: type) -> dict[str, Variable]:
 
 @dataclass(frozen=True)
 class Gpu:
-    """The properties of a GPU by which a provider decides whether a configuration fits; known without torch.
+    """The properties of a GPU that decide whether a configuration fits; known without torch.
 
-    ``capability`` is the compute capability, ``(9, 0)``; sizes are in bytes, ``shared_memory`` is the most
-    that a block may use, ``l2_cache`` the whole device's.
+    ``capability`` is the compute capability, such as ``(9, 0)``. ``shared_memory`` is the most that a block
+    may use, and ``l2_cache`` is the size of the device's L2 cache, both in bytes.
     """
 
     capability: tuple[int, int]
@@ -158,11 +157,12 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Largest error allowed against the float64 reference of the inputs as they are, rounded to their dtype:
-    ``|out - ref| <= atol + rtol * |ref|``, of complex numbers for each part.
+    """The largest error allowed against the reference: ``|out - ref| <= atol + rtol * |ref|``. For complex
+    numbers it holds for the real and the imaginary part.
 
-    With ``rtol`` ``EPSILON[dtype]`` an output may be off by one unit in its last place, of which its own
-    rounding takes half. A wider tolerance hides mistakes: give its reason in a comment.
+    The reference is computed in float64 from inputs that are already rounded to their dtype. With ``rtol`` at
+    ``EPSILON[dtype]`` an output may be off by one unit in the last place; rounding the output takes half of
+    that. A wider tolerance hides mistakes: give its reason in a comment.
     """
 
     rtol: float
@@ -171,21 +171,24 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Work:
-    """The least that a problem needs: bytes moved, each input read once and each output written once, and
-    operations by the arithmetic that does them (``float32``, ``tf32``, ``bfloat16``, ``float16``,
-    ``float8_e4m3fn``, ``float8_fast_accum``, ``int8``)."""
+    """The least work of a problem.
+
+    ``bytes`` is the memory traffic with each input read once and each output written once. ``operations``
+    counts operations by arithmetic: ``float32``, ``tf32``, ``bfloat16``, ``float16``, ``float8_e4m3fn``,
+    ``float8_fast_accum``, ``int8``.
+    """
 
     bytes: int
     operations: Mapping[str, int]
 
     @property
     def flops(self) -> int:
-        """All operations."""
+        """The sum of the operations of all arithmetics."""
         return sum(self.operations.values())
 
 
 def nothing_against(problem: Any, parameters: Any, gpu: Gpu | None) -> str | None:
-    """A ``fits`` for providers whose configurations all fit."""
+    """Return None: the default ``fits``, for a provider whose configurations all fit."""
     del problem, parameters, gpu
     return None
 
@@ -195,43 +198,47 @@ class Provider:
     """One implementation of a kernel.
 
     entry:
-        ``FILE:FUNCTION`` in the kernel's folder: ``triton.py:softmax_row`` is a Python function,
-        ``cuda.cu:cuda`` an operator that the library built from the file registers as
-        ``torch.ops.<kernel>.cuda``. It is called ``f(*inputs, **arguments, **parameters)`` and returns a new
-        tensor, or a tuple of them. Inputs that only some problems have are None by default. For inputs that
-        it refuses a Python entry raises ValueError with a sentence, an operator RuntimeError.
+        ``FILE:FUNCTION`` in the kernel's folder. ``triton.py:softmax_row`` is a Python function.
+        ``cuda.cu:cuda`` is an operator, which the library built from the file registers as
+        ``torch.ops.<kernel>.cuda``. The entry is called as ``f(*inputs, **arguments, **parameters)`` and
+        returns a new tensor, or a tuple of new tensors. Inputs that only some problems have default to None.
+        For inputs that the entry refuses, a Python function raises ValueError with a sentence, and an
+        operator raises RuntimeError.
     parameters:
         A frozen dataclass of the tunable values, or None.
     fits:
-        ``fits(problem, parameters, gpu)`` returns the reason why the provider can't do a problem in this
-        configuration ("one block holds a row: ..."), or None when it can. ``gpu`` is None on a host without
-        one.
+        ``fits(problem, parameters, gpu)`` returns the reason why the provider can't compute the problem in
+        this configuration ("one block holds a row: ..."), or None if it can. ``gpu`` is None on a host
+        without a GPU.
     language:
-        One of ``LANGUAGES``; derived from the entry's file if it is ``.cu``, ``.cpp``, or a Python file
-        named ``torch``, ``triton``, ``gluon``, ``numba`` or with that word before an underscore.
+        One of ``LANGUAGES``. By default it follows from the extension's or the entry's file: ``.cu`` is
+        ``cuda``, ``.cpp`` is ``cpp``, and ``triton.py`` or ``triton_tma.py`` is ``triton``; likewise
+        ``torch``, ``gluon`` and ``numba``.
     compiled:
-        Whether the entry is to be called through ``torch.compile``.
+        Whether the entry is called through ``torch.compile``.
     extension:
-        The C++ or CUDA source that has to be built and loaded before a Python entry is called.
+        The C++ or CUDA source that is built and loaded before the entry is called. By default the entry's
+        file if that is a ``.cu`` or ``.cpp`` file.
     devices:
-        Device types that can time it; derived from the language. On a CPU a Triton provider is verified by
-        Triton's interpreter, a Numba provider by Numba's simulator.
+        The device types on which the provider is timed; by default they follow from the language. On a CPU a
+        Triton provider is verified by Triton's interpreter, and a Numba provider by Numba's simulator.
     needs:
-        The least compute capability, ``sm_80``, or with a letter the only architecture: ``sm_90a``. For an
-        architecture with a letter the CUDA source is compiled for it in place of its capability. For other
-        capabilities the source compiles to nothing, by ``#ifdef __CUDA_ARCH_FEAT_SM90_ALL``.
+        The lowest compute capability, such as ``sm_80``; with a letter, such as ``sm_90a``, the only
+        architecture. For ``sm_90a`` the CUDA source is compiled for ``sm_90a`` instead of ``sm_90``. The
+        source must compile to nothing for other architectures, by ``#ifdef __CUDA_ARCH_FEAT_SM90_ALL``.
     package:
-        The PyPI package of a peer, an implementation that is neither ours nor torch's. A peer's outputs are
-        verified like any other's.
+        The PyPI package of a peer: an implementation that is neither ours nor torch's. A peer's outputs are
+        verified like those of any other provider.
     textbook:
-        Whether it is the textbook form, with which the others are compared.
+        Whether the provider is the textbook form of the algorithm, for comparison.
     reference:
-        The file that has ``inputs`` and ``reference`` of its own, where the provider takes its inputs in
-        another form than the kernel's: weights that are dequantised, packed or compressed once, before any
-        call. It makes the same problem from the same seed, and its outputs are the kernel's. The conversion
-        is not timed, and cold caches are cold for the converted inputs.
+        A file with its own ``inputs`` and ``reference``, for a provider that takes its inputs in another form
+        than the kernel's, such as weights that are dequantised, packed or compressed once, before any call.
+        The file makes the same problem from the same seed, and the outputs are the kernel's. The conversion
+        is not timed; a cold call finds the converted inputs outside the cache.
     compile_weight:
-        The relative compile time of a configuration; the longest are compiled first.
+        ``compile_weight(parameters)`` returns the relative compile time of a configuration. Configurations
+        with the longest compile time are compiled first.
     """
 
     name: str
@@ -271,22 +278,23 @@ class Provider:
 
     @property
     def file(self) -> str:
-        """The file of the entry, in the kernel's folder."""
+        """The entry's file, relative to the kernel's folder."""
         return self.entry.partition(":")[0]
 
     @property
     def function(self) -> str:
-        """The function or operator of the entry."""
+        """The name of the entry's function or operator."""
         return self.entry.partition(":")[2]
 
     @property
     def is_own(self) -> bool:
-        """Whether it is written in this repository, not by torch or a peer."""
+        """Whether the implementation is written in this repository, not by torch or a peer."""
         return self.package is None and self.language != "torch"
 
     @property
     def requires(self) -> str | None:
-        """The package that it needs, as an argument of pip: a peer's, or its language's."""
+        """The package that the provider needs, as an argument of pip: the peer's or the language's
+        package."""
         return self.package or LANGUAGE_PACKAGES.get(self.language)
 
     @property
@@ -301,17 +309,17 @@ class Provider:
 
     @property
     def interpreted(self) -> bool:
-        """Whether an interpreter or a simulator can verify it where there is no GPU."""
+        """Whether an interpreter or a simulator can verify the provider on a host without a GPU."""
         return self.language in ("triton", "numba") and self.package is None
 
     @property
     def compiles_ahead(self) -> bool:
-        """Whether configurations are compiled ahead of the measurement: Triton's compiler takes a second
-        for each. Numba compiles a function once for each dtype, for any launch."""
+        """Whether configurations are compiled ahead of the measurement. Triton's compiler takes about a
+        second for each configuration. Numba compiles a function once for each dtype, whatever the launch."""
         return self.language == "triton" and self.package is None
 
     def variables(self) -> dict[str, Variable]:
-        """The parameters; empty for a provider without any."""
+        """Return the declared parameters; empty for a provider without parameters."""
         return {} if self.parameters is None else variables(self.parameters)
 
     def runs_on(self, gpu: Gpu) -> str | None:
@@ -328,7 +336,7 @@ class Provider:
 
 
 def as_it_is(problem: Any) -> Any:
-    """Return the problem itself: an interpreter can do it whole."""
+    """Return the problem itself: the default ``interpreted``, for a kernel that an interpreter runs whole."""
     return problem
 
 
@@ -337,41 +345,41 @@ class Kernel:
     """An operation, its reference and its providers.
 
     problem:
-        A frozen dataclass of the problem's dimensions, dtype and other words among them.
+        A frozen dataclass of the problem's dimensions, including the dtype and other words.
     size:
         The dimensions that a single size stands for.
     work:
-        ``work(problem)``: the least work, as the kernel's docstring counts it.
+        ``work(problem)`` returns the least work, as the kernel's docstring counts it.
     tolerance:
-        ``tolerance(problem)``: how far an output may be from the reference, one for all or one for each.
+        ``tolerance(problem)`` returns the tolerance of all outputs, or a tuple with one for each output.
     headline:
-        What people compare: ``gbps`` or ``tflops``.
+        The rate that is shown for the kernel: ``gbps`` or ``tflops``.
     arguments:
-        The dimensions that entries and the reference are given by name, beside their inputs: those that no
-        input's shape or dtype tells, as ``causal``.
+        The dimensions that entries and the reference take as named arguments beside the inputs, because they
+        do not follow from an input's shape or dtype, such as ``causal``.
     in_place:
-        Whether the outputs are the first inputs, written over; every entry returns them or nothing.
+        Whether entries overwrite the first inputs with the outputs, and return these or nothing.
     reference:
-        The file that has ``inputs(problem, device, seed)``, seeded random tensors, never zeros;
-        ``reference(*inputs, **arguments)``, the answer in float64, or exactly in integers; and
-        ``outputs(problem)``, the shape and dtype of each output.
+        The file that defines three functions. ``inputs(problem, device, seed)`` returns seeded random
+        tensors, never zeros. ``reference(*inputs, **arguments)`` returns the answer in float64, or exactly in
+        integers. ``outputs(problem)`` returns the shape and dtype of each output.
     interpreted:
-        ``interpreted(problem)``: the problem, made as small as an interpreter needs to do it in seconds.
+        ``interpreted(problem)`` returns the problem, reduced to a size that an interpreter runs in seconds.
     largest:
-        The largest finite magnitude of an input for which the tolerance is promised.
+        The largest finite magnitude of an input for which the tolerance is guaranteed.
     any_order:
-        Whether inputs are as good with the elements of each one, integers too, in any other order: they have
-        no structure as sorted, symmetric or normalised ones have, and what they hold is no index of each
-        other. Then one set of inputs makes others by moving its elements, where ``inputs`` would take too
-        long to make each of them anew.
+        Whether each input stays valid with its elements in any other order. Inputs must then have no
+        structure (sorted, symmetric, normalised), and must not hold indices into each other. Further sets
+        are then made by permuting the first set, where ``inputs`` would take too long.
     comparison:
-        The function in the reference's file that says whether outputs are right, where more than one answer
-        is: ``f(problem, inputs, outputs, reference)`` returns a sentence that says what is wrong, or None.
-        It takes the place of the tolerance; ``reference`` is what the reference gives, of any shape.
+        The function in the reference's file that verifies outputs, for a kernel with more than one right
+        answer. ``f(problem, inputs, outputs, reference)`` returns a sentence that describes the error, or
+        None. It replaces the tolerance. ``reference`` is the reference's result, of any shape.
     as_made:
-        Whether the tolerance is promised only for inputs as ``inputs`` makes them: finite, and of their size.
+        Whether the tolerance is guaranteed only for inputs as ``inputs`` makes them: finite and of that
+        magnitude.
     baseline:
-        The provider that the others are compared with ("x torch").
+        The provider that the other providers are compared with ("x torch").
     """
 
     problem: type
@@ -412,16 +420,16 @@ class Kernel:
                 raise ContractError(f"{', '.join(clash)} of {provider.name} is a dimension's name too.")
 
     def provider(self, name: str) -> Provider:
-        """Raises KeyError for a name that is not a provider of this kernel."""
+        """Return the provider of this name. Raises KeyError for an unknown name."""
         return {provider.name: provider for provider in self.providers}[name]
 
     def dimensions(self) -> dict[str, Variable]:
-        """The problem's dimensions, in their order."""
+        """Return the problem's dimensions, in their order."""
         return variables(self.problem)
 
 
 def bytes_of(dtype: str, *shapes: Sequence[int]) -> int:
-    """Return the bytes of tensors of these shapes and one dtype."""
+    """Return the total bytes of contiguous tensors of one dtype with the given shapes."""
     return ITEM_BYTES[dtype] * sum(map(math.prod, shapes))
 
 

@@ -1,5 +1,8 @@
-"""Is the output right? Floats are compared with the float64 reference, element by element, complex numbers
-part by part, integers exactly; or all of it as the kernel itself compares."""
+"""Verify outputs against a reference.
+
+Floating-point outputs are compared with the float64 reference element by element, complex outputs by their
+real and imaginary parts, and integers exactly. A kernel may replace this by its own comparison.
+"""
 
 from __future__ import annotations
 
@@ -18,26 +21,27 @@ Declared = tuple[tuple[int, ...], torch.dtype]
 """Shape and dtype of an output."""
 
 CHUNK = 1 << 24
-"""Elements compared at a time, so that float64 temporaries stay small beside the tensors."""
+"""Elements compared at a time; it limits the memory of float64 temporaries."""
 
 WHOLE = 2.0**53
-"""Below it float64 holds every whole number."""
+"""float64 holds every integer below this number exactly."""
 
 WRAPS = 2.0**62
-"""Integers that differ by less are subtracted in 64 bits, exactly."""
+"""A difference below this number is exact in int64, without wrap-around."""
 
 DIGITS = range(6, 18)
-"""Of a number in a message: so many that two that differ look different."""
+"""The significant digits to try in a message, until two different numbers look different."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether an output is right; ``error`` is None exactly then.
+    """The result of a verification: ``error`` is None if the output is right, else a clause that says why
+    not.
 
-    ``max_abs_err`` and ``max_rel_err`` are over the elements where both sides are finite; the relative
-    error leaves out elements where the reference is smaller than the absolute tolerance. ``used`` is the
-    largest share of the tolerance that an element takes, leaving out those that are allowed no error. Where
-    the kernel itself compares, all three are 0.
+    ``max_abs_err`` and ``max_rel_err`` are taken over the elements where output and reference are finite; the
+    relative error excludes elements whose reference is at most the absolute tolerance. ``used`` is the
+    largest error as a share of its tolerance, excluding elements with zero tolerance. All three are 0 if the
+    kernel has its own comparison.
     """
 
     max_abs_err: float
@@ -48,8 +52,8 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Expected:
-    """The right answer, and for each output its shape, dtype and tolerance. ``compare`` says what is wrong
-    with outputs, where the kernel brings a comparison of its own."""
+    """The reference's outputs, and the declared shape, dtype and tolerance of each output. ``compare`` is the
+    kernel's own comparison, if it has one: it returns what is wrong with outputs, or None."""
 
     reference: Tensors
     declared: tuple[Declared, ...]
@@ -58,8 +62,8 @@ class Expected:
 
 
 def unfit(reference: Tensors, declared: Sequence[Declared]) -> str | None:
-    """What keeps a reference from being compared with: another number of outputs, another shape, no exact
-    integers. None if nothing does."""
+    """Return the reason why a reference can't be used for a comparison, as a clause, or None: a wrong number
+    of outputs, a wrong shape, inexact integers."""
     if len(reference) != len(declared):
         return f"gives {len(reference)} outputs, where outputs() declares {len(declared)}"
     for number, (one, (shape, dtype)) in enumerate(zip(reference, declared, strict=True)):
@@ -81,7 +85,7 @@ def unfit(reference: Tensors, declared: Sequence[Declared]) -> str | None:
 
 
 def compare_all(outputs: Tensors, expected: Expected) -> Verdict:
-    """Compare every output with its reference; the first that is wrong says why."""
+    """Compare all outputs with the reference. The error is that of the first wrong output."""
     if len(outputs) != len(expected.declared):
         return Verdict(0.0, 0.0, f"returned {len(outputs)} outputs, not {len(expected.declared)}")
     if expected.compare is not None:
@@ -111,12 +115,12 @@ def _numbered(error: str, number: int, outputs: int) -> str:
 
 
 def compare(out: object, reference: torch.Tensor, dtype: torch.dtype, tolerance: Tolerance) -> Verdict:
-    """Compare an output with the float64 or exact reference of the same shape.
+    """Compare an output with a reference in float64, or in integers.
 
-    An element is right if ``|out - ref| <= atol + rtol * |ref|``, or both are NaN, or both are the same
-    infinity, or the reference is beyond the dtype's largest value and the output is what rounding makes of
-    it. Both parts of a complex number have to be right. Integers are subtracted as integers, if the reference
-    has integers.
+    An element is right if ``|out - ref| <= atol + rtol * |ref|``, if both are NaN, if both are the same
+    infinity, or if the reference exceeds the dtype's largest value and the output equals the reference
+    rounded to the dtype. Both parts of a complex number must be right. Integers are subtracted as integers if
+    the reference has integers, too.
     """
     if not isinstance(out, torch.Tensor):
         return Verdict(0.0, 0.0, f"returned {type(out).__name__}, not a tensor")
@@ -137,7 +141,7 @@ def compare(out: object, reference: torch.Tensor, dtype: torch.dtype, tolerance:
         error, magnitude = _error(got, want), want.double().abs()
         limit = (magnitude * tolerance.rtol).add_(tolerance.atol)
         bad = None
-        # Nearly always all is finite and within the tolerance; what else is right is looked at only if not.
+        # Usually all errors are finite and within the tolerance; only otherwise look for special values.
         if not bool(((error <= limit) & error.isfinite()).all()):
             same = _same(got, want)
             bad = ~same & ~((error <= limit) & error.isfinite())
@@ -166,7 +170,7 @@ def compare(out: object, reference: torch.Tensor, dtype: torch.dtype, tolerance:
 
 
 def unlike(got: float, want: float) -> str:
-    """``got, not want`` with as many digits as tell the two apart; integers whole."""
+    """Return ``got, not want`` with enough digits to distinguish the two numbers."""
     if isinstance(got, int) and (isinstance(want, int) or want.is_integer()):
         return f"{int(got)}, not {int(want)}"
     for digits in DIGITS:
@@ -177,12 +181,12 @@ def unlike(got: float, want: float) -> str:
 
 
 def _parts(x: torch.Tensor) -> torch.Tensor:
-    """Real and imaginary parts of a vector, in turn."""
+    """Return the real and imaginary parts of a complex vector, interleaved."""
     return torch.view_as_real(x.resolve_conj()).reshape(-1)
 
 
 def _error(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
-    """How far elements are from the reference's, as float64."""
+    """Return the absolute errors of elements, as float64."""
     error = (got.double() - want.double()).abs_()
     if not _is_whole(got.dtype) or not _is_whole(want.dtype):
         return error
@@ -191,14 +195,15 @@ def _error(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
 
 
 def _same(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
-    """Where elements are right however small the tolerance is."""
+    """Return a mask of the elements that are right for any tolerance: equal values, equal infinities, NaN for
+    NaN, and correctly rounded overflow."""
     if _is_whole(got.dtype) and _is_whole(want.dtype):
         return integers(got) == integers(want)
     wide, true = got.double(), want.double()
     same = (wide == true) | (wide.isnan() & true.isnan())
     if not got.is_floating_point():
         return same
-    # Rounding the reference turns what the dtype can't hold into what stands for it.
+    # Rounding maps a reference beyond the dtype's range to infinity, NaN or the largest value.
     rounded = true.to(got.dtype).double()
     beyond = true.abs() > torch.finfo(got.dtype).max
     return same | (beyond & ((wide == rounded) | (wide.isnan() & rounded.isnan())))
@@ -209,12 +214,12 @@ def _is_whole(dtype: torch.dtype) -> bool:
 
 
 def integers(x: torch.Tensor) -> torch.Tensor:
-    """Integers or flags as int64; of uint64 the same bits."""
+    """Return integers or booleans as int64; uint64 keeps its bits."""
     return x.view(torch.int64) if x.dtype == torch.uint64 else x.to(torch.int64)
 
 
 def narrowed(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A reference's numbers in an output's dtype: the right output, as near as the dtype has it."""
+    """Return the reference rounded to an output's dtype; integers wrap around."""
     if not _is_whole(x.dtype) or not _is_whole(dtype) or dtype == torch.bool:
         return x.to(dtype)
     signed = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
@@ -222,14 +227,14 @@ def narrowed(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 PREFIX = 4096
-"""Elements that show of nearly all answers that they are wrong."""
+"""Leading elements that are compared first; they reveal nearly every wrong answer."""
 
 
 def any_answer(expected: Expected, inputs: Tensors, other: Tensors) -> str | None:
-    """Which answer that takes no work would be found right: zeros, the mean, an input, or the answer to
-    ``other`` inputs, which is another reference. None where none of these would."""
+    """Return the name of a trivial answer that would pass the verification, or None. The trivial answers are
+    zeros, the mean, an input, and ``other``: the reference's outputs for other inputs."""
     if expected.compare is not None and unfit(expected.reference, expected.declared):
-        return None  # the kernel compares with something that is no output
+        return None  # the kernel's comparison uses a reference that is not an output
     answers: dict[str, Callable[[int], Iterator[torch.Tensor]]] = {
         "zeros": lambda i: iter([expected.reference[i].new_zeros(1)]),
         "the mean": lambda i: iter([_mean(expected.reference[i])]),
@@ -245,13 +250,13 @@ def any_answer(expected: Expected, inputs: Tensors, other: Tensors) -> str | Non
 
 
 def _first_right(answers: Iterator[torch.Tensor], number: int, expected: Expected) -> torch.Tensor | None:
-    """The first answer that is right as an output at its first elements; with a comparison of the kernel's,
-    the first."""
+    """Return the first answer whose leading elements pass as output ``number``, in full, or None. With the
+    kernel's own comparison return the first answer of a fitting type."""
     shape, dtype = expected.declared[number]
     for answer in answers:
         if (answer.dtype.is_complex and not dtype.is_complex) or (0 not in shape and not answer.numel()):
             continue
-        # One number stands for all elements.
+        # A single number is broadcast to all elements.
         flat = answer.expand(prod(shape)) if answer.numel() == 1 else answer
         want = expected.reference[number].reshape(-1)[:PREFIX]
         got = narrowed(flat[:PREFIX], dtype)
@@ -264,8 +269,8 @@ def _first_right(answers: Iterator[torch.Tensor], number: int, expected: Expecte
 
 
 def _mean(reference: torch.Tensor) -> torch.Tensor:
-    """The mean of an output, rounded where it is one of integers or flags. That of a single number would be
-    the answer itself: none."""
+    """Return the mean of an output, rounded for integers and booleans. Return an empty tensor for an output
+    of one element, whose mean is the answer itself."""
     if reference.numel() < 2:
         return reference.new_empty(0).reshape(-1)
     if reference.is_floating_point() or reference.is_complex():
@@ -274,10 +279,11 @@ def _mean(reference: torch.Tensor) -> torch.Tensor:
 
 
 def fault(outputs: Tensors, declared: Sequence[Declared], inputs: Tensors, in_place: bool) -> str | None:
-    """What keeps outputs from being looked at: they have to be plain tensors of the declared shape and dtype,
-    on the device of the inputs, in memory of their own. None if nothing does.
+    """Return the reason why outputs are invalid before their values are compared, as a clause, or None.
+    Outputs must be plain tensors of the declared shape and dtype, on the inputs' device, in memory of their
+    own.
 
-    A call that is ``in_place`` gives inputs as its outputs.
+    With ``in_place`` the outputs may be inputs.
     """
     if len(outputs) != len(declared):
         return f"returned {len(outputs)} outputs, not {len(declared)}"
@@ -306,21 +312,21 @@ def _fault_of(out: object, declared: Declared, device: torch.device) -> str | No
 
 
 def _memory(x: torch.Tensor) -> tuple[int, int]:
-    """The addresses that a tensor spans."""
+    """Return the first address of a tensor's memory, and the address after its last byte."""
     return x.data_ptr(), x.data_ptr() + span_of(x) * x.itemsize
 
 
 def warm_up(device: torch.device) -> None:
-    """Load now the code that compares, and make the device's context."""
+    """Create the device's context and load the code of the comparison ahead of the first use."""
     x = torch.ones(8, device=device)
     compare(x.square(), x.double(), x.dtype, Tolerance(rtol=0.0, atol=0.0))
 
 
 @contextmanager
 def poisoned_memory() -> Iterator[None]:
-    """Memory that torch hands out uninitialised holds NaN (or the largest integer) inside this context, so
-    that an element which a provider never writes is hardly ever right by chance."""
-    # Not use_deterministic_algorithms, which imports Inductor: two seconds for a flag.
+    """Inside this context torch fills uninitialised memory with NaN (or the largest integer), so that an
+    element that a provider never writes is rarely right by chance."""
+    # torch.use_deterministic_algorithms would import Inductor, which takes two seconds.
     was = torch.get_deterministic_debug_mode()
     torch.set_deterministic_debug_mode("warn")
     torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
@@ -331,7 +337,7 @@ def poisoned_memory() -> Iterator[None]:
 
 
 def unchanged(inputs: Tensors, copies: Tensors) -> bool:
-    """Whether the inputs still hold what they held when the copies were made, NaN included."""
+    """Whether the inputs are bitwise equal to their copies."""
     return all(torch.equal(_bytes(x), _bytes(copy)) for x, copy in zip(inputs, copies, strict=True))
 
 

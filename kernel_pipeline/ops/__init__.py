@@ -2,7 +2,7 @@
 
 There is a function for each kernel whose folder has an ``op.py``. It takes tensors of any shape and calls
 the provider that was measured as the fastest for this problem on this GPU. ``warm`` compiles ahead of the
-first call, ``untuned`` lists problems of calls that were never measured.
+first call. ``untuned`` lists the problems that were called but never measured.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def names() -> list[str]:
-    """Return the names of the kernels that are functions."""
+    """Return the names of the kernels that are available as functions."""
     return [name for name in loading.names() if (loading.ROOT / name / "op.py").is_file()]
 
 
@@ -51,12 +51,12 @@ def __dir__() -> list[str]:
 
 
 def warm(call: Callable[..., Result], *args: Any, **kwargs: Any) -> Choice:
-    """Build and compile ahead for such a call, and return the choice: the provider, its parameters, and how
-    and why it was chosen.
+    """Build and compile ahead of a call with the given arguments. Return the choice: the provider, its
+    parameters, and how and why it was chosen.
 
-    ``warm(softmax, x)`` chooses for tensors like x, builds or compiles, and calls once. If a tensor
-    requires a gradient, the backward pass is prepared, too. Raises ValueError for a function that is not of
-    this module.
+    ``warm(softmax, x)`` chooses a provider for tensors like x, builds or compiles it, and calls it once. If a
+    tensor requires a gradient, the backward pass is prepared, too. Raises ValueError for a function that this
+    module does not define.
     """
     import torch
 
@@ -76,10 +76,10 @@ def warm(call: Callable[..., Result], *args: Any, **kwargs: Any) -> Choice:
 
 
 def untuned() -> list[Asked]:
-    """Return the problems of this process's calls that were not measured, the most frequent first.
+    """Return the problems that this process called but that were never tuned, the most frequent first.
 
-    Each has ``kernel``, ``dimensions``, ``calls``, and ``choice`` with the reason. With
-    ``KERNELS_UNTUNED=file`` the problems are written to a file when the process ends.
+    Each entry has ``kernel``, ``dimensions``, ``calls``, and ``choice`` with the reason. With
+    ``KERNELS_UNTUNED=file`` in the environment the problems are written to that file when the process ends.
     """
     from . import asked
 

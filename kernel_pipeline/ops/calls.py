@@ -1,11 +1,11 @@
-"""The functions that users call: they skip the dispatcher where only the answer is needed.
+"""The functions that users call. They skip torch's dispatcher where only the result is needed.
 
-A call goes through ``torch.ops`` if autograd, torch.compile, a mode or a subclass of Tensor needs to see it.
-Under ``torch.func`` and forward-mode differentiation, which take no operator's own derivative, it is torch's
-function. All other calls run the plan of their form.
+A call goes through ``torch.ops`` if autograd, torch.compile, a dispatch mode or a Tensor subclass needs to
+see it. Under ``torch.func`` and forward-mode differentiation, which do not support an operator's own
+derivative, torch computes the call. All other calls run the plan of their form.
 
-A call like an earlier one is recognised in one step (``known``). At others all is looked at one by one, which
-takes longer (``Function._looked_at``).
+A call like an earlier one is recognised in one step (module ``known``). Other calls are examined step by
+step, which takes longer (``Function._looked_at``).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 """Types of plain tensors."""
 
 MOST_KNOWN = 4
-"""Kinds of call that are recognised for the same shapes (``Function._shape``); the latest are kept."""
+"""The most kinds of call to recognise for the same shapes (``Function._shape``); the latest are kept."""
 
 
 class Function:
-    """A kernel's op: ``call`` is the function that users call, ``plan`` the plan of a call."""
+    """A kernel's op with its plans. ``call`` is the function that users call."""
 
     def __init__(self, op: Op, loaded: Loaded) -> None:
         self.op = op
@@ -50,15 +50,15 @@ class Function:
         if op.training is not None:
             Function(op.training, loaded)
         self.call: Callable[..., Result] = update_wrapper(self._caller(), op.definition)
-        # The module from which pickle imports the function, since its definition lies elsewhere.
+        # Pickle imports the function from this module; the definition lies elsewhere.
         self.call.__module__ = __name__.rpartition(".")[0]
 
     def run(self, *args: Any, **kwargs: Any) -> Result:
-        """Return the answer, through the dispatcher or not."""
+        """Return the result of a call by its plan."""
         return self._planned(self.filled(args, kwargs))[1]
 
     def by_torch(self, *args: Any, **kwargs: Any) -> Result:
-        """Return the answer by torch alone, for any tensors. Raises as ``check`` does."""
+        """Return the result of the definition in torch. Raises as ``check`` does."""
         args = self.filled(args, kwargs)
         self.check(args)
         return self.op.definition(*args)
@@ -68,7 +68,7 @@ class Function:
         return self.op.trains(*self.filled(args, kwargs))
 
     def plan(self, *args: Any, **kwargs: Any) -> CallPlan:
-        """Return the plan of such calls; the first one makes it by calling once."""
+        """Return the plan of a call. Without one, make it by calling once."""
         args = self.filled(args, kwargs)
         self._check_tensors(args)
         plan = self._plans.get(form_of(args))
@@ -78,7 +78,7 @@ class Function:
         return plan
 
     def filled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """Return all arguments by position, with defaults. Raises TypeError for unknown and for missing
+        """Return all arguments by position, with defaults filled in. Raises TypeError for unknown or missing
         arguments."""
         if kwargs or not self._required <= len(args) <= len(self._defaults):
             bound = self.signature.bind(*args, **kwargs)
@@ -87,25 +87,25 @@ class Function:
         return args + self._defaults[len(args) :]
 
     def check(self, args: tuple[Any, ...]) -> None:
-        """Raises ValueError, with a sentence, for a call that the function refuses: an option has an
-        unknown value, or one that does not fit the tensors."""
+        """Check the arguments. Raises ValueError, with a sentence, if an option has an unknown value or a
+        value that does not fit the tensors."""
         for option in self._options:
             option.check(args, {})
         if reason := self.op.refused(*args):
             raise ValueError(f"{reason}.")
 
     def _check_tensors(self, args: tuple[Any, ...]) -> None:
-        """Raises TypeError, with a sentence, for an argument that is not a dense tensor."""
+        """Raise TypeError, with a sentence, for an argument that is not a dense tensor."""
         for tensor in self._tensors:
             tensor.check(args)
 
     def forget(self) -> None:
-        """Forget all plans, so that every form is chosen again."""
+        """Drop all plans, so that providers are chosen again."""
         self._plans.clear()
         self._known.clear()
 
     def _planned(self, args: tuple[Any, ...]) -> tuple[CallPlan, Result]:
-        """Return the plan of a call with all its arguments, and its answer."""
+        """Return the plan and the result of a call; ``args`` are complete."""
         form = form_of(args)
         plan = self._plans.get(form)
         if plan is not None:
@@ -120,12 +120,13 @@ class Function:
         return plan, out
 
     def _looked_at(self, args: tuple[Any, ...]) -> Result:
-        """Return the answer to an unknown call, and make it known if only the answer is needed."""
+        """Return the result of a call that was not recognised. If only the result is needed, recognise such
+        calls from now on."""
         self._check_tensors(args)
         if torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
             return self.by_torch(*args)
         if torch.compiler.is_compiling() or self._is_watched(args):
-            for option in self._options:  # the dispatcher makes a truth value of any number and of None
+            for option in self._options:  # the dispatcher would convert any number or None to a boolean
                 option.check(args, {})
             return self._dispatched(args)
         filled = self.filled(args, {})
@@ -136,7 +137,7 @@ class Function:
         return out
 
     def _dispatched(self, args: tuple[Any, ...]) -> Result:
-        """Return the operator's answer. Raises TypeError, with a sentence, for a tensor subclass that does
+        """Return the operator's result. Raises TypeError, with a sentence, for a tensor subclass that does
         not implement this operator."""
         try:
             return self.operator(*args)
@@ -150,8 +151,8 @@ class Function:
             ) from error
 
     def _is_watched(self, args: tuple[Any, ...]) -> bool:
-        """Whether the dispatcher has to see a call: a mode or a trace is on, a gradient is wanted, or a
-        tensor is more than its data or stands for their negative or conjugate."""
+        """Whether the dispatcher must see a call: a mode or a trace is active, a gradient is needed, or a
+        tensor is of a subclass or has its negative or conjugate bit set."""
         if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
             return True
         if torch._C._get_tracing_state() is not None:
@@ -165,19 +166,20 @@ class Function:
         return False
 
     def _shape(self, args: tuple[Any, ...]) -> Any:
-        """Return the key by which known calls are looked up: the shapes of the first and of the last tensor
-        that each call has. Queries and values change their length at each step of a language model."""
+        """Return the key of known calls: the shapes of the first and of the last required tensor. The lengths
+        of queries and values change at each step of a language model."""
         return args[0].shape if self._required == 1 else (args[0].shape, args[self._required - 1].shape)
 
     def _caller(self) -> Callable[..., Result]:
-        """Return the function that users call. It uses only local names, which Python looks up fastest."""
+        """Return the function that users call. It uses local names only, because Python looks them up
+        fastest."""
         operator, plain, required, last = self.operator, PLAIN, self._required, self._required - 1
         options = self._options
         known_of, looked_at = self._known.get, self._looked_at
         parameters = list(self.signature.parameters)
         is_compiling = torch.compiler.is_dynamo_compiling
         dispatch_modes = torch._C._len_torch_dispatch_stack
-        is_overridden = torch._C._has_torch_function_unary  # by a function mode, too
+        is_overridden = torch._C._has_torch_function_unary  # also true under a function mode
         grad_enabled, dual = torch.is_grad_enabled, forward_ad
 
         def call(*args: Any, **kwargs: Any) -> Result:
@@ -188,11 +190,12 @@ class Function:
             if kwargs or len(args) < required:
                 args = by_position(args, kwargs)
             x = args[0]
-            # First the cases that no check detects. Under a mode a shape may have symbols, without a hash.
+            # First rule out the cases that no check detects. Under a mode a shape may hold unhashable
+            # symbols.
             if type(x) in plain and not is_overridden(x) and not dispatch_modes() and dual._current_level < 0:
                 try:
                     several = known_of(x.shape if last == 0 else (x.shape, args[last].shape), ())
-                except (AttributeError, RuntimeError, TypeError):  # what has no shape is refused below
+                except (AttributeError, RuntimeError, TypeError):  # refused below: it has no shape
                     several = ()
                 for one in several:
                     tensors = args[: one.count]

@@ -1,8 +1,8 @@
 """The declaration of a kernel as a function of tensors, in ``op.py`` of a kernel's folder.
 
-A problem of the contract has the measured layout, such as a matrix of a dtype; a user has a tensor of any
-shape. An ``Op`` has the definition in torch, and maps a call to a problem, its tensors to the inputs of a
-provider's entry, and the entry's outputs to the answer.
+A problem of the contract has the measured layout, such as a contiguous matrix; a user has tensors of any
+shape. An ``Op`` holds the definition in torch. It maps a call to a problem, the call's tensors to the inputs
+of a provider's entry, and the entry's outputs to the result.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ Result = Any
 
 
 class NotServedError(Exception):
-    """A call that is no problem of the kernel, for example by its dtype; the text is a sentence with the
-    reason. Torch computes such a call."""
+    """A call that is not a problem of the kernel, for example because of its dtype; the text is a sentence
+    with the reason. Torch computes such a call."""
 
 
 @dataclass(frozen=True)
 class Derivative:
-    """The gradient of an op that has one output, or of the first of its outputs.
+    """The derivative of an op with respect to its first (or only) output.
 
     keeps:
-        Names of arguments that the formula needs. ``out`` is the output, ``outs`` are all outputs, and
-        ``x.shape`` is the shape of a tensor that is not kept itself, which the formula takes as ``x_shape``.
-        An op keeps no tensor that torch's own function does not keep.
+        The names of the values that are saved for the formula: arguments by name, ``out`` for the first
+        output, ``outs`` for all outputs. ``x.shape`` saves only the shape of x, which the formula takes as
+        ``x_shape``. An op saves no tensor that torch's own function does not save.
     formula:
-        ``formula(grad, **kept)`` gives the gradients of the op's tensors, in their order, None for one
-        that has none. It is made of operators that torch can trace.
+        ``formula(grad, **kept)`` returns the gradients of the op's tensor arguments in their order, with None
+        for a tensor without a gradient. It must consist of operators that torch can trace.
     only_for:
-        The one input whose gradient needs a kept tensor, by the tensor's name. If that gradient is not
-        needed, the tensor is not kept, and the formula gets None.
+        Maps a kept tensor to the only input whose gradient needs it. If that gradient is not needed, the
+        tensor is not saved, and the formula gets None.
     """
 
     keeps: tuple[str, ...]
@@ -66,28 +66,29 @@ def _as_it_is(out: Result, *args: Any) -> Result:
 
 @dataclass(frozen=True)
 class Op:
-    """A function of tensors whose providers are a kernel's.
+    """A function of tensors that the providers of a kernel compute.
 
     definition:
-        The function by torch alone, with annotations: its name, its signature, its docstring. It computes
-        calls that no provider takes, and determines the outputs' shapes and dtypes.
+        The function written in torch, with annotations. It gives the op its name, signature and docstring,
+        computes calls that no provider takes, and determines the outputs' shapes and dtypes.
     problem:
-        ``problem(*args)`` returns the kernel's problem of a call. Raises NotServedError for a call that is
-        none. None for a function that only torch computes.
+        ``problem(*args)`` returns the kernel's problem for a call. It raises NotServedError for a call that
+        is not a problem of the kernel. None for a function that only torch computes.
     refused:
-        ``refused(*args)`` returns the reason why a call is invalid, as a clause, or None. Such a call
-        raises ValueError. Unknown values of options are refused without it.
+        ``refused(*args)`` returns the reason why a call is invalid, as a clause, or None. An invalid call
+        raises ValueError. Unknown values of options are refused in any case.
     inputs:
-        ``inputs(*args)`` returns the tensors as the kernel's entries take them.
+        ``inputs(*args)`` returns the tensors in the form that the kernel's entries take.
     result:
-        ``result(made, *args)`` converts an entry's output to the caller's.
+        ``result(made, *args)`` converts an entry's output to the function's result.
     derivative:
-        Its gradient. Without one a backward pass ends with an error.
+        The op's derivative. Without it a backward pass raises NotImplementedError.
     training:
-        The op that is called instead where a gradient is wanted, because its further outputs save the
-        backward pass work; its first output is this op's.
+        The op that is called instead if a gradient is needed; its further outputs save work in the backward
+        pass. Its first output is this op's output.
     trains:
-        ``trains(*args)``: whether ``training`` is for such a call. Others are torch's with a gradient, too.
+        ``trains(*args)`` says whether ``training`` takes the call. Torch computes other calls that need a
+        gradient.
     """
 
     definition: Callable[..., Result]
@@ -106,14 +107,14 @@ class Op:
 
 
 def dtype_name(x: torch.Tensor) -> str:
-    """Return a tensor's dtype by name: ``float32``."""
+    """Return the name of a tensor's dtype, such as ``float32``."""
     return str(x.dtype).removeprefix("torch.")
 
 
 def problem_of(declared: type, *tensors: torch.Tensor, **dimensions: Any) -> Any:
-    """Return the problem of these dimensions and of tensors that share a dtype. Raises NotServedError, with
-    a sentence, for tensors that are empty or of several dtypes or devices, and for an unknown value of a
-    dimension, such as a dtype.
+    """Return the problem with the given dimensions and the tensors' common dtype. Raises NotServedError, with
+    a sentence, for an empty tensor, for tensors of several dtypes or devices, and for an invalid value of a
+    dimension, such as an unknown dtype.
     """
     name = dtype_name(tensors[0])
     for x in tensors:
@@ -133,11 +134,11 @@ def problem_of(declared: type, *tensors: torch.Tensor, **dimensions: Any) -> Any
 
 
 def as_matrix(x: torch.Tensor) -> torch.Tensor:
-    """Return a tensor as a matrix of its last dimension's rows, without a copy where its strides allow
-    that."""
+    """Return a tensor as a matrix whose rows run along the last dimension, without a copy if the strides
+    allow it."""
     if x.dim() == 2:
         return x
-    # Not -1, from which torch can't derive the rows of a tensor without columns.
+    # With -1 torch can't infer the number of rows if there are no columns.
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1]) if x.dim() else x.reshape(1, 1)
 
 

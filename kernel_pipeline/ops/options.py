@@ -1,7 +1,7 @@
 """The arguments of a function and their checks.
 
-Options take one of a few words: they are the kernel's ``arguments``, as ``arithmetic`` and ``causal``, with
-the values of the dimension. Tensors are dense ones.
+Options are the kernel's ``arguments``, such as ``arithmetic`` and ``causal``; they take the values of the
+dimension. Tensors must be dense.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..loading import Loaded
 
 @dataclass(frozen=True)
 class CallOption:
-    """An option: its name, its place among the arguments, its default, and the values that it takes."""
+    """An option of a function: its name, position, default, and valid values."""
 
     name: str
     place: int
@@ -27,9 +27,9 @@ class CallOption:
     values: tuple[Value, ...]
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Raises ValueError, with a sentence, for an unknown value."""
+        """Check the option in a call. Raises ValueError, with a sentence, for an unknown value."""
         value = args[self.place] if self.place < len(args) else kwargs.get(self.name, self.default)
-        # A tensor of one truth value equals that value, but a plan holds for tensors of any value.
+        # A one-element tensor may compare equal to a value, but a plan does not depend on tensors' values.
         if isinstance(value, torch.Tensor) or value not in self.values:
             raise ValueError(f"{self.name} must be one of {self._listed()}, not {value!r}.")
 
@@ -39,14 +39,14 @@ class CallOption:
 
 @dataclass(frozen=True)
 class TensorArgument:
-    """A tensor that a function takes: its name, its place among the arguments, whether it may be None."""
+    """A tensor argument of a function: its name, position, and whether it may be None."""
 
     name: str
     place: int
     is_optional: bool
 
     def check(self, args: Sequence[Any]) -> None:
-        """Raises TypeError, with a sentence, for an argument that is not a dense tensor."""
+        """Check the argument in a call. Raises TypeError, with a sentence, if it is not a dense tensor."""
         value = args[self.place] if self.place < len(args) else None
         if value is None and (self.is_optional or self.place >= len(args)):
             return
@@ -60,16 +60,16 @@ class TensorArgument:
 
 
 def _kind(x: torch.Tensor) -> str | None:
-    """Return the kind of a tensor that is not dense: ``jagged``, ``sparse_coo``, ``quantized``; None for a
-    dense one."""
-    with torch._C.DisableTorchFunctionSubclass():  # whatever its class does when it is asked
+    """Return ``jagged``, ``sparse_coo``, ``quantized`` or the like for a tensor that is not dense, else
+    None."""
+    with torch._C.DisableTorchFunctionSubclass():  # a subclass may override these attributes
         if x.layout is not torch.strided:
             return str(x.layout).removeprefix("torch.").lstrip("_")
         return "nested" if x.is_nested else "quantized" if x.is_quantized else None
 
 
 def tensors_of(definition: Callable[..., Any]) -> tuple[TensorArgument, ...]:
-    """Return the tensor arguments of a function, by its annotations."""
+    """Return the arguments that a function annotates as tensors."""
     hints = get_type_hints(definition)
     return tuple(
         TensorArgument(name, place, type(None) in get_args(hints[name]))

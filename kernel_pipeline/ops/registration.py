@@ -1,6 +1,7 @@
-"""Register ops as operators of ``torch.library``, with a fake implementation and a derivative. They are
-defined by a schema and implemented in Python below autograd, because ``torch.library.custom_op`` would wrap
-each call in checks.
+"""Register ops as operators of ``torch.library``, with a fake implementation and a derivative.
+
+Operators are defined by a schema and implemented in Python below autograd, because
+``torch.library.custom_op`` would wrap each call in checks.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ _library = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyp
 def register(
     op: Op, run: Callable[..., Result], by_torch: Callable[..., Result], trains: Callable[..., bool]
 ) -> torch._ops.OpOverload:
-    """Return the operator of an op. Calls below autograd go to ``run``. Calls of tensors without data go to
-    ``by_torch``, and so do calls that need a gradient for which ``trains`` is false."""
+    """Register the operator of an op and return it. Calls below autograd go to ``run``. Calls with fake
+    tensors go to ``by_torch``. If the op has a ``training`` op, calls that need a gradient go to that op
+    where ``trains`` is true, and to ``by_torch`` otherwise."""
     schema = torch.library.infer_schema(op.definition, mutates_args=())
     _library.define(f"{op.name}{schema}")  # type: ignore[no-untyped-call]
     _library.impl(op.name, _promised(op, run), "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
@@ -38,8 +40,8 @@ def register(
 
 
 def _promised(op: Op, function: Callable[..., Result]) -> Callable[..., Result]:
-    """Return the op's function with the operator's layout: contiguous outputs for any provider. A function
-    that only torch computes keeps torch's layout."""
+    """Wrap a function so that its outputs are contiguous whatever the provider. A function that only torch
+    computes keeps torch's layout."""
     if op.problem is None:
         return function
 
@@ -56,7 +58,7 @@ def _with_training(
     trains: Callable[..., bool],
     by_torch: Callable[..., Result],
 ) -> Callable[..., Result]:
-    """Return a function for an op whose backward pass needs outputs of another op."""
+    """Return the Autograd implementation of an op with a ``training`` op."""
 
     def at_autograd(*args: Any) -> Result:
         if torch.is_grad_enabled() and any(
@@ -72,7 +74,7 @@ def _with_training(
 
 
 def _derivative(op: Op) -> tuple[Callable[..., Any], Callable[..., None]]:
-    """``backward`` and ``setup_context``, as ``torch.library.register_autograd`` takes them."""
+    """Return ``backward`` and ``setup_context`` for ``torch.library.register_autograd``."""
     names = list(inspect.signature(op.definition).parameters)
     derivative = op.derivative
 

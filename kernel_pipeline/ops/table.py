@@ -1,8 +1,8 @@
 """Read and write the table of tuned configurations of one GPU: ``results/tuned/<gpu>.json``.
 
-A table is JSON with one line for each problem. Writer and reader share the types below. For each kernel it
-has the configurations, the measurements at each problem, and the region in which the rule between problems
-is trusted.
+A table is JSON with one line for each problem. Writer and reader share the types below. For each kernel the
+table holds the configurations, the measurements at each problem, and the regions in which the rule between
+problems is trusted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FORMAT = 3
 
 
 LARGEST = {float: 1e300, int: 2.0**63}
-"""The largest number that a table may hold."""
+"""Numbers in a table must be smaller than this in magnitude, by their declared type."""
 
 
 class TableError(Exception):
@@ -29,7 +29,7 @@ class TableError(Exception):
 
 
 FEWEST = 5
-"""The fewest problems by which a region's rule is assessed."""
+"""The fewest problems for which a region's regret is used."""
 
 
 @dataclass(frozen=True)
@@ -45,21 +45,23 @@ class TunedProblem:
     """The measurements at one problem.
 
     best:
-        The label of the fastest configuration, and in ``us`` its median time with the interval around it: by
-        the rounds of finals where there were any, else by the sweep (``source``).
+        The label of the fastest configuration.
+    us, interval_us, source:
+        Its median time in microseconds with an interval. ``source`` says whether the time comes from the
+        rounds of finals or, without finals, from the sweep.
     runner_up:
-        The fastest of another provider, None where no other has a time.
+        The label of the fastest configuration of another provider; None if no other provider has a time.
     baseline_us:
         The time of the kernel's baseline.
     near:
-        By label, how many times as long a configuration took as the fastest, up to ``rule.MOST``.
+        The time of each configuration divided by the fastest time, by label, up to ``rule.MOST``.
     failed:
-        Labels of what gave no right output here.
+        The labels of configurations without a right output at this problem.
     tolerance, max_abs_err:
-        What the best one's output was verified within (a pair of ``rtol`` and ``atol`` an output), and how
-        far it was off.
+        The tolerance for the output of ``best``, a pair of ``rtol`` and ``atol`` for each output, and its
+        largest absolute error.
     commit:
-        At which it was measured.
+        The commit of the measurement.
     """
 
     problem: Mapping[str, Value]
@@ -80,20 +82,23 @@ class TunedProblem:
 
 @dataclass(frozen=True)
 class TunedRegion:
-    """The problems on one side of the L2 cache, and the rule's regret there: how much longer its choice takes
-    than the fastest, found by leaving each problem out.
+    """The problems that fit the L2 cache, or those that do not, with the rule's regret there.
 
-    problems:
-        The number of problems that could be left out; ``regret_median`` and ``regret_p90`` are over all of
+    The regret of a choice is its time compared with the fastest time. It is found by leaving out each tuned
+    problem in turn.
+
+    problems, regret_median, regret_p90:
+        The number of problems that could be left out, and the median and 90th percentile of the regret over
         their choices.
     distance:
-        Up to how many doublings from the nearest tuned problem the rule is trusted; None where it never is.
+        The rule is trusted up to this many doublings from the nearest tuned problem; None if never.
     generalised, generalised_p90:
-        How many choices are within it, and their 90th percentile of the regret.
+        The number of choices within that distance, and the 90th percentile of their regret.
     fallback:
-        By the words of a problem, what is called where the rule is not trusted and no safer: labels of
-        providers' default configurations with the 90th percentile of their regret, the safest first, as far
-        as they are safer than the baseline, which is the last. Of these the first that fits is called.
+        The configurations to call where the rule is neither trusted nor safer, by the words of a problem: the
+        labels of providers' default configurations with the 90th percentile of their regret, the safest
+        first. Only configurations safer than the baseline are listed, and the baseline last. The first that
+        fits is called.
     """
 
     within_l2: bool
@@ -106,14 +111,14 @@ class TunedRegion:
     fallback: Mapping[str, Mapping[str, float]]
 
     def is_safer(self, p90: float) -> bool:
-        """Whether the rule's choice has less regret than a candidate with this 90th percentile."""
+        """Whether the rule's regret is lower than a candidate's, by their 90th percentiles."""
         return self.problems >= FEWEST and self.regret_p90 is not None and self.regret_p90 < p90
 
 
 @dataclass(frozen=True)
 class TunedKernel:
-    """A kernel's part of a table. ``sources`` are the digests of the files of each provider that it names,
-    by ``source.digest``; ``configurations`` are by label."""
+    """A kernel's part of a table. ``sources`` holds the ``source.digest`` of each provider that the table
+    names. ``configurations`` are by label."""
 
     sources: Mapping[str, str]
     configurations: Mapping[str, Configuration]
@@ -123,8 +128,8 @@ class TunedKernel:
 
 @dataclass(frozen=True)
 class Table:
-    """A whole table. ``gpu`` is the slug of the GPU, ``environment`` the relevant environment of the
-    machine, and ``rule`` the digest of the rule behind the regrets."""
+    """A whole table. ``gpu`` is the GPU's slug, ``environment`` the machine's environment as far as it
+    matters, and ``rule`` the digest of the rule that gave the regrets."""
 
     gpu: str
     name: str
@@ -167,7 +172,7 @@ def _line(value: Any) -> str:
 
 
 def read(path: Path, gpu: str) -> Table:
-    """Read the table in a file, which has to be of this GPU. Raises TableError."""
+    """Read a table from a file. Raises TableError if it is unreadable, invalid, or of another GPU."""
     try:
         content = json.loads(path.read_bytes())
     except OSError as error:
@@ -204,7 +209,8 @@ def _table(content: Mapping[str, Any]) -> Table:
 
 
 def _record(kind: type[Any], given: Mapping[str, Any]) -> Any:
-    """Return a record whose fields have their declared types."""
+    """Return a record of the given fields. Raises ValueError if a field is missing, unknown or of a wrong
+    type."""
     declared = get_type_hints(kind)
     if given.keys() != declared.keys():
         raise ValueError(f"a {kind.__name__} has {', '.join(sorted(declared))}")
@@ -215,7 +221,7 @@ def _record(kind: type[Any], given: Mapping[str, Any]) -> Any:
 
 
 def _is(value: object, hint: Any) -> bool:
-    """Whether a value is of a declared type; a number has to fit float64, and a whole number int64."""
+    """Whether a value is of a declared type. Floats must fit float64, and integers int64."""
     origin, of = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return any(_is(value, one) for one in of)
@@ -231,8 +237,7 @@ def _is(value: object, hint: Any) -> bool:
 
 
 def _check(one: TunedKernel) -> None:
-    """Check that every label is of a configuration and every ratio above 0, because configurations of the
-    table are called."""
+    """Check that every label names a configuration and that ratios are positive. Raises ValueError."""
     for problem in one.problems:
         named = {problem.best, *problem.near}
         if missing := named - one.configurations.keys():

@@ -1,9 +1,9 @@
 """Choose the provider and its configuration for a problem.
 
-A problem that was tuned on this GPU gets its fastest configuration. A problem between tuned ones gets the
-choice of the rule (``rule``) where the table trusts it, elsewhere the safest of the rule's choice, a
-provider's default configuration, and torch. Without a table of the GPU torch is called. Nothing is chosen
-that was not verified on the GPU, by the source that is here.
+A problem that was tuned on this GPU gets its fastest configuration. A problem between tuned problems gets the
+choice of the rule (module ``rule``) where the table trusts the rule. Elsewhere it gets the safest of the
+rule's choice, a provider's default configuration, and torch. Without a table for the GPU torch is called. A
+configuration is chosen only if it was verified on the GPU with the present source.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .table import Configuration, Table, TableError, TunedKernel, TunedRegion
 LIBRARY = Path(__file__).resolve().parents[1]
 
 PLACES = (LIBRARY.parent / "results" / "tuned", LIBRARY / "tuned")
-"""Folders of tables: in a checkout of the repository, and in an installed package."""
+"""The folders with tables: in a checkout of the repository, and in an installed package."""
 
 VARIABLE = "KERNELS_TUNED"
 """The environment variable that names another table, or a folder of them."""
@@ -37,9 +37,9 @@ RULE = Path(rule.__file__)
 class Choice:
     """A provider in a configuration, with a value for each of its parameters.
 
-    ``how`` is ``exact`` for a problem that was tuned; ``generalised`` for one between tuned problems;
-    ``guessed`` where the rule is not trusted but safer than the next two; ``default`` for a
-    provider's default configuration; ``torch`` for the kernel's baseline. ``reason`` is a sentence that
+    ``how`` is ``exact`` for a tuned problem; ``generalised`` for the rule's choice where the rule is trusted;
+    ``guessed`` for the rule's choice where it is not trusted but safer than the alternatives; ``default`` for
+    a provider's default configuration; ``torch`` for the kernel's baseline. ``reason`` is a sentence that
     says why the choice is not exact, or empty.
     """
 
@@ -55,10 +55,9 @@ def choose(loaded: Loaded, problem: object, gpu: Gpu | None, slug: str | None) -
     problem:
         An instance of the kernel's problem type.
     gpu, slug:
-        The GPU and its name in files (``nvidia-h200``); both None on a CPU, where torch is called.
+        The GPU and its slug (``nvidia-h200``); both None on a CPU, where torch is called.
 
-    A table that can't be used, and a provider of the table that can't be called, give one warning in a
-    process.
+    Warns once in a process of a table that can't be used, and of a provider that can't be called.
     """
     if slug is None:
         return _baseline(loaded.kernel, "tables are of GPUs, and these tensors are on a CPU.")
@@ -71,14 +70,14 @@ def choose(loaded: Loaded, problem: object, gpu: Gpu | None, slug: str | None) -
 
 
 def choose_by(found: Table, loaded: Loaded, problem: object, gpu: Gpu | None) -> Choice:
-    """Return the choice by a given table."""
+    """Return the choice for a problem from the given table."""
     if loaded.name not in found.kernels:
         return _baseline(loaded.kernel, f"{loaded.name} was not tuned on {found.gpu}.")
     return _Chooser(found, loaded, problem, gpu).choose()
 
 
 class _Chooser:
-    """One choice."""
+    """Makes one choice."""
 
     def __init__(self, found: Table, loaded: Loaded, problem: Any, gpu: Gpu | None) -> None:
         self.table = found
@@ -107,8 +106,8 @@ class _Chooser:
 
     @functools.cached_property
     def picked(self) -> rule.Pick | None:
-        """Return the rule's choice; None without neighbours, and if the table's regrets are of another
-        rule."""
+        """The rule's choice; None without neighbours, and if the table's regrets come from another version
+        of the rule."""
         if self.table.rule != rule_digest():
             return None
         return rule.pick(
@@ -121,12 +120,12 @@ class _Chooser:
 
     @property
     def region(self) -> TunedRegion | None:
-        """Return the region of the problem."""
+        """The region that the problem belongs to, or None."""
         return next((one for one in self.tuned.regions if one.within_l2 == self.within_l2), None)
 
     def fallback(self, reason: str) -> Choice:
-        """Return the choice without a trusted rule: the safest of the defaults that fit, the baseline and
-        the rule's choice, by the 90th percentile of their regret."""
+        """Return the choice where the rule is not trusted: the safest of the default configurations that fit,
+        the baseline, and the rule's choice, by the 90th percentile of their regret."""
         region = self.region
         known = {} if region is None else region.fallback.get(words_text(self.values), {})
         safest = next(
@@ -144,8 +143,8 @@ class _Chooser:
         return self.tuned.configurations[label].provider == self.kernel.baseline
 
     def against(self, label: str) -> str | None:
-        """Return the reason why a configuration of the table can't be called on this machine, as a
-        sentence, or None. Warn of a fault of its provider."""
+        """Return the reason why a configuration can't be called for this problem, as a sentence, or None.
+        Warn if its provider can't be used at all."""
         chosen = self.tuned.configurations[label]
         if why := self._unusable(chosen.provider):
             _warn(why)
@@ -185,12 +184,12 @@ class _Chooser:
 
 
 def is_within(kernel: Kernel, problem: Any, l2_bytes: int) -> bool:
-    """Whether all that a problem reads and writes fits the L2 cache."""
+    """Whether the bytes that a problem reads and writes fit the L2 cache."""
     return kernel.work(problem).bytes <= l2_bytes
 
 
 def completed(kernel: Kernel, problem: Mapping[str, Value]) -> dict[str, Value]:
-    """Return a problem with a value for every dimension; missing ones have their defaults."""
+    """Return a problem with missing dimensions filled in from their defaults."""
     found = dict(problem)
     for name, variable in kernel.dimensions().items():
         if name not in found:
@@ -201,7 +200,7 @@ def completed(kernel: Kernel, problem: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def tuned_of(kernel: Kernel, one: TunedKernel) -> list[rule.Tuned]:
-    """Return a table's problems as the rule takes them."""
+    """Return the problems of a table in the rule's form."""
     return [
         rule.Tuned(completed(kernel, each.problem), each.within_l2, each.near, frozenset(each.failed))
         for each in one.problems
@@ -209,7 +208,7 @@ def tuned_of(kernel: Kernel, one: TunedKernel) -> list[rule.Tuned]:
 
 
 def words_text(problem: Mapping[str, Value]) -> str:
-    """Return a problem's dimensions that are no numbers as text: ``dtype=bfloat16``."""
+    """Return the non-numeric dimensions of a problem as text: ``dtype=bfloat16``."""
     return " ".join(f"{name}={value}" for name, value in sorted(rule.words(problem).items()))
 
 
@@ -220,7 +219,7 @@ def rule_digest() -> str:
 
 
 def table_of(slug: str) -> Table | None:
-    """Return the table of a GPU, or None; warn of a table that can't be used."""
+    """Return the table for a GPU, or None. Warn of a table that can't be used."""
     named = os.environ.get(VARIABLE)
     return _read(Path(named) if named else None, slug)
 
@@ -228,7 +227,7 @@ def table_of(slug: str) -> Table | None:
 @functools.cache
 def _read(named: Path | None, slug: str) -> Table | None:
     places = PLACES if named is None else (named,)
-    # A named file is the table, whatever its name.
+    # A file that the variable names is the table, whatever its name.
     files = [place if named and not place.is_dir() else place / f"{slug}.json" for place in places]
     file = next((one for one in files if one.is_file()), None)
     if file is None:
@@ -251,7 +250,7 @@ def _baseline(kernel: Kernel, reason: str) -> Choice:
 
 
 def _made(provider: Provider, parameters: Mapping[str, Value]) -> Any:
-    """Return the provider's parameters from a table's values, None for a provider without any. Raises
+    """Return a provider's parameters with the table's values; None for a provider without parameters. Raises
     ValueError for invalid values."""
     declared = provider.variables()
     if declared.keys() != parameters.keys():
@@ -273,7 +272,7 @@ _said: set[str] = set()
 
 
 def _warn(sentence: str) -> None:
-    """Warn once in a process."""
+    """Warn once per process and sentence."""
     if sentence not in _said:
         _said.add(sentence)
         warnings.warn(sentence, RuntimeWarning, stacklevel=2)
