@@ -1,4 +1,5 @@
-"""``kernel-pipeline`` and ``python -m kernel_pipeline``: ``bench``, and the pipeline's commands."""
+"""The command ``kernel-pipeline`` or ``python -m kernel_pipeline``: ``bench``, and the pipeline's
+commands."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ INSTALLED = (
 
 
 def main() -> None:
-    """Run the command that the first argument names. Without a checkout, list what is installed."""
+    """Run the command that the first argument names. Without a checkout, commands other than ``bench`` print
+    an error and exit with 2."""
     if sys.argv[1:2] == ["bench"]:
         from .shell import main as bench
 

@@ -1,4 +1,5 @@
-"""Functions of any kind as calls on tensors alone, which timers can give one set of inputs after another."""
+"""Turn calls of any function into calls on tensors alone, so that timers can pass one input set after
+another."""
 
 from __future__ import annotations
 
@@ -19,13 +20,17 @@ class BenchError(Exception):
 
 
 Make = Callable[[int], Any]
-"""Makes the inputs of a call from a seed: a tuple of arguments, or one tensor."""
+"""``make(seed)`` returns the inputs of a call: a tuple of arguments, or one tensor."""
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """Arguments of a call: their tensors, and everything else in place. ``plain`` arguments are only
-    tensors; ``names`` are those of the keywords, where no argument is a container."""
+    """The arguments of a call, split into tensors and the rest.
+
+    ``leaves`` and ``spec`` are the flattened arguments, ``places`` the indices of the tensors in ``leaves``.
+    ``plain`` says that all arguments are positional tensors. ``names`` are the names of the keywords if no
+    argument is a container, else None.
+    """
 
     tensors: Tensors
     leaves: tuple[Any, ...]
@@ -35,7 +40,7 @@ class Arguments:
     names: tuple[str, ...] | None
 
     def call(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function as one of the tensors alone."""
+        """Return the function as a function of the tensors alone."""
         if self.plain:
             return function
 
@@ -53,10 +58,10 @@ class Arguments:
 
 
 def arguments(given: Sequence[Any], keywords: Mapping[str, Any] | None = None) -> Arguments:
-    """Split arguments into tensors and the rest. Tensors may stand in lists, tuples and dictionaries.
+    """Split arguments into tensors and the rest. Tensors may be nested in lists, tuples and dictionaries.
 
-    Raises BenchError where there is no tensor, for tensors on several devices, and for those that are not
-    plain (sparse, quantized, of a subclass).
+    Raises BenchError if there is no tensor, if tensors are on several devices or on an unsupported device,
+    and for tensors that are sparse, quantized or of a subclass.
     """
     leaves, spec = tree_flatten((tuple(given), dict(keywords or {})))
     places = tuple(place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor))
@@ -88,37 +93,37 @@ def arguments(given: Sequence[Any], keywords: Mapping[str, Any] | None = None) -
 
 
 def made(make: Make, seed: int, keywords: Mapping[str, Any] | None = None) -> Arguments:
-    """The arguments that ``make`` makes from a seed."""
+    """Return the arguments that ``make`` returns for a seed."""
     given = make(seed)
     return arguments(given if isinstance(given, tuple) else (given,), keywords)
 
 
 def tensors_of(output: Any) -> Tensors:
-    """The tensors that a call returned, wherever they stand."""
+    """Return all tensors in a call's output, however nested."""
     return tuple(leaf for leaf in tree_flatten(output)[0] if isinstance(leaf, torch.Tensor))
 
 
 def returns_tensors(output: Any) -> bool:
-    """Whether a call returns one tensor, or a tuple or list of nothing else."""
+    """Whether an output is a tensor, or a tuple or list of tensors."""
     several = isinstance(output, (tuple, list)) and len(output) > 0
     return isinstance(output, torch.Tensor) or (several and all(isinstance(x, torch.Tensor) for x in output))
 
 
 def spanned(x: torch.Tensor) -> torch.Tensor:
-    """All the memory that a tensor spans, in one dimension."""
+    """Return a one-dimensional view of all the memory that a tensor spans."""
     return x.as_strided((span_of(x),), (1,))
 
 
 def copied(tensors: Tensors) -> Tensors:
-    """Copies of tensors with their strides: of all the memory that each spans."""
+    """Return copies of tensors with the same strides, including the memory between their elements."""
     return tuple(spanned(x).clone().as_strided(x.shape, x.stride()) for x in tensors)
 
 
 def overlaps(x: torch.Tensor) -> bool:
-    """Whether several elements share memory, as those of an expanded tensor do."""
+    """Whether several elements share memory, as in an expanded tensor."""
     return any(stride == 0 and size > 1 for size, stride in zip(x.shape, x.stride(), strict=True))
 
 
 def on_device(device: torch.device) -> AbstractContextManager[object]:
-    """A context in which a GPU is the current one; for a CPU nothing."""
+    """Return a context that makes a GPU the current device; for a CPU it does nothing."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

@@ -1,4 +1,4 @@
-"""``torch.compile`` as a provider calls it."""
+"""``torch.compile`` for providers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 @functools.cache
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``torch.compile(function)``, compiled anew for each shape."""
+    """Return ``torch.compile(function)``, which recompiles for each shape."""
     import torch
     import torch._dynamo
 
-    # Past 8 shapes Dynamo by default runs the function eagerly, and a sweep would time that.
+    # By default Dynamo falls back to eager mode after 8 shapes, and a sweep would time that.
     torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 2**20
     compiled_function: Callable[..., Any] = torch.compile(function, dynamic=False, fullgraph=True)
     return compiled_function

@@ -1,4 +1,4 @@
-"""Mistakes of users, each as the sentence that the user reads."""
+"""Errors that tell users what to correct."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class UserError(Exception):
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
-    """The error for a name that is not among the known ones; it suggests the nearest known name."""
+    """Return the error for an unknown name; it suggests the most similar known name."""
     known = list(known)
     near = difflib.get_close_matches(name, known, n=1)
     hint = f" Did you mean '{near[0]}'?" if near else ""

@@ -1,4 +1,4 @@
-"""Files of JSON Lines: a record a line, appended by processes that may be killed."""
+"""JSON Lines files with one record per line, appended by processes that may be killed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .records.base import Record, ValidationError
 T = TypeVar("T")
 
 Refused = Callable[[int, bytes, ValidationError], None]
-"""Gets the number of a line that is no record, the line, and why."""
+"""A callback for an invalid line: it takes the line's number, the line, and the error."""
 
 
 def numbered(text: bytes) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file that are not blank, with their numbers from 1."""
+    """Yield the non-blank lines of a file with their numbers, from 1."""
     return ((number, line) for number, line in enumerate(text.split(b"\n"), start=1) if line.strip())
 
 
@@ -27,7 +27,8 @@ def read(
     refused: Refused,
     lines: Iterable[tuple[int, bytes]] | None = None,
 ) -> list[T]:
-    """The records of a file, or of some of its ``lines``, in their order; none if there is no file.
+    """Return the records of a file, or of the given ``lines``, in order; none if there is no file. Pass each
+    invalid line to ``refused``.
 
     Raises UserError for a file that can't be read.
     """
@@ -41,17 +42,17 @@ def read(
 
 
 def warning(path: Path, warn: Callable[[str], None], sentence: str) -> Refused:
-    """Warns of each line that is no record: ``sentence`` follows the file and the line's number."""
+    """Return a callback that warns of an invalid line: the file, the line's number, then ``sentence``."""
     return lambda number, line, error: warn(f"{path}:{number} {sentence}")
 
 
 def write(path: Path, rows: Iterable[Record]) -> None:
-    """Replace a file of records atomically. Raises UserError when it can't be written."""
+    """Replace a file of records atomically. Raises UserError if it can't be written."""
     write_atomically(path, b"".join(row.line() for row in rows))
 
 
 def is_object(line: bytes) -> bool:
-    """Whether a line is a JSON object, of any kind."""
+    """Whether a line is a JSON object."""
     try:
         return isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):

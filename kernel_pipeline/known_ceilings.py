@@ -17,12 +17,13 @@ from .records.ceilings import Rates
 from .timing import rates
 
 BUSY = 0.05
-"""Above this run-queue delay others had the cores, and a CPU's time says nothing."""
+"""The largest run-queue delay, as a share of time; above it other processes used the cores, and a CPU's times
+are invalid."""
 
 
 def of_device(device: torch.device) -> Rates:
-    """The device's copy and matrix-product rates. Measuring them takes seconds, the first time; those that
-    were measured while others had the cores are not kept."""
+    """Return the device's copy and matrix-product rates. The first call measures them, which takes seconds,
+    and keeps them. Rates that were measured while other processes used a CPU's cores are not kept."""
     path = _path(device)
     try:
         return Rates.from_json(path.read_bytes())
@@ -34,7 +35,7 @@ def of_device(device: torch.device) -> Rates:
         torch.cuda.empty_cache()
     elif load.scheduled(before, load.threads_of(os.getpid())).delay > BUSY:
         return found
-    with suppress(OSError):  # measured again next time
+    with suppress(OSError):  # without the file the next call measures again
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         mine = path.with_suffix(f".{os.getpid()}")
         mine.write_bytes(found.to_json())
@@ -44,7 +45,8 @@ def of_device(device: torch.device) -> Rates:
 
 @contextmanager
 def _usual_arithmetic(device: torch.device) -> Iterator[None]:
-    """Torch as it is when it has just been imported; the user's settings come back afterwards."""
+    """Use torch's default dtype and autocast settings meanwhile, and restore the user's settings at the
+    end."""
     tf32, dtype = torch.backends.cuda.matmul.allow_tf32, torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:

@@ -1,6 +1,6 @@
 """Find and load kernels. A kernel is a folder.
 
-``load`` reads a kernel's declaration, without torch; ``Loaded`` has its files and calls.
+``load`` imports a kernel's declaration, without torch. ``Loaded`` gives access to its files and functions.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ LIBRARY = Path(__file__).parent
 INSTALLED = LIBRARY / "kernels"
 
 ROOT = INSTALLED if INSTALLED.is_dir() else LIBRARY.parent / "kernels"
-"""The folder of the kernels: beside this package in a checkout, in it in an installation. On PyPI ``kernels``
-is another project's name."""
+"""The folder of the kernels: beside this package in a checkout, inside it in an installation, because
+``kernels`` is another project's package on PyPI."""
 
 PACKAGE = f"{__package__}.kernels" if ROOT == INSTALLED else "kernels"
 
 MOVED = {f"kernels.{name}" for name in ("contract", "numba_launch", "ops", "tensors", "threads", "toolchain")}
-"""Former names of modules that kernels import, with today's."""
+"""Former names of modules that kernels import; ``kernel_pipeline`` replaces ``kernels`` in them."""
 
 FORM = ":"
-"""The separator between a kernel's address and the file of a form of its inputs."""
+"""The separator, in an address, between the kernel and the file that makes its inputs in another form."""
 
 Tensors = tuple["torch.Tensor", ...]
 
 
 def names() -> list[str]:
-    """Return the name of every kernel of this repository, without importing any."""
+    """Return the names of this repository's kernels, without importing them."""
     return sorted(folder.name for folder in ROOT.iterdir() if (folder / "__init__.py").is_file())
 
 
@@ -50,8 +50,8 @@ def names() -> list[str]:
 class Loaded:
     """A kernel's declaration with its folder.
 
-    ``name`` is the folder's, ``package`` the package of its modules, ``where`` an argument for ``load``:
-    the name of a kernel of this repository, or the folder of one outside of it.
+    ``name`` is the folder's name, and ``package`` the package of its modules. ``where`` is an argument for
+    ``load``: the name of a kernel of this repository, or the path of a folder outside.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Loaded:
 
     @property
     def is_outside(self) -> bool:
-        """Whether the kernel's folder is outside of this repository."""
+        """Whether the kernel's folder is outside this repository."""
         return self.where != self.name
 
     def module(self, file: str) -> ModuleType:
@@ -76,28 +76,27 @@ class Loaded:
             raise _named_anew(error, self.folder / file) from error
 
     def address(self, provider: str) -> str:
-        """Return the argument by which ``load`` finds this kernel with the inputs in a provider's form.
-        Raises KeyError for an unknown provider."""
+        """Return the argument with which ``load`` gives this kernel with a provider's own inputs and
+        reference, if it has any. Raises KeyError for an unknown provider."""
         form = self.kernel.provider(provider).reference
         return self.where if form is None else f"{self.where}{FORM}{form}"
 
     def inputs(self, problem: Any, device: torch.device, seed: int) -> Tensors:
-        """Seeded inputs of a problem on a device; without data on ``meta``."""
+        """Return the seeded inputs of a problem on a device; on ``meta`` they have no data."""
         made: Tensors = tuple(self.module(self.kernel.reference).inputs(problem, device, seed))
         return made
 
     def outputs(self, problem: Any) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
-        """Shape and dtype of each output."""
+        """Return the shape and dtype of each output."""
         declared = self.module(load(self.where).kernel.reference).outputs(problem)
         return tuple((tuple(shape), dtype) for shape, dtype in declared)
 
     def expected(self, problem: Any, inputs: Tensors) -> Tensors:
-        """The right answer, in float64 or exactly."""
+        """Return the reference's outputs, in float64 or in integers."""
         return as_tuple(self.module(self.kernel.reference).reference(*inputs, **self.arguments(problem)))
 
     def comparison(self) -> Callable[[Any, Tensors, Tensors, Tensors], str | None] | None:
-        """The kernel's own comparison of outputs, which replaces the tolerance; None for a kernel without
-        one."""
+        """Return the kernel's own comparison of outputs, which replaces the tolerance, or None."""
         name = self.kernel.comparison
         if name is None:
             return None
@@ -109,9 +108,11 @@ class Loaded:
         return {name: getattr(problem, name) for name in self.kernel.arguments}
 
     def entry(self, provider: Provider) -> Callable[..., Any]:
-        """Return the function of a provider's entry. Its library has to be loaded before; with
-        ``TRITON_INTERPRET=1`` in the environment before the first call, Triton runs under the interpreter,
-        with ``NUMBA_ENABLE_CUDASIM=1`` Numba under its simulator."""
+        """Return the function of a provider's entry. A library that it needs must be loaded before.
+
+        With ``TRITON_INTERPRET=1`` in the environment before the first call Triton runs under its
+        interpreter, and with ``NUMBA_ENABLE_CUDASIM=1`` Numba runs under its simulator.
+        """
         if provider.file.endswith(".py"):
             found: Callable[..., Any] = getattr(self.module(provider.file), provider.function)
         else:
@@ -126,7 +127,7 @@ class Loaded:
 
 
 def as_tuple(made: Any) -> Tensors:
-    """Return one tensor or several as a tuple."""
+    """Return a tensor, or a tuple or list of tensors, as a tuple."""
     return tuple(made) if isinstance(made, (tuple, list)) else (made,)
 
 
@@ -134,9 +135,9 @@ _loaded: dict[str, Loaded] = {}
 
 
 def load(where: str) -> Loaded:
-    """Return the kernel of that name, or in that folder; for a ``Loaded.address`` with the inputs in a
-    provider's form. Raises KeyError for an unknown name, FileNotFoundError for a folder without
-    ``__init__.py``, and ContractError, with the file, for an invalid declaration.
+    """Return the kernel with the given name, folder, or ``Loaded.address``. Raises KeyError for an unknown
+    name, FileNotFoundError for a folder without ``__init__.py``, and ContractError, with the file, for an
+    invalid declaration.
     """
     base, _, form = where.rpartition(FORM)
     if base and form.endswith(".py"):
@@ -168,7 +169,7 @@ def _from_folder(where: str) -> Loaded:
         raise FileNotFoundError(folder / "__init__.py")
     if folder.parent == ROOT:
         return load(folder.name)
-    # A name that is unique to the folder and equal in every process.
+    # The package's name is unique to the folder and the same in every process.
     package = f"_kernel_{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}"
     if package not in sys.modules:
         spec = importlib.util.spec_from_file_location(
@@ -190,7 +191,8 @@ def _from_folder(where: str) -> Loaded:
 
 
 def _named_anew(error: ModuleNotFoundError, file: Path) -> Exception:
-    """Return the error of a file's import; for a module that was renamed, a sentence with its new name."""
+    """Return the error to raise for a failed import: a sentence with the new name if the module was
+    renamed."""
     if error.name not in MOVED:
         return error
     return ContractError(

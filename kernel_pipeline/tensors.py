@@ -1,4 +1,4 @@
-"""Helpers for references and providers: seeded inputs, checks of arguments, a launch's grid."""
+"""Helpers for references and providers: seeded inputs, checks of arguments, launch grids."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FLOATS = ("float32", "bfloat16", "float16")
 
 
 def dtype_of(name: str) -> torch.dtype:
-    """Return torch's dtype of that name."""
+    """Return the torch dtype with this name."""
     found: torch.dtype = getattr(torch, name)
     return found
 
@@ -19,7 +19,7 @@ def dtype_of(name: str) -> torch.dtype:
 def normal(
     shapes: Sequence[Sequence[int]], dtype: str, device: torch.device, seed: int
 ) -> tuple[torch.Tensor, ...]:
-    """Return tensors of standard normal values, equal for equal seeds on the same kind of device."""
+    """Return tensors of standard normal values. Equal seeds give equal values on the same kind of device."""
     wanted = dtype_of(dtype)
     if device.type == "meta":
         return tuple(torch.empty(tuple(shape), dtype=wanted, device=device) for shape in shapes)
@@ -31,7 +31,7 @@ def normal(
 
 
 def check_matrix(kernel: str, x: torch.Tensor) -> None:
-    """Raises ValueError for a tensor that is not a matrix with at least one column."""
+    """Raise ValueError for a tensor that is not a matrix with at least one column."""
     if x.dim() != 2:
         raise ValueError(f"{kernel} needs rows and columns, got shape {tuple(x.shape)}")
     if x.shape[1] == 0:
@@ -39,7 +39,7 @@ def check_matrix(kernel: str, x: torch.Tensor) -> None:
 
 
 def check_affine(kernel: str, name: str, parameter: torch.Tensor, x: torch.Tensor) -> None:
-    """Raises ValueError for a weight or bias that does not have one number for each column of x, in its
+    """Raise ValueError for a weight or bias that does not have one element for each column of x, in x's
     dtype."""
     if parameter.shape != x.shape[1:] or parameter.dtype != x.dtype:
         raise ValueError(
@@ -49,14 +49,14 @@ def check_affine(kernel: str, name: str, parameter: torch.Tensor, x: torch.Tenso
 
 
 def check_dtype(x: torch.Tensor) -> None:
-    """Raises ValueError for a dtype whose values float32 does not hold exactly."""
+    """Raise ValueError for a dtype whose values float32 does not hold exactly."""
     if str(x.dtype).removeprefix("torch.") not in FLOATS:
         raise ValueError(f"needs {', '.join(FLOATS)}, got {str(x.dtype).removeprefix('torch.')}")
 
 
 def without_padding(x: torch.Tensor) -> torch.Tensor:
-    """Return the matrix, copied if it is bfloat16 on a CPU with other elements behind each row. On AMX
-    oneDNN's product multiplies some of those by zero (torch 2.13), and NaN times zero is NaN.
+    """Return the matrix, copied if it is a bfloat16 matrix on a CPU with padding behind each row. On AMX
+    oneDNN's matrix product multiplies some of the padding by zero (torch 2.13), and NaN times zero is NaN.
     """
     if x.is_cpu and x.dtype == torch.bfloat16 and x.stride(0) > x.shape[1] and x.stride(1) == 1:
         return x.contiguous()
@@ -71,8 +71,8 @@ def launch_grid(programs: int) -> tuple[int]:
 
 
 def persistent_programs(x: torch.Tensor, each: int = 1) -> int:
-    """Return the number of programs of a persistent kernel: ``each`` for each multiprocessor of x's GPU.
-    Without a GPU two, so that a program takes several tiles."""
+    """Return the number of programs of a persistent kernel: ``each`` per multiprocessor of x's GPU. Without a
+    GPU return 2, so that a program takes several tiles."""
     if x.device.type != "cuda":
         return 2
     return torch.cuda.get_device_properties(x.device).multi_processor_count * each

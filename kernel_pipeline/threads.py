@@ -1,5 +1,5 @@
-"""Parameters and limits of kernels that are written for one thread: threads of a block, and Numba's dtypes.
-Imports no torch."""
+"""Parameters and limits of kernels that are written per thread (SIMT): threads per block, Numba's dtypes.
+The module does not import torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Threads:
 
 
 def numba_fits(problem: Any, parameters: object, gpu: Gpu | None) -> str | None:
-    """Return the reason why Numba can't take a problem's tensors or do its arithmetic, or None."""
+    """Return the reason why Numba does not support a problem's dtype or arithmetic, or None."""
     del parameters, gpu
     if getattr(problem, "arithmetic", "ieee") != "ieee":
         return f"{problem.arithmetic} is done by tensor cores, which Numba does not reach"

@@ -1,8 +1,8 @@
-"""Count calls: each problem, the choice for it and the number of calls.
+"""Count the calls of each problem, together with the choice for it.
 
-With ``KERNELS_UNTUNED=file`` in the environment the problems that were not tuned are written there, for
-``python -m pipeline.sweep kernel=K workload=file``: a JSON object, for each kernel its problems under
-``problems``.
+With ``KERNELS_UNTUNED=file`` in the environment the problems that were not tuned are written to that file,
+for ``python -m pipeline.sweep kernel=K workload=file``. The file is a JSON object with the problems of each
+kernel under ``problems``.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ VARIABLE = "KERNELS_UNTUNED"
 @dataclass(slots=True)
 class Asked:
     """A problem of a kernel, the choice for it, and the number of calls. ``problem`` is None for calls that
-    are no problem of the kernel, such as those of a dtype that no provider has: ``choice.reason`` says
-    why."""
+    are not a problem of the kernel, for example because of their dtype; ``choice.reason`` says why."""
 
     kernel: str
     problem: Any
@@ -59,7 +58,7 @@ def of(kernel: str, problem: Any, choice: Choice) -> Asked:
 
 
 def untuned() -> list[Asked]:
-    """Return the problems that were called and not measured, the most frequent first."""
+    """Return the problems that were called but not tuned, the most frequent first."""
     found = [one for one in _asked.values() if one.choice.how != "exact"]
     return sorted(found, key=lambda one: -one.calls)
 
@@ -71,8 +70,8 @@ def forget() -> None:
 
 
 def write(path: Path) -> None:
-    """Add the untuned problems to a file, each once; problems of other processes stay. Raises OSError if
-    the file can't be written and ValueError if it holds something else.
+    """Add the untuned problems to a file, each once; problems that other processes wrote stay. Raises OSError
+    if the file can't be written, and ValueError if it holds something else.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as file:

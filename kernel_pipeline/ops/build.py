@@ -1,5 +1,8 @@
-"""Compile the C++ and CUDA providers ahead: ``python -m kernel_pipeline.ops.build [KERNEL...]``. It prints
-a line for each source. The exit code is 1 if a source could not be built.
+"""Compile the C++ and CUDA providers ahead of the first call: ``python -m kernel_pipeline.ops.build
+[KERNEL...]``.
+
+It prints a line for each source. The exit code is 1 if a source could not be built, and 2 for an unknown
+kernel.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from . import native
 
 
 def main(words: Sequence[str]) -> int:
-    """Build all sources of the named kernels, or of all; return the exit code."""
+    """Build all sources of the named kernels, or of all kernels. Return the exit code."""
     if unknown := [word for word in words if word not in ops.names()]:
         print(f"error: {unknown[0]} is no kernel; they are {', '.join(ops.names())}.", file=sys.stderr)
         return 2

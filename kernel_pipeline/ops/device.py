@@ -1,4 +1,4 @@
-"""The properties of a tensor's device that a choice uses, and the device's name in files of results."""
+"""The properties of a tensor's device that a choice depends on, and the device's slug."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def gpu(device: torch.device) -> Gpu | None:
     """Return the properties of a GPU; None for a CPU."""
     if device.type != "cuda":
         return None
-    properties: Any = torch.cuda.get_device_properties(device)  # its stub lacks a field
+    properties: Any = torch.cuda.get_device_properties(device)  # torch's stub lacks a field
     return Gpu(
         capability=(properties.major, properties.minor),
         multiprocessors=properties.multi_processor_count,
@@ -27,16 +27,16 @@ def gpu(device: torch.device) -> Gpu | None:
 
 @functools.cache
 def slug(device: torch.device) -> str | None:
-    """Return a GPU's name in file names, ``nvidia-h200``; None for a CPU, which has no table."""
+    """Return a GPU's name in file names, such as ``nvidia-h200``; None for a CPU, which has no table."""
     return named(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
 
 
 def named(name: str) -> str:
-    """Return the slug of a GPU's name. The pipeline names its files alike, which a test checks."""
+    """Return the slug of a GPU's name. It equals the pipeline's slug, which a test checks."""
     plain = re.sub(r"\((r|tm|c)\)|@.*|\bcpu\b|\bprocessor\b", " ", name.lower())
     return re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
 
 
 def one_gpu() -> bool:
-    """Whether this process sees one GPU at most."""
+    """Whether this process sees at most one GPU."""
     return torch.cuda.device_count() <= 1

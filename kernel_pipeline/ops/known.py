@@ -1,9 +1,9 @@
 """Recognise calls like an earlier one in one step.
 
-torch.compile recognises the inputs of a graph by ``TensorGuards``. A check compares each tensor's Python
-type, dtype, device, shape, strides, ``requires_grad``, and the dispatch keys, including the thread's. So it
-also fails after a dispatch mode, a trace or a transformation of ``torch.func`` has begun, or for a tensor
-of another kind. It does not detect function modes, dual numbers, or whether gradients are switched on.
+The check uses ``TensorGuards``, by which torch.compile recognises the inputs of a graph. It compares each
+tensor's Python type, dtype, device, shape, strides, ``requires_grad``, and dispatch keys, including those of
+the thread. So it also fails inside a dispatch mode, a trace or a transformation of ``torch.func``, and for a
+tensor of another kind. It does not detect function modes, dual numbers, or whether gradients are enabled.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Known:
-    """A known kind of call. ``check(*tensors)`` recognises the first ``count`` arguments, which are
-    tensors; ``others`` are the remaining ones. ``trains`` says whether a gradient is needed while gradients
-    are switched on. ``run(*tensors)`` returns the answer, ``asked`` counts the calls.
+    """A known kind of call.
+
+    ``check(*tensors)`` recognises the first ``count`` arguments, which are tensors. ``others`` are the values
+    of the remaining arguments. ``trains`` says whether a tensor requires a gradient. ``run(*tensors)``
+    returns the result, and ``asked`` counts the calls.
     """
 
     check: Callable[..., bool]
@@ -37,14 +39,14 @@ class Known:
     asked: Asked
 
     def recognises(self, args: tuple[Any, ...]) -> bool:
-        """Whether a call is of this kind if gradients are switched off."""
+        """Whether a call is of this kind, apart from whether gradients are enabled."""
         tensors, others = args[: self.count], args[self.count :]
         return len(tensors) == self.count and others == self.others and self.check(*tensors)
 
 
 def known(args: tuple[Any, ...], filled: tuple[Any, ...], plan: CallPlan) -> Known | None:
-    """Return the kind of a call that has a plan; ``filled`` are all its arguments. None for a call with a
-    tensor after another argument.
+    """Return the kind of a call that has a plan. ``args`` are the arguments as passed, ``filled`` includes
+    defaults. Return None for a call with a tensor behind an argument that is not a tensor.
     """
     is_tensor = [isinstance(one, torch.Tensor) for one in args]
     count = sum(is_tensor)
@@ -62,8 +64,8 @@ def known(args: tuple[Any, ...], filled: tuple[Any, ...], plan: CallPlan) -> Kno
 
 
 def _check(tensors: tuple[torch.Tensor, ...]) -> Callable[..., bool]:
-    """Return the check of such tensors. Guards refuse a tensor that is given twice, so each tensor then
-    gets its own guard."""
+    """Return a check that recognises tensors like these. Guards refuse duplicate tensors; if a tensor occurs
+    twice, each tensor gets its own guard."""
     if len({id(one) for one in tensors}) < len(tensors):
         checks = [_check((one,)) for one in tensors]
         return lambda *given: all(check(one) for check, one in zip(checks, given, strict=True))

@@ -1,10 +1,10 @@
-"""Build C++ and CUDA sources of providers once for this machine, keep the libraries, and load them.
+"""Build the C++ and CUDA sources of providers once for this machine, keep the libraries, and load them.
 
 In a checkout the libraries of ``make build`` are used while they are up to date. Otherwise a source is
-compiled at the first call that needs it, or ahead by ``python -m kernel_pipeline.ops.build``, and kept in
-``$KERNELS_CACHE``, by default ``~/.cache/kernel_pipeline``. Only this user may own and write that folder,
-since its libraries are loaded. A library's folder is named by the digest of its sources, headers and
-commands.
+compiled at the first call that needs it, or ahead by ``python -m kernel_pipeline.ops.build``. The library is
+kept in ``$KERNELS_CACHE``, by default ``~/.cache/kernel_pipeline``. Only this user may own and write that
+folder, since its libraries are loaded. A library's folder is named by a digest of its sources, headers,
+flags, and the versions of the compilers and torch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ..machine.compilers import NoCompilerError
 VARIABLE = "KERNELS_CACHE"
 
 BUILT = loading.LIBRARY.parent / "build" / "kernels"
-"""The folder in which a checkout's pipeline builds."""
+"""The folder of the libraries that the pipeline of a checkout builds."""
 
 _log = logging.getLogger(__name__)
 
@@ -43,9 +43,9 @@ class NotThereError(Exception):
 
 
 def load(loaded: Loaded, source: str) -> None:
-    """Make a source's operators available in ``torch.ops``, after building the library if necessary. Raises
-    NotThereError with a sentence without a compiler, for a source that does not compile, and for CUDA
-    without a GPU.
+    """Make a source's operators available in ``torch.ops``, building the library if necessary. Raises
+    NotThereError, with a sentence, if there is no compiler, if the source does not compile, or if a CUDA
+    source finds no GPU.
     """
     if not is_there(loaded, source):
         path = library(loaded, source)
@@ -56,14 +56,13 @@ def load(loaded: Loaded, source: str) -> None:
 
 
 def is_there(loaded: Loaded, source: str) -> bool:
-    """Whether this process has a source's operators."""
+    """Whether a source's operators are loaded in this process."""
     defined = re.findall(r'm\.def\(\s*"(\w+)\(', (loaded.folder / source).read_text())
     return bool(defined) and all(hasattr(getattr(torch.ops, loaded.name), name) for name in defined)
 
 
 def library(loaded: Loaded, source: str) -> Path:
-    """Return the library of a source for this machine, after building it if necessary. Raises as ``load``
-    does."""
+    """Return the library of a source for this machine, building it if necessary. Raises as ``load`` does."""
     capabilities = _capabilities() if _is_cuda(source) else ()
     if _is_cuda(source) and not capabilities:
         raise NotThereError(f"{loaded.name}/{source} needs a GPU, and torch sees none.")
@@ -84,14 +83,15 @@ def _is_cuda(source: str) -> bool:
 
 @functools.cache
 def _capabilities() -> tuple[str, ...]:
-    """Return the compute capabilities of this process's GPUs: ``90``."""
+    """Return the compute capabilities of this process's GPUs, such as ``90``."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     found = {"{}{}".format(*torch.cuda.get_device_capability(index)) for index in range(count)}
     return tuple(sorted(found))
 
 
 def _is_current(made: Path, capabilities: tuple[str, ...]) -> bool:
-    """Whether a library of the pipeline is of today's sources, torch and GPUs, by the manifest beside it."""
+    """Whether the pipeline's library is up to date with the sources, torch and this machine's GPUs, by its
+    manifest."""
     try:
         record = json.loads(made.with_suffix(".json").read_text())
         recipe, inputs = record["recipe"], record["inputs"]
@@ -108,7 +108,7 @@ def _is_current(made: Path, capabilities: tuple[str, ...]) -> bool:
 
 
 def _runs(architectures: list[str], capability: str) -> bool:
-    """Whether code for some architectures runs on a GPU: code for 8.0 runs on 8.9."""
+    """Whether code for one of the architectures runs on a GPU. Code for 8.0 runs on 8.9."""
     return any(
         one == capability or (one[:-1] == capability[:-1] and one[-1] <= capability[-1])
         for one in architectures
@@ -120,7 +120,7 @@ def _sha256(path: Path) -> str:
 
 
 def _compiled(loaded: Loaded, source: str, capabilities: tuple[str, ...]) -> Path:
-    """Return the library in the cache, after compiling it if it is missing."""
+    """Return the library in the cache, compiling it if it is missing."""
     cxx = compilers.find_cxx()
     nvcc = compilers.find_nvcc() if _is_cuda(source) else None
     flags: tuple[str, ...] = compilers.CXX_FLAGS
@@ -146,7 +146,7 @@ def _make(
     path: Path,
     how: tuple[compilers.Cxx, compilers.Nvcc | None, tuple[str, ...]],
 ) -> None:
-    """Compile and link in a temporary folder, then move the complete library to its place."""
+    """Compile and link in a temporary folder, then move the library to ``path`` in one step."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder, path.name)
         steps = compilers.commands(
@@ -167,7 +167,8 @@ def _make(
 
 
 def _architecture(loaded: Loaded, source: str, capability: str) -> str:
-    """Return ``90a`` instead of ``90`` if a provider of the source needs it."""
+    """Return the architecture to compile for: ``90a`` instead of ``90`` if a provider of the source needs
+    it."""
     needed = {
         one.needs.removeprefix("sm_")
         for one in loaded.kernel.providers
@@ -177,7 +178,7 @@ def _architecture(loaded: Loaded, source: str, capability: str) -> str:
 
 
 def _contents(loaded: Loaded, source: str) -> Iterator[str]:
-    """Return the files of a library: the source, the headers beside it and the shared ones."""
+    """Yield the name and SHA-256 of the source, the headers beside it, and the shared headers."""
     headers = (
         path
         for folder in (loaded.folder, loading.ROOT / "include")
@@ -189,15 +190,15 @@ def _contents(loaded: Loaded, source: str) -> Iterator[str]:
 
 
 def cache() -> Path:
-    """Return the folder of the libraries."""
+    """Return the folder that keeps the built libraries."""
     chosen = os.environ.get(VARIABLE)
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(chosen) if chosen else Path(home) / "kernel_pipeline"
 
 
 def _own(folder: Path) -> Path:
-    """Make a folder if it does not exist. Raises NotThereError for a link, for another user's folder, and
-    for one that others can write."""
+    """Make a folder if it does not exist, and return it. Raises NotThereError if it is a link, belongs to
+    another user, or is writable by others."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
@@ -216,7 +217,7 @@ def _own(folder: Path) -> Path:
 
 @contextmanager
 def _lock(folder: Path) -> Iterator[None]:
-    """Hold the lock against other processes that compile the same library."""
+    """Hold the lock that keeps other processes from compiling the same library."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,10 +1,10 @@
-"""Measure the host's cost of a call on top of the provider's:
+"""Measure the host time that a function adds to its provider's entry:
 ``python -m kernel_pipeline.ops.overhead [KERNEL...]``.
 
-It prints a line for each function, for a problem so small that only the host's time counts: the entry of
-the chosen provider called directly, the function, and the operator that torch.compile and autograd call, in
-microseconds. Batches of each take turns, in alternating order. The entry's time is the least of its
-batches; the added times are medians of the differences within a turn.
+It prints a line for each function, in microseconds: the time of the chosen provider's entry called directly,
+and what the function and the operator (which torch.compile and autograd call) add to it. The problem is so
+small that only the host's time counts. Batches of the three take turns, in alternating order. The entry's
+time is the minimum over its batches; the added times are medians of the differences within a turn.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from . import native, plans
 BATCHES = 40
 
 MOST, FEWEST = 200, 5
-"""Calls of a batch. The queue of a GPU holds more launches than that."""
+"""The most and the fewest calls in a batch. A GPU's launch queue holds more launches than that."""
 
 BATCH_S = 0.01
-"""The seconds of a batch, within the limits of the number of calls."""
+"""The target length of a batch in seconds."""
 
 
 def small(loaded: loading.Loaded) -> Any:
-    """Return the smallest problem with all defaults; a size without a default is 64."""
+    """Return a small problem with all defaults; a dimension without a default is 64."""
     dimensions = loaded.kernel.dimensions()
     named: dict[str, Any] = {
         name: 64 for name, one in dimensions.items() if one.default is None and one.same_as is None
@@ -42,7 +42,8 @@ def small(loaded: loading.Loaded) -> Any:
 
 
 def microseconds(calls: Sequence[Callable[[], Any]], device: torch.device) -> list[float]:
-    """Return the microseconds of the first call, and the additional ones of each other call."""
+    """Return the host time of the first call in microseconds, and the time that each other call adds to
+    it."""
     longest = max(timed(call, FEWEST, device) for call in calls)
     count = max(FEWEST, min(MOST, int(BATCH_S / longest)))
     turns: list[list[float]] = []
@@ -55,7 +56,7 @@ def microseconds(calls: Sequence[Callable[[], Any]], device: torch.device) -> li
 
 
 def timed(call: Callable[[], Any], count: int, device: torch.device) -> float:
-    """Return the host's seconds for one call, out of so many."""
+    """Return the host's seconds per call, averaged over ``count`` calls."""
     begin = perf_counter()
     for _ in range(count):
         call()
@@ -66,8 +67,8 @@ def timed(call: Callable[[], Any], count: int, device: torch.device) -> float:
 
 
 def measure(name: str, device: torch.device) -> tuple[str, list[float]]:
-    """Return the provider of a function, the microseconds of its entry, and those that the function and the
-    operator add."""
+    """Return the provider of a function, and three times in microseconds: the entry's time, and the time that
+    the function and the operator add."""
     loaded, function = loading.load(name), ops.function(name)
     problem = small(loaded)
     inputs, arguments = loaded.inputs(problem, device, 0), loaded.arguments(problem)
@@ -85,7 +86,7 @@ def measure(name: str, device: torch.device) -> tuple[str, list[float]]:
 
 
 def main(words: Sequence[str]) -> None:
-    """Print a line for each function that is named, or for all."""
+    """Print a line for each named function, or for all."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     print(f"{'function':<20} {'provider':<16} {'entry us':>9} {'call adds':>10} {'operator adds':>14}")
     for name in words or ops.names():

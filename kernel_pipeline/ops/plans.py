@@ -1,6 +1,6 @@
-"""Plans of calls: the entry that runs a call, chosen once for each form of the tensors.
+"""Plans of calls: the entry that runs a call, chosen once for each form of the arguments.
 
-Providers run on the current CUDA device and stream. An answer has its provider's layout.
+Providers run on the current CUDA device and stream. A result has its provider's layout.
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ from .known import Known
 from .tuned import Choice
 
 MOST_PLANS = 1 << 14
-"""The most plans that an op keeps; beyond it all are made again."""
+"""The most plans that an op keeps; beyond that all are dropped and made again."""
 
 
 SWITCHING = frozenset({"torch", "cuda"})
-"""Languages whose entries switch to the tensors' GPU themselves."""
+"""Languages whose entries make the tensors' GPU the current device themselves."""
 
 
 class CallPlan:
-    """The plan of calls of one form: ``run(*args[:takes])``, with all arguments if ``takes`` is None.
-    ``asked`` counts the calls, and ``known`` is the latest known kind of them."""
+    """The plan of the calls of one form.
+
+    ``run(*args[:takes])`` returns the result; it takes all arguments if ``takes`` is None. ``asked`` counts
+    the calls. ``known`` is the kind of call that was recognised last.
+    """
 
     __slots__ = ("asked", "choice", "known", "run", "takes")
 
@@ -45,8 +48,8 @@ class CallPlan:
 
 
 def form_of(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the part of the arguments that a plan depends on: shape, strides, dtype and device of tensors,
-    and other values."""
+    """Return the part of the arguments that a plan depends on: shape, strides, dtype and device of each
+    tensor, and the values of other arguments."""
     form: list[Any] = []
     for one in args:
         if isinstance(one, torch.Tensor):
@@ -57,8 +60,8 @@ def form_of(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def first(op: Op, loaded: Loaded, args: tuple[Any, ...]) -> tuple[CallPlan, Result]:
-    """Return the plan of calls of this form, and the first call's answer. If a provider is missing or
-    refuses the tensors, warn once and use torch.
+    """Make the plan for calls of this form, and return it with the result of the first call. If the chosen
+    provider is missing or refuses the tensors, warn once and use torch.
     """
     problem, choice = _chosen(op, loaded, args)
     if problem is not None:
@@ -69,7 +72,7 @@ def first(op: Op, loaded: Loaded, args: tuple[Any, ...]) -> tuple[CallPlan, Resu
             run, takes, out = _fitted(op, _on(of, _bound(loaded, problem, choice, entry), provider), args)
             return CallPlan(run, choice, asked.of(loaded.name, problem, choice), takes), out
         except (native.NotThereError, ValueError) as refusal:
-            # A default that does not fit a problem needs no warning.
+            # A default configuration that does not fit a problem needs no warning.
             if choice.how not in ("default", "torch"):
                 _warn(f"{loaded.name}: {choice.provider} can't be used, torch is: {refusal}")
             choice = Choice(loaded.kernel.baseline, {}, "torch", str(refusal))
@@ -77,7 +80,7 @@ def first(op: Op, loaded: Loaded, args: tuple[Any, ...]) -> tuple[CallPlan, Resu
 
 
 def _chosen(op: Op, loaded: Loaded, args: tuple[Any, ...]) -> tuple[Any, Choice]:
-    """Return the problem, or None for a call that is none, and the choice for it."""
+    """Return the problem of a call and the choice for it; no problem for a call that only torch computes."""
     if op.problem is None:
         return None, Choice("torch", {}, "torch", f"{op.name} is computed by torch alone.")
     try:
@@ -89,8 +92,8 @@ def _chosen(op: Op, loaded: Loaded, args: tuple[Any, ...]) -> tuple[Any, Choice]
 
 
 def ready(loaded: Loaded, problem: Any, choice: Choice, of: torch.device) -> Callable[..., Any]:
-    """Return a provider's entry after building and loading its library. Raises NotThereError with a
-    sentence if it can't do the problem in this configuration on this device."""
+    """Return a provider's entry, building and loading its library if it has one. Raises NotThereError, with a
+    sentence, if the provider can't compute the problem in this configuration on this device."""
     try:
         provider = loaded.kernel.provider(choice.provider)
     except KeyError:
@@ -106,7 +109,7 @@ def ready(loaded: Loaded, problem: Any, choice: Choice, of: torch.device) -> Cal
         entry = loaded.entry(provider)
     except ImportError as error:
         raise native.NotThereError(f"{error}.") from error
-    # A packet searches for the overload at every call; there is only one.
+    # A packet resolves the overload at every call; there is only one overload.
     return entry.default if isinstance(entry, torch._ops.OpOverloadPacket) else entry
 
 
@@ -133,9 +136,11 @@ def _bound(loaded: Loaded, problem: Any, choice: Choice, entry: Callable[..., An
 def _fitted(
     op: Op, entry: Callable[..., Any], args: tuple[Any, ...]
 ) -> tuple[Callable[..., Result], int | None, Result]:
-    """Return an entry as a function of the op's arguments, the number of arguments it takes (None for all),
-    and the answer to these. The form fixes shapes and strides. So if the op only views a tensor in another
-    shape, later calls make that view without the op's code.
+    """Call an entry, and wrap it as a function of the op's arguments. Return the function, the number of
+    arguments that it takes (None for all), and the result of the call.
+
+    The form fixes shapes and strides. If the op only views tensors in other shapes, later calls create these
+    views directly, without calling ``inputs`` and ``result`` of the op.
     """
     given = op.inputs(*args)
     made = entry(*given)
@@ -155,8 +160,8 @@ def _fitted(
 
 
 def _viewed(one: Any, of: Any) -> tuple[int, ...] | None:
-    """Return the shape in which a tensor views all of a contiguous one, empty if it is that tensor; None if
-    it is no such view."""
+    """Return the shape of a tensor that is a contiguous view of all of another one. Return an empty shape if
+    both are the same object, and None if the tensor is no such view."""
     if one is of:
         return ()
     if not isinstance(one, torch.Tensor) or not isinstance(of, torch.Tensor):
@@ -168,7 +173,7 @@ def _viewed(one: Any, of: Any) -> tuple[int, ...] | None:
 def _through_views(
     entry: Callable[..., Any], views: Sequence[tuple[int, ...] | None], back: tuple[int, ...]
 ) -> Callable[..., Result]:
-    """Return the entry with each tensor, and its answer, viewed in a shape."""
+    """Wrap an entry so that its arguments and its output are viewed in the given shapes."""
 
     def run(*args: Any) -> Result:
         given = [one.view(*shape) if shape else one for one, shape in zip(args, views, strict=False)]
@@ -179,13 +184,13 @@ def _through_views(
 
 
 def _on(of: torch.device, entry: Callable[..., Any], provider: Provider) -> Callable[..., Any]:
-    """Return the entry with the tensors' GPU as the current one, if there are several. torch's functions
-    and CUDA operators switch themselves; Triton, Numba and peers may not."""
+    """Wrap an entry so that the tensors' GPU is the current device, if there are several GPUs. torch's
+    functions and CUDA operators switch the device themselves; Triton, Numba and peers may not."""
     switches = provider.package is None and provider.language in SWITCHING
     if of.type != "cuda" or switches or device.one_gpu():
         return entry
     index = of.index
-    current = torch._C._cuda_getDevice  # torch.cuda.current_device looks first whether CUDA has begun
+    current = torch._C._cuda_getDevice  # torch.cuda.current_device also checks initialisation
 
     def there(*args: Any) -> Any:
         if current() == index:
@@ -200,7 +205,7 @@ _warned: set[str] = set()
 
 
 def _warn(sentence: str) -> None:
-    """Warn once in a process."""
+    """Warn once per process and sentence."""
     if sentence not in _warned:
         _warned.add(sentence)
         warnings.warn(sentence, stacklevel=5)

@@ -1,15 +1,14 @@
 """Choose a configuration for a problem that was not measured: the rule between tuned problems.
 
-It looks at the six tuned problems that are nearest, by the logarithms of their numbers, and takes the
-configuration that was best there: by the mean of how many times as long it took as the best one, weighted
-by nearness (inverse distance weighting: Shepard, "A two-dimensional interpolation function for
-irregularly-spaced data", 1968). Only problems of the same words (dtype and the like) count, and those on the
-other side of the L2 cache only where there are too few on this side: what limits a problem whose data fit
-the cache is another thing.
+The rule takes the six nearest tuned problems, by the logarithms of their numeric dimensions. It chooses the
+configuration with the smallest mean slowdown there, the ratio of its time to the best time. The mean is
+geometric and weighted by nearness (inverse distance weighting: Shepard, "A two-dimensional interpolation
+function for irregularly-spaced data", 1968). Only problems with the same words (dtype and the like) count.
+Problems on the other side of the L2 cache count only where there are too few on this side, because other
+limits apply to data that fit the cache.
 
-The same code says at run time what is called, and in a table what the rule's regret is, found by leaving out
-each problem. Its constants are of those that were tried on the ledgers of five kernels on an H200, and
-docs/tuned.md says how others did.
+The same code chooses at run time, and computes the rule's regret in a table by leaving out each problem. The
+constants were chosen on the ledgers of five kernels on an H200; docs/tuned.md compares others.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ NEIGHBOURS = 6
 """The number of nearest tuned problems that the rule uses."""
 
 MOST = 1.25
-"""A configuration slower than this many times the best counts like one that was not measured."""
+"""The largest slowdown that is told apart: a slower configuration counts like one that was not measured."""
 
 OTHER_NUMBER = 0.25
-"""The distance of a doubling in a dimension that no size stands for; in the others it is 1."""
+"""The distance of a doubling in a dimension that is not part of the kernel's size; in the others it is 1."""
 
 NEAREST = 0.05
-"""Added to each distance, so that the nearest problem does not decide alone."""
+"""Added to each distance, so that a very near problem does not decide alone."""
 
 POWER = 3
 """The exponent of the distance in a neighbour's weight."""
@@ -40,8 +39,8 @@ POWER = 3
 class Tuned:
     """A measured problem.
 
-    ``near`` are the configurations that took at most ``MOST`` times as long as the best, by their labels,
-    with that ratio; ``failed`` those without a right output at this problem.
+    ``near`` maps the labels of the configurations that took at most ``MOST`` times as long as the best to
+    that ratio. ``failed`` are the labels of configurations without a right output at this problem.
     """
 
     problem: Mapping[str, Value]
@@ -52,15 +51,15 @@ class Tuned:
 
 @dataclass(frozen=True)
 class Pick:
-    """A configuration for a problem, and how many doublings away the nearest tuned problem is; infinitely
-    many where there is none on this side of the cache."""
+    """The label of the chosen configuration, and the distance in doublings to the nearest tuned problem on
+    the same side of the cache; infinite if there is none."""
 
     label: str
     distance: float
 
 
 def words(problem: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the dimensions of a problem that are no numbers: its dtype, whether it is causal."""
+    """Return the non-numeric dimensions of a problem, such as its dtype and whether it is causal."""
     return {name: value for name, value in problem.items() if not _is_number(value)}
 
 
@@ -77,10 +76,11 @@ def pick(
     can: Callable[[str], bool],
     neighbours: int = NEIGHBOURS,
 ) -> Pick | None:
-    """Return the configuration for a problem that is not tuned; None without a neighbour.
+    """Return the choice for a problem that was not tuned, or None if no configuration qualifies.
 
-    ``size`` are the dimensions that a size stands for. ``can`` says whether a label's configuration fits the
-    problem. A configuration that failed at a neighbour is not taken. ``neighbours`` is how many there are.
+    ``size`` are the dimensions that make up the kernel's size. ``can(label)`` says whether a configuration
+    can compute the problem. A configuration that failed at a neighbour is excluded. ``neighbours`` is the
+    number of nearest problems to use.
     """
     around = _nearest(tuned, problem, within_l2, size)[:neighbours]
     failed = {label for _, one in around for label in one.failed}
@@ -98,8 +98,8 @@ def pick(
 def _nearest(
     tuned: Iterable[Tuned], problem: Mapping[str, Value], within_l2: bool, size: Sequence[str]
 ) -> list[tuple[float, Tuned]]:
-    """The nearest tuned problems with their distances in doublings; those on the other side of the cache
-    last, equally distant ones in the order of their values."""
+    """Return the comparable tuned problems with their distances in doublings, the nearest first. Problems on
+    the other side of the cache come last; equal distances are ordered by the problems' numbers."""
     found = []
     for one in tuned:
         if words(one.problem) == words(problem) and one.problem.keys() == problem.keys():

@@ -1,9 +1,9 @@
-"""One digest of the code of a provider's files, computed by this package alone.
+"""A digest of the code of a provider's files, computed without the pipeline.
 
-A table of tuned configurations stores it to name its sources. It is coarser than a ledger's key: it covers
-whole files, the provider's own and those that these import or include from the kernel's folder and from the
-modules and headers that kernels share. Comments, docstrings and formatting change nothing, nor does the name
-that a package is imported by.
+A table of tuned configurations stores the digest to identify its sources. The digest is coarser than a
+ledger's key: it covers whole files, namely the provider's own files and all files that they import or include
+from the kernel's folder and from shared modules and headers. It ignores comments, docstrings, formatting, and
+the modules that names are imported from.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from pathlib import Path
 from ..loading import LIBRARY, ROOT, Loaded
 
 DECLARATIONS = ("__init__.py", "contract.py")
-"""Declarations, which decide no output: imports of these files are not followed."""
+"""Declarations do not affect outputs: imports of these files are not followed."""
 
 SILENT = {"ctx", "kind", "type_comment", "type_ignores"}
-"""Fields of a syntax tree that its shape repeats."""
+"""Fields of a syntax tree that carry no further information."""
 
 TOKEN = re.compile(
     r"""
@@ -34,14 +34,14 @@ TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-"""A directive of the preprocessor ends with its line; elsewhere line breaks do not count."""
+"""The tokens of C++ and CUDA. A newline counts only at the end of a preprocessor directive."""
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">]+)[">]', re.MULTILINE)
 
 
 def digest(loaded: Loaded, provider: str) -> str:
-    """Return sixteen hexadecimal digits of the digest of a provider's files. Raises KeyError for an unknown
-    provider, OSError for a file that can't be read and SyntaxError for one that is not Python."""
+    """Return the digest of a provider's files, as sixteen hexadecimal digits. Raises KeyError for an unknown
+    provider, OSError for a file that can't be read, and SyntaxError for invalid Python."""
     declared = loaded.kernel.provider(provider)
     files = tuple(filter(None, (declared.file, declared.extension)))
     return _of_files(loaded.folder, tuple(dict.fromkeys(files)), (declared.entry, str(declared.compiled)))
@@ -54,7 +54,8 @@ def of_file(file: Path) -> str:
 
 @functools.cache
 def _of_files(folder: Path, names: tuple[str, ...], called: tuple[str, ...]) -> str:
-    """Return the digest of some files of a kernel's folder and of all that they import or include; cached."""
+    """Return the digest of files in a kernel's folder and of all files that they import or include;
+    cached."""
     found: dict[Path, str] = {}
     pending = [(folder / name).resolve() for name in names]
     while pending:
@@ -62,7 +63,7 @@ def _of_files(folder: Path, names: tuple[str, ...], called: tuple[str, ...]) -> 
         if file not in found:
             found[file] = _text(file)
             pending += _reached(file, folder.resolve())
-    # Named by their paths within the folder or the package, wherever these are.
+    # Use paths relative to the folder or the package, so that the digest does not depend on their location.
     named = {_name(file, folder.resolve()): text for file, text in found.items()}
     return _hashed([sorted(named.items()), called])
 
@@ -86,8 +87,8 @@ def _text(file: Path) -> str:
 
 
 def _plain(node: object) -> object:
-    """A syntax tree as JSON, without docstrings and the modules that names are imported from; fields that
-    only a newer Python has are empty, and left out."""
+    """Return a syntax tree as plain data, without docstrings and without the modules that names are imported
+    from. Empty fields are omitted, because newer versions of Python add some."""
     if isinstance(node, list):
         return [_plain(one) for one in node if not _is_docstring(one)]
     if isinstance(node, ast.ImportFrom):
@@ -102,7 +103,7 @@ def _plain(node: object) -> object:
 
 
 def _is_docstring(node: object) -> bool:
-    """Whether a statement is only a constant, which does nothing."""
+    """Whether a statement is a bare constant, which has no effect."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
@@ -120,8 +121,8 @@ def _tokens(text: str) -> Iterator[str]:
 
 
 def _reached(file: Path, folder: Path) -> Iterator[Path]:
-    """Return the files of the kernel's folder, beside it, and of this package that a file imports or
-    includes."""
+    """Yield the files that a file imports or includes from the kernel's folder, the folder of all kernels,
+    and this package."""
     if file.suffix == ".py":
         candidates = _imported(file)
     else:
@@ -136,7 +137,7 @@ def _reached(file: Path, folder: Path) -> Iterator[Path]:
 
 
 def _imported(file: Path) -> Iterator[Path]:
-    """Return possible paths of the modules that a Python file imports: for ``from a.b import c`` both
+    """Yield the possible paths of the modules that a Python file imports: for ``from a.b import c`` both
     ``a/b.py`` and ``a/b/c.py``."""
     packages = {"kernels": ROOT, __name__.partition(".")[0]: LIBRARY}
     names = []
