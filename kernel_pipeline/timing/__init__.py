@@ -1,4 +1,4 @@
-"""How long a call takes: timers, when to stop sampling, what a launch costs, the device's state.
+"""Time calls: timers, stopping criteria, the launch gap, the device's state.
 
-``stopwatch.Stopwatch`` times a call as ``settings.TimingSettings`` say.
+``stopwatch.Stopwatch`` times a call by ``records.settings.TimingSettings``.
 """

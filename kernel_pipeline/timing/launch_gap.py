@@ -1,13 +1,13 @@
-"""The launch gap of CUDA graphs: its mode, set fast before samples, and the canary that tells it.
+"""The launch gap of CUDA graphs: set its fast mode before samples, and check the mode by the canary.
 
-A process replays its graphs in one of two modes. In the fast mode a launch's share of a replay is the
-kernel's duration as CUPTI stamps it; in the slow mode each launch takes 0.12 to 0.36 us more (H100, driver
+A process replays its graphs in one of two modes. In the fast mode the replay time per launch is the kernel's
+duration as CUPTI measures it. In the slow mode each launch takes 0.12 to 0.36 us longer (H100, driver
 580.159). The fourth graph that a process captures, or work on more than about four streams, makes all its
-graphs slow. Work of another context on the GPU, however small, makes them fast again. The cause is not known;
-pytorch issue 161104 and tritonbench issue 346 met the same. docs/measuring.md shows both modes by a script.
+graphs slow. Any work in another context on the GPU makes them fast again. The cause is not known; pytorch
+issue 161104 and tritonbench issue 346 report the same. docs/measuring.md shows both modes by a script.
 
-So the mode is set after the captures, by work of another process, and the canary, a graph of a known kernel,
-is replayed before and after the samples.
+So the mode is set after the captures, by work in another context. The canary, a graph of a known kernel, is
+replayed before and after the samples.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from .timers.capture import Ring, capture
 from .timers.event import recorded
 
 SetMode = Callable[[], None]
-"""Does some work of another context on the GPU, and returns when it is done."""
+"""A function that does some work in another context on the GPU and returns when it is done."""
 
 SHAPE = (256, 256)
-"""The canary squares float32 tensors of this shape, 1.6 us each in the fast mode of an H100."""
+"""The shape of the float32 tensors that the canary squares; a launch takes 1.6 us in an H100's fast mode."""
 
 LAUNCHES = 128
-"""Launches of the canary in a replay, each over tensors of its own: 0.2 ms."""
+"""Launches in a replay of the canary, each on its own tensor; a replay takes 0.2 ms."""
 
 REPLAYS = 4
-"""Replays that are timed in one reading of the canary, after one that is not: 1 ms."""
+"""Timed replays in one reading of the canary, after one untimed replay; a reading takes 1 ms."""
 
 READINGS = 5
-"""Readings by which the canary's time is found."""
+"""Readings whose median is the canary's time."""
 
 MATTERS = 0.005
-"""A slow mode that adds less than this share to a time changes nothing: a canary is also late where the power
-limit holds the clock down, which long kernels make it do."""
+"""A slow mode that adds less than this share to a time is ignored. The canary is also slow when long kernels
+drive the GPU to its power limit, which lowers the clock."""
 
 CLOCK = 0.02
-"""Clocks that differ by less are the same."""
+"""The relative difference up to which clocks count as equal."""
 
 
 class LaunchGap:
-    """Sets the mode of this process's launch gap, and reads the canary. What is ``known`` of the canary is
-    None while that is being found out."""
+    """Sets the mode of this process's launch gap, and reads the canary. ``known`` holds the canary's times;
+    None until they are known."""
 
     def __init__(self, set_mode: SetMode) -> None:
         self.set_mode = set_mode
@@ -58,7 +58,7 @@ class LaunchGap:
         self._ring: Ring | None = None
 
     def read(self) -> float:
-        """Microseconds of a launch of the canary now."""
+        """Return the current time of a launch of the canary, in microseconds."""
         ring = self._canary()
         ring.turn()
         events = [recorded()]
@@ -70,7 +70,8 @@ class LaunchGap:
         return median(times) * 1e3 / LAUNCHES
 
     def know(self, canary: Canary | None, monitor: Monitor) -> None:
-        """Take what is known of the canary; at another clock than it is known for, find its times now."""
+        """Set the canary's known times. If the GPU's clock differs from the clock of these times, measure the
+        canary again."""
         self.known = canary
         if canary is None or canary.sm_clock_mhz is None:
             return
@@ -80,7 +81,7 @@ class LaunchGap:
             self.known = self.calibrated(monitor)
 
     def calibrated(self, monitor: Monitor) -> Canary:
-        """The canary's time on this GPU in the mode that was set, and its duration by CUPTI."""
+        """Measure the canary's time on this GPU after setting the mode, and its duration by CUPTI."""
         fast = []
         for _ in range(READINGS):
             self.set_mode()
@@ -91,19 +92,19 @@ class LaunchGap:
         return Canary(fast_us=median(fast), duration_us=duration, sm_clock_mhz=clock)
 
     def excess_us(self, reading: Reading) -> float:
-        """Microseconds by which a launch may have been late at a reading: 0 in the fast mode."""
+        """Return by how many microseconds a launch may have been late at a reading; 0 in the fast mode."""
         if self.known is None:
             return 0.0
         late = reading.us - self.known.least_us
         return late if late > NEAR * self.known.least_us else 0.0
 
     def is_late(self, reading: Reading, time_us: float) -> bool:
-        """Whether setting the mode once more could give a time that differs from this one."""
+        """Whether the reading is so late that setting the mode again could change a time of ``time_us``."""
         can = self.known is not None and self.known.can_be_fast
         return can and self.excess_us(reading) > MATTERS * time_us
 
     def release(self) -> None:
-        """Let go of the canary's memory until it is read again."""
+        """Free the canary's memory until the next reading."""
         self._ring = None
 
     def _canary(self) -> Ring:
@@ -114,10 +115,10 @@ class LaunchGap:
 
 
 class SecondContext:
-    """A CUDA context beside torch's on one GPU, in which a memset of four bytes sets the mode."""
+    """A second CUDA context on a GPU beside torch's. A memset of four bytes in it sets the mode."""
 
     def __init__(self, device: torch.device) -> None:
-        """Raises RuntimeError where no context can be made."""
+        """Create the context. Raises RuntimeError if that fails."""
         torch.zeros(1, device=device)  # torch's context, current in this thread
         self._driver = ctypes.CDLL("libcuda.so.1")
         self._context, self._memory = ctypes.c_void_p(), ctypes.c_uint64()
@@ -125,12 +126,12 @@ class SecondContext:
         try:
             self._do("cuMemAlloc_v2", ctypes.byref(self._memory), ctypes.c_size_t(4))
         except RuntimeError:
-            self.close()  # which makes torch's context the current one again
+            self.close()  # makes torch's context current again
             raise
         self._leave()
 
     def set_mode(self) -> None:
-        """Do the work that makes the launch gap of this process's graphs the fast one: 0.2 ms."""
+        """Put the launch gap of this process's graphs into the fast mode, which takes 0.2 ms."""
         self._do("cuCtxPushCurrent_v2", self._context)
         try:
             self._do("cuMemsetD32_v2", self._memory, 0, ctypes.c_size_t(1))
@@ -139,7 +140,7 @@ class SecondContext:
             self._leave()
 
     def close(self) -> None:
-        """Destroy the context, which gives its device memory back."""
+        """Destroy the context and free its device memory."""
         self._do("cuCtxDestroy_v2", self._context)
 
     def _leave(self) -> None:

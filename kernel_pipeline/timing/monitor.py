@@ -1,4 +1,4 @@
-"""The device's state around the samples: clocks, temperature, power, and what held it back."""
+"""Read a GPU's state: clocks, temperature, power, throttle reasons, and energy."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ HELD_BACK = {
     "hw_thermal_slowdown": pynvml.nvmlClocksEventReasonHwThermalSlowdown,
     "hw_power_brake": pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown,
 }
-"""NVML's reasons for clocks below what was asked for. Idleness and clocks set by an administrator are not
-among them: these say how the device is used, not that it could not keep up."""
+"""NVML's reasons for throttled clocks. Idleness and clocks set by an administrator are not included, because
+they do not slow the device during a measurement."""
 
 
 class Monitor:
@@ -28,7 +28,7 @@ class Monitor:
         self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
 
     def read(self) -> State:
-        """The state now. What this device or driver does not tell is None."""
+        """Return the current state. Values that the device or driver does not report are None."""
         reasons = self._ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons) or 0
         held = [name for name, bit in HELD_BACK.items() if reasons & bit]
         power = self._ask(pynvml.nvmlDeviceGetPowerUsage)
@@ -48,11 +48,11 @@ class Monitor:
 
 
 class Energy:
-    """Joules a call between two refreshes of a counter.
+    """Measures the energy per call by a counter.
 
-    ``read`` gives the joules so far, or None where the device does not tell. Between two refreshes the
-    counter stands still: on an H200 for 0.1 s or more, which is longer than many calls take together. So what
-    counts is the energy between the first refresh that was seen and the last, and the calls between these.
+    ``read`` returns the counter in joules, or None if the device has none. The counter is refreshed rarely,
+    on an H200 every 0.1 s or more, in which many calls fit. So the energy and the calls are counted from the
+    first observed refresh to the last.
     """
 
     def __init__(self, read: Callable[[], float | None]) -> None:
@@ -62,7 +62,7 @@ class Energy:
         self._last: tuple[float, int] | None = None
 
     def look(self, calls: int) -> None:
-        """Look whether the counter was refreshed; ``calls`` were made so far."""
+        """Check whether the counter was refreshed, after ``calls`` calls in total."""
         now = self._read()
         if now is None or now == self._before:
             return
@@ -72,14 +72,15 @@ class Energy:
             self._first = self._last
 
     def per_call(self) -> float | None:
-        """Joules; None where fewer than two refreshes were seen."""
+        """Return the joules per call; None if fewer than two refreshes were observed."""
         if self._first is None or self._last is None or self._last[1] == self._first[1]:
             return None
         return (self._last[0] - self._first[0]) / (self._last[1] - self._first[1])
 
 
 def counter(uuid: str) -> Callable[[], float | None]:
-    """What reads the joules that the GPU of this UUID has taken since its driver was loaded."""
+    """Return a function that reads the energy in joules of the GPU with this UUID since its driver was
+    loaded."""
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
 

@@ -1,4 +1,4 @@
-"""The device's own limits, measured: a large copy and large matrix products."""
+"""Measure the device's ceilings by a large copy and large matrix products."""
 
 from __future__ import annotations
 
@@ -21,29 +21,31 @@ ARITHMETIC = {
     **{"float32": "float32", "tf32": "float32", "bfloat16": "bfloat16", "float16": "float16"},
     **{"float8_e4m3fn": "float8_e4m3fn", "float8_fast_accum": "float8_e4m3fn"},
 }
-"""The dtype of the matrices by the arithmetic that multiplies them."""
+"""The dtype of the matrices, by arithmetic."""
 
 ON_GPU_ALONE = ("tf32", "float8_e4m3fn", "float8_fast_accum")
-"""Arithmetic that a CPU emulates."""
+"""Arithmetic that is measured only on a GPU, because a CPU emulates it."""
 
 MATMUL_SIDES = {"cuda": (8192,), "cpu": (128, 1024)}
-"""Sides of the matrices, the largest last. A CPU without instructions for a dtype takes seconds for the large
-one, and is no slower at the small one."""
+"""Sides of the square matrices, the largest last. A CPU without instructions for a dtype takes seconds for
+the large matrix and reaches the same rate with the small one."""
 
 WORK_S = 2.0
-"""So long an H200's power limit takes to hold its clock down."""
+"""Seconds of work before a sustained rate is measured: an H200's power limit takes that long to lower the
+clock."""
 
 CALLS = 20
 
 LONG_ENOUGH_US = 200.0
-"""A product that takes longer needs no larger matrices to show the rate."""
+"""A product that takes longer than this, in microseconds, is large enough to show the rate."""
 
 
 def measure(device: str) -> Rates:
-    """Copy GB/s (bytes read plus bytes written), matmul TFLOP/s by arithmetic, on random data.
+    """Measure a copy in GB/s (bytes read plus bytes written) and matrix products in TFLOP/s by arithmetic, on
+    random data.
 
-    Each is the 20th percentile of the samples' times: what the device can do and hold, for noise only slows
-    but a clock boost of a moment is no ceiling. Arithmetic that the device does not have is left out.
+    Each rate uses the 20th percentile of the times: noise only slows a call, but a momentary clock boost is
+    not a ceiling. Arithmetic that the device does not support is left out.
     """
     timer: Timer = EventTimer(0) if device == "cuda" else CpuTimer()
     stop = Either(Count(40), Budget(2.0))
@@ -81,8 +83,8 @@ def measure(device: str) -> Rates:
 
 
 def _multiply(arithmetic: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """torch's product in an arithmetic; of float8 that of scaled matrices, the second transposed, since torch
-    takes it column-major alone."""
+    """Return torch's matrix product for an arithmetic. For float8 it is the scaled product with the second
+    matrix transposed, because torch requires it to be column-major."""
     if not arithmetic.startswith("float8"):
         return torch.mm
 
@@ -101,8 +103,8 @@ def _multiply(arithmetic: str) -> Callable[[torch.Tensor, torch.Tensor], torch.T
 
 
 def _after_work(call: Callable[[], torch.Tensor]) -> float:
-    """Microseconds that a call takes on a GPU which has done nothing else for ``WORK_S``: the 20th percentile
-    of ``CALLS``."""
+    """Return the 20th percentile of the times of ``CALLS`` calls, in microseconds, on a GPU that has repeated
+    the call for ``WORK_S`` seconds."""
     begin = perf_counter()
     while perf_counter() - begin < WORK_S:
         for _ in range(CALLS):
@@ -117,5 +119,5 @@ def _after_work(call: Callable[[], torch.Tensor]) -> float:
 
 
 def p20(samples: Samples) -> float:
-    """The 20th percentile of the samples, in microseconds."""
+    """Return the 20th percentile of the samples, in microseconds."""
     return quantile(sorted(samples.samples_us), 0.2)

@@ -1,4 +1,4 @@
-"""When to stop sampling: one criterion a file, behind one interface."""
+"""Stopping criteria for sampling, with a common interface."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ..statistics.quantiles import relative_half_width
 
 
 class Stopping(Protocol):
-    """Asked after every batch of samples."""
+    """A stopping criterion; it is checked after every batch of samples."""
 
     def done(self, samples_us: Sequence[float], elapsed_s: float) -> bool:
-        """Whether the samples so far are enough, ``elapsed_s`` seconds after the first was begun."""
+        """Whether the samples are enough, ``elapsed_s`` seconds after sampling began."""
 
 
 class Either:
-    """Stops as soon as one of its criteria does."""
+    """Met as soon as one of its criteria is met."""
 
     def __init__(self, *criteria: Stopping) -> None:
         self.criteria = criteria
@@ -29,7 +29,7 @@ class Either:
 
 @dataclass(frozen=True)
 class Budget:
-    """Met after ``seconds`` of sampling, but never before three samples: fewer have no median."""
+    """Met after ``seconds`` of sampling, but not before there are three samples for a median."""
 
     seconds: float
 

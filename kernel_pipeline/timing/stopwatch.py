@@ -1,4 +1,5 @@
-"""Times a call as the settings say: the right timer, a cold or a hot cache, the device's state around it."""
+"""Time a call by given settings: choose the timer, keep the cache cold or hot, and record the device's
+state."""
 
 from __future__ import annotations
 
@@ -31,50 +32,50 @@ from .timers.wall import WallTimer
 Call = Callable[..., Any]
 
 Another = Callable[[int], Tensors]
-"""Makes inputs of the same problem, others for each number from 1 on."""
+"""``another(number)`` returns inputs of the same problem; they differ for each number from 1 on."""
 
 COLD_FACTOR = 3
-"""A cold measurement's inputs and outputs together exceed the last cache at least this many times."""
+"""The inputs and outputs of a cold measurement's ring are at least this many times the last-level cache."""
 
 MOST_SETS = 1 << 14
-"""Input sets in a ring at most. On a GPU, smaller problems are timed launch by launch with the cache written
-over; on a CPU, partly from the cache."""
+"""The most input sets in a ring. Problems that would need more are timed launch by launch on a GPU, flushing
+the cache before each launch; on a CPU they run partly from the cache."""
 
 FEW_COPIES = 8
-"""So many are written one by one: of what is large there are few, and joining it would take as much memory
-again."""
+"""Up to this many copies are written one by one. Large tensors need few copies, and writing all in one launch
+would need a temporary of about the same size."""
 
 MAKE_S = 0.05
-"""The time for which the inputs of a ring are made anew."""
+"""Seconds spent on making new inputs for a ring; further sets are copies."""
 
 FEWEST_MADE = 3
-"""Kinds of sets in a ring of several, however long making them takes: of two the last and the first could be
-equal."""
+"""The fewest distinct sets in a ring, however long they take to make. With two, the last set could equal the
+first, which follows it."""
 
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Integers by the bytes of an element."""
+"""Integer dtypes by element size in bytes."""
 
 ALIGNMENT = 512
-"""Bytes that torch's allocator on a GPU aligns tensors to."""
+"""The alignment of torch's CUDA allocator, in bytes."""
 
 IDLE_S = 0.3
-"""Without a measurement for this long, a GPU may have lowered its clocks."""
+"""After this many seconds without a measurement a GPU may have lowered its clocks."""
 
 WAKE_S = 0.1
-"""Work that brings the clocks back: after three idle seconds an H200 was 1 % slow for 30 ms."""
+"""Seconds of work that raise the clocks again: after three idle seconds an H200 was 1 % slow for 30 ms."""
 
 WAKE_BYTES = 256 << 20
 
 REST_S = 2.0
-"""The longest rest before a throttled measurement is taken, or taken again."""
+"""The longest wait, in seconds, for a throttled GPU to recover before it is sampled."""
 
 LOOK_S = 0.05
-"""Between two looks at a device that rests."""
+"""Seconds between two readings of a throttled GPU's state."""
 
 
 class Stopwatch:
-    """Times calls on one device of this process. ``set_mode`` sets the mode of the launch gap; ``uuid`` names
-    the GPU where CUDA_VISIBLE_DEVICES does not."""
+    """Times calls on one device of this process. ``set_mode`` sets the mode of the launch gap. ``uuid`` names
+    the GPU; without it CUDA_VISIBLE_DEVICES must hold the GPU's UUID."""
 
     def __init__(
         self, device: torch.device, settings: TimingSettings, set_mode: SetMode, uuid: str | None = None
@@ -88,27 +89,27 @@ class Stopwatch:
         self._monitor = Monitor(named) if device.type == "cuda" else None
 
     def warm_up(self) -> None:
-        """Do now what the first timing would otherwise wait for."""
+        """Wake the GPU and capture the canary ahead of the first timing."""
         if self.device.type == "cuda":
             self._wake()
             self.gap.read()
             self._busy_until = perf_counter()
 
     def know(self, canary: Canary | None) -> None:
-        """Take the canary's times of this GPU, by which its mode is told."""
+        """Set the canary's known times on this GPU, which identify the mode of the launch gap."""
         if self._monitor is not None and canary != self._told:
             self._told = canary
             self._wake()
             self.gap.know(canary, self._monitor)
 
     def calibrated(self) -> Canary:
-        """The canary's times on this GPU."""
+        """Measure and return the canary's times on this GPU."""
         assert self._monitor is not None, "a GPU alone has a canary"
         self._wake()
         return self.gap.calibrated(self._monitor)
 
     def release(self) -> None:
-        """Give the device all memory back that this process holds for timing. No graph may be in use."""
+        """Free all device memory that this process holds for timing. No graph may be in use."""
         self.gap.release()
         capture.release()
 
@@ -120,12 +121,14 @@ class Stopwatch:
         in_place: bool = False,
         another: Another | None = None,
     ) -> tuple[Samples, State]:
-        """Samples of a call whose inputs and outputs are ``bytes_``, and the state of the device while they
-        were taken. A call that is ``in_place`` writes over its inputs; ``another`` makes more of them where
-        their elements may not come in any order.
+        """Time a call. Return the samples and the state of the device while they were taken.
 
-        Samples that were taken while the device was held back are taken again once, after a rest, and then
-        marked; those whose canary says that the launch gap was not in its fast mode, too.
+        ``bytes_`` is the size of the inputs and outputs of a call. ``in_place`` says that the call overwrites
+        its inputs. ``another`` makes further input sets; without it they are permutations of ``inputs``.
+
+        If the GPU was throttled, the call is timed once more after a wait, and the state is marked invalid if
+        the GPU was throttled again. The state is also marked invalid if the canary shows that the launch gap
+        was not in its fast mode.
         """
         samples, state = self._once(call, inputs, bytes_, in_place, another)
         if state.throttle:
@@ -142,8 +145,8 @@ class Stopwatch:
         return samples, state
 
     def cache(self, samples: Samples) -> Literal["cold", "hot"]:
-        """How the samples found the cache: never ``cold`` unless enough memory was gone over, which is not so
-        for a problem of few bytes, or a call that returns the same memory every time."""
+        """Return the state of the cache that the samples saw. It is ``cold`` only if the calls touched enough
+        memory, unlike a small problem or a call that returns the same memory every time."""
         cold = samples.touched_bytes >= COLD_FACTOR * last_level_cache(self.device)
         return "cold" if cold and self.settings.cache == "cold" else "hot"
 
@@ -161,7 +164,7 @@ class Stopwatch:
 
     @staticmethod
     def _rested(monitor: Monitor) -> State:
-        """The state of a device that nothing holds back any more, or that rested for long enough."""
+        """Wait until the device is not throttled, at most ``REST_S``, and return its state."""
         begin = perf_counter()
         while (state := monitor.read()).throttle and perf_counter() - begin < REST_S:
             sleep(LOOK_S)
@@ -191,7 +194,7 @@ class Stopwatch:
         return timer.measure(Rotation(call, (inputs,), in_place), stop)
 
     def _wake(self) -> None:
-        """Bring a GPU that has been idle (while a provider was compiled, say) back to its clocks."""
+        """Raise the clocks of a GPU that has been idle, for example while a provider was compiled."""
         if perf_counter() - self._busy_until < IDLE_S:
             return
         block = torch.empty(WAKE_BYTES, dtype=torch.uint8, device=self.device)
@@ -202,14 +205,14 @@ class Stopwatch:
             torch.cuda.synchronize()
 
     def _sets(self, bytes_: int) -> int:
-        """Sets of ``bytes_`` each that a ring needs for the configured state of the cache."""
+        """Return the number of sets of ``bytes_`` each that a ring needs for the configured cache state."""
         if self.settings.cache == "hot":
             return 1
         return ceil(COLD_FACTOR * last_level_cache(self.device) / max(bytes_, 1))
 
     def _sets_of(self, inputs: Tensors) -> int:
-        """The same for calls whose outputs may all lie in the same place, so that inputs alone count. A
-        vector of one element would need millions: gigabytes, and minutes to make them."""
+        """Return the number of sets by the inputs alone, for calls whose outputs may share memory. It is
+        limited, because a vector of one element would need millions of sets."""
         return min(self._sets(sum(x.nbytes for x in inputs)), MOST_SETS)
 
     def _stopping(self) -> Stopping:
@@ -223,12 +226,12 @@ class Stopwatch:
 
 
 def ring(inputs: Tensors, sets: int, another: Another | None) -> tuple[Tensors, ...]:
-    """The inputs and ``sets - 1`` others elsewhere in memory, with their strides, aligned as torch aligns a
-    tensor. No two neighbours are equal, where inputs can differ.
+    """Return a ring of input sets: the inputs, and ``sets - 1`` further sets with the same strides in memory
+    of their own, aligned as torch aligns tensors. Neighbouring sets differ, if inputs can differ.
 
-    Without ``another`` the others hold the same values, each set in another order. With it they are made
-    anew: as many as that takes ``MAKE_S`` for, at least ``FEWEST_MADE``; those after them are copies of these
-    in turn.
+    Without ``another`` a further set holds the values of the inputs in another order. With it further sets
+    are made for ``MAKE_S`` seconds, so that there are at least ``FEWEST_MADE`` distinct sets; the remaining
+    sets are copies of the distinct sets in turn.
     """
     blocks = [_block(x, sets - 1) for x in inputs]
     if another is None:
@@ -244,14 +247,14 @@ def ring(inputs: Tensors, sets: int, another: Another | None) -> tuple[Tensors, 
 
 
 def _block(x: torch.Tensor, count: int) -> torch.Tensor:
-    """Memory for so many copies of what a tensor spans, a row each."""
+    """Allocate ``count`` rows, each of the memory that a tensor spans."""
     span = span_of(x)
     apart = ceil(span * x.itemsize / ALIGNMENT) * ALIGNMENT // x.itemsize
     return torch.empty((count, apart), dtype=x.dtype, device=x.device)[:, :span]
 
 
 def _made_anew(inputs: Tensors, blocks: list[torch.Tensor], another: Another) -> None:
-    """Fill the sets after the first, a row each."""
+    """Fill the rows of the sets after the first with new inputs and copies of these."""
     rest = len(blocks[0])
     made, begin = 0, perf_counter()
     while made < rest and (made + 1 < FEWEST_MADE or perf_counter() - begin < MAKE_S):
@@ -267,40 +270,39 @@ def _made_anew(inputs: Tensors, blocks: list[torch.Tensor], another: Another) ->
             copies = block[kinds - 1 + kind :: kinds]
             copies.copy_(of.expand(copies.shape))
         if rest > made and rest % kinds == 0:
-            # The last set would be the first one again, which comes after it.
+            # Otherwise the last set would equal the first set, which follows it.
             block[-1].copy_(block[0])
 
 
 def span_of(x: torch.Tensor) -> int:
-    """Elements from a tensor's first to its last in memory, so that a transposed or padded one stays one when
-    all of them are copied."""
+    """Return the number of elements from a tensor's first to its last in memory, including padding."""
     steps = zip(x.shape, x.stride(), strict=True)
     return 1 + sum((size - 1) * stride for size, stride in steps) if x.numel() else 0
 
 
 def step_of(span: int, sets: int) -> int:
-    """Elements by which so many sets are rolled apart."""
+    """Return the number of elements by which each of ``sets`` sets is rolled against the one before."""
     return max(1, span // sets)
 
 
 def like_the_first(made: Tensors, first: Tensors) -> bool:
-    """Whether inputs lie in memory as those of another seed do."""
+    """Whether two sets of inputs have the same dtypes, shapes and strides."""
     return [(x.dtype, x.shape, x.stride()) for x in made] == [(x.dtype, x.shape, x.stride()) for x in first]
 
 
 def _spanned(x: torch.Tensor) -> torch.Tensor:
-    """All that a tensor spans, in one dimension."""
+    """Return a one-dimensional view of all the memory that a tensor spans."""
     return x.as_strided((span_of(x),), (1,))
 
 
 def _as_integers(x: torch.Tensor) -> torch.Tensor:
-    """The same memory as integers, for not every dtype can be joined."""
+    """Return a view of the tensor as integers, because some dtypes do not support ``roll`` and ``repeat``."""
     return x.view(BITS[x.itemsize]) if x.itemsize in BITS else x
 
 
 def shifted(x: torch.Tensor, elements: int) -> torch.Tensor:
-    """A copy of a tensor whose values lie so many elements earlier in memory, those before the first at the
-    end."""
+    """Return a copy of a tensor with its memory rolled back by ``elements``; values before the start wrap
+    around to the end."""
     moved = _as_integers(_spanned(x)).roll(-elements)
     return moved.view(x.dtype).as_strided(x.shape, x.stride())
 
@@ -320,14 +322,14 @@ def rolls(x: torch.Tensor, count: int, out: torch.Tensor, first: int = 1) -> Non
             row[: span - start].copy_(flat[start:])
             row[span - start :].copy_(flat[:start])
         return
-    # Rows that overlap each other in a few copies, one behind the other: one launch writes them all.
+    # The rows are overlapping windows of a few concatenated copies, so one launch writes them all.
     repeats = 1 + ceil((first + count - 1) * step / span)
     out.copy_(flat.repeat(repeats).as_strided((count, span), (step, 1), first * step))
 
 
 @cache
 def last_level_cache(device: torch.device) -> int:
-    """Bytes of the cache that stands before the device's memory; 32 MiB where a CPU does not tell."""
+    """Return the bytes of the device's last-level cache; 32 MiB for a CPU whose L3 size is unknown."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).L2_cache_size
     for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):

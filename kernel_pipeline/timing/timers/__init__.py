@@ -1,4 +1,4 @@
-"""How a call is timed: one timer a file, behind one interface."""
+"""Timers, one per file, with a common interface."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ...loading import Tensors, as_tuple
 from ..stopping import Stopping
 
 SIGNED = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Integers by the bytes of an element."""
+"""Signed integer dtypes by element size in bytes."""
 
 
 @dataclass(frozen=True)
 class Rotation:
-    """What is timed: a call, and the input sets it is given in turn.
+    """A call to time, and the input sets that it takes in turn.
 
-    One set makes a hot measurement. For a cold one the sets together exceed the last cache so far
-    that a set is gone from it by the time its turn comes again. A call that is ``in_place`` writes over its
-    inputs.
+    A hot measurement has one set. In a cold measurement the sets together exceed the last-level cache so far
+    that a set has left the cache before its next turn. ``in_place`` says that the call overwrites its inputs
+    with its outputs.
     """
 
     call: Callable[..., Any]
@@ -29,32 +29,32 @@ class Rotation:
     in_place: bool = False
 
     def outputs(self, index: int = 0) -> Tensors:
-        """What a call on a set gives: what it returns, or the inputs that it writes over."""
+        """Call on a set and return its outputs: the returned tensors, or the overwritten inputs."""
         made = self.call(*self.inputs[index])
         return self.inputs[index] if self.in_place else as_tuple(made)
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Microseconds of a launch of the canary before and after some samples."""
+    """The time of a launch of the canary before and after the samples, in microseconds."""
 
     before_us: float
     after_us: float
 
     @property
     def us(self) -> float:
-        """The later of the two."""
+        """The larger of the two times."""
         return max(self.before_us, self.after_us)
 
 
 @dataclass(frozen=True)
 class Samples:
-    """What a timer measured: microseconds a call; the rotation; and the bytes of memory that were gone over
-    from one call on a set to the next on the same one (of tensors that lie apart).
+    """The result of a timer, in microseconds per call.
 
-    ``again`` gives the outputs of one more call on an input set, by what was timed, into memory that was
-    spoilt. The graph timer also gives the canary's reading, and ``turn``, which replays the ``launches`` that
-    were timed.
+    ``touched_bytes`` is the memory that is accessed between two calls on the same set, counting tensors at
+    different addresses. ``again(index)`` repeats the timed call on an input set, into memory that was
+    overwritten before, and returns the outputs. The graph timer also sets ``canary``, and ``turn``, which
+    replays the ``launches`` that were timed.
     """
 
     timer: str
@@ -68,36 +68,36 @@ class Samples:
 
 
 def input_bytes(rotation: Rotation) -> int:
-    """Bytes of all input sets together."""
+    """Return the total bytes of all input sets."""
     return len(rotation.inputs) * sum(x.nbytes for x in rotation.inputs[0])
 
 
 @torch.inference_mode()
 def spoil(outputs: Tensors) -> None:
-    """Write over outputs, so that what a call does not write can't be right: NaN, and where there is none the
-    complement of what was there."""
+    """Overwrite outputs, so that elements that a call does not write are wrong: with NaN, and for dtypes
+    without NaN with the bitwise complement."""
     for out in outputs:
         if isinstance(out, torch.Tensor):
             spoil_one(out)
 
 
 def spoil_one(out: torch.Tensor) -> None:
-    """Write over one output."""
+    """Overwrite one output."""
     if out.is_floating_point() or out.is_complex():
         out.fill_(float("nan"))
     elif out.dtype == torch.bool:
         out.logical_not_()
     else:
-        # As signed ones, for torch has no complement of most unsigned ones.
+        # View as signed integers, because torch has no complement for most unsigned dtypes.
         out.view(SIGNED[out.itemsize]).bitwise_not_()
 
 
 def checked_outputs(rotation: Rotation, index: int = 0) -> Tensors:
-    """The outputs of one more call on an input set.
+    """Call once more on an input set and return the outputs.
 
-    The memory that they are likely to get was spoilt before, so that neither a right value of an earlier call
-    nor a tensor that the call kept can pass for a new output. A call that is in place is made once, for it
-    has changed its inputs then.
+    The memory that the outputs are likely to get is overwritten first, so that neither the values of an
+    earlier call nor a tensor that the function keeps can pass as new outputs. An in-place call is made only
+    once, because it changes its inputs.
     """
     if not rotation.in_place:
         spoil(rotation.outputs(index))
@@ -105,7 +105,7 @@ def checked_outputs(rotation: Rotation, index: int = 0) -> Tensors:
 
 
 class Timer(Protocol):
-    """A way of timing."""
+    """The interface of a timer."""
 
     def measure(self, rotation: Rotation, stop: Stopping) -> Samples:
-        """Warm up, then sample until ``stop`` says that it is enough."""
+        """Warm up, then sample until ``stop`` is met."""

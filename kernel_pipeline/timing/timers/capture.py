@@ -1,4 +1,4 @@
-"""Calls captured into CUDA graphs that together go round all input sets."""
+"""Capture calls into CUDA graphs that together go round all input sets."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from ...loading import Tensors
 from . import Rotation, spoil
 
 MOST_LAUNCHES = 256
-"""Launches in a graph at most, so that what a turn costs besides them is known however large its ring is."""
+"""The most launches in a graph, so that the overhead per launch does not depend on the size of the ring."""
 
 CLEARING_BYTES_A_SECOND = 200e9
-"""How fast a device clears memory that was given back to it, at least: an H200 took 88 ms for 32 GiB."""
+"""The lowest rate at which a device clears freed memory: an H200 took 88 ms for 32 GiB."""
 
 
 class NotCapturableError(Exception):
-    """The call does something that a graph can't hold: it synchronizes, or works on the host."""
+    """A call that a graph can't capture, for example because it synchronizes or works on the host."""
 
 
 @dataclass
 class Ring:
-    """Graphs that together go once or more round all input sets, and the outputs they write."""
+    """Graphs that together go one or more times round all input sets, and the outputs that they write."""
 
     graphs: list[torch.cuda.CUDAGraph]
     launches: int
     outputs: list[Tensors | None]
 
     def turn(self) -> None:
-        """Replay all graphs: each input set at least once."""
+        """Replay all graphs, which covers each input set at least once."""
         for graph in self.graphs:
             graph.replay()
 
     def again(self, in_place: bool, index: int) -> Tensors:
-        """A set's outputs as one more turn of the very graphs that were timed writes them, over memory that
-        was spoilt; a call that is in place finds them in its inputs."""
+        """Replay the timed graphs once more, after overwriting the outputs of a set, and return these
+        outputs. The outputs of an in-place call are its inputs and are not overwritten."""
         outputs = self.outputs[index]
         assert outputs is not None, "a ring holds outputs for each set"
         if not in_place:
@@ -50,10 +50,10 @@ class Ring:
 
 
 def capture(rotation: Rotation, launches: int) -> Ring:
-    """Graphs of about ``launches`` calls that go round all input sets, each set as often as the others; once
-    where a call writes over its inputs, so that a turn gives what one call does.
+    """Capture about ``launches`` calls that go round all input sets, each set equally often. An in-place call
+    is captured once per set, so that a turn leaves the outputs of one call.
 
-    Raises NotCapturableError when the call can't be captured.
+    Raises NotCapturableError if the call can't be captured.
     """
     sets = len(rotation.inputs)
     total = sets * (1 if rotation.in_place else max(1, round(launches / sets)))
@@ -62,17 +62,17 @@ def capture(rotation: Rotation, launches: int) -> Ring:
     torch.cuda.synchronize()
     with torch.cuda.stream(_capturing(torch.cuda.current_device())):
         for first in range(0, total, MOST_LAUNCHES):
-            # Not through torch.cuda.graph: it collects garbage and empties the allocator's cache first,
-            # which takes longer than all the rest.
+            # torch.cuda.graph would first collect garbage and empty the allocator's cache, which takes longer
+            # than the capture.
             graph = torch.cuda.CUDAGraph()
-            # No collector's run may free what can't be freed while a stream is captured: memory of another
-            # process that was mapped here, say.
+            # The garbage collector must not run: it could free memory that can't be freed during a capture,
+            # such as memory mapped from another process.
             collects = gc.isenabled()
             gc.disable()
             graph.capture_begin(_pool(torch.cuda.current_device())[0], capture_error_mode="thread_local")
             try:
                 for turn in range(first, min(first + MOST_LAUNCHES, total)):
-                    # The previous output of this set is let go, so that memory does not grow with turns.
+                    # This drops the set's previous outputs, so that memory does not grow with turns.
                     ring.outputs[turn % sets] = rotation.outputs(turn % sets)
                 graph.capture_end()
             except BaseException as error:
@@ -88,25 +88,26 @@ def capture(rotation: Rotation, launches: int) -> Ring:
 
 
 def _abort(graph: torch.cuda.CUDAGraph) -> None:
-    """End a capture that failed, so that the process can go on."""
+    """End a failed capture, so that the process can continue."""
     with suppress(RuntimeError):
         graph.capture_end()
     torch.cuda.synchronize()
-    # The allocator goes on taking the pool for one that is captured into, and the default generator goes on
-    # refusing random numbers: a capture that ends well sets both right.
+    # After a failed capture the allocator still treats the pool as being captured into, and the default
+    # generator still refuses random numbers. A successful capture resets both.
     _pool.cache_clear()
     _pool(torch.cuda.current_device())
 
 
 @cache
 def _pool(device: int) -> tuple[Any, torch.cuda.CUDAGraph]:
-    """Memory that all captures of this process on a GPU share, one after the other, and what keeps it alive.
+    """Return the memory pool that all captures of this process on a GPU share, and the graph that keeps it
+    alive.
 
-    So what a graph's launches wrote to is not given back to the device when the graph is gone. A device
-    clears freed memory in the background: on an H200 that slowed a square that was timed meanwhile by 9 %.
+    The shared pool keeps memory when a graph is destroyed. A device clears freed memory in the background,
+    which slowed a simultaneously timed kernel on an H200 by 9 %.
     """
     pool = torch.cuda.graph_pool_handle()
-    # A pool lives as long as one graph that was captured into it.
+    # A pool exists as long as a graph that was captured into it.
     keeper = torch.cuda.CUDAGraph()
     with torch.cuda.stream(_capturing(device)):
         keeper.capture_begin(pool, capture_error_mode="thread_local")
@@ -116,7 +117,7 @@ def _pool(device: int) -> tuple[Any, torch.cuda.CUDAGraph]:
 
 
 def release() -> None:
-    """Give the device all memory back that nothing holds, that of earlier captures too, and wait until it has
+    """Free all unused device memory, including that of earlier captures, and wait until the device has
     cleared it. No graph may be in use."""
     _pool.cache_clear()
     before = torch.cuda.memory_reserved()
@@ -126,5 +127,5 @@ def release() -> None:
 
 @cache
 def _capturing(device: int) -> torch.cuda.Stream:
-    """The stream of a GPU that is captured; the default one can't be."""
+    """Return the stream to capture on a GPU; the default stream can't be captured."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

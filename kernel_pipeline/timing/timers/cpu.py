@@ -1,4 +1,4 @@
-"""Host clock around calls on the CPU, which return when they are done."""
+"""The CPU timer: the host clock around calls, which return when they are done."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from ..stopping import Stopping
 from . import Rotation, Samples, checked_outputs, input_bytes
 
 SHORTEST_SAMPLE_US = 200.0
-"""Short calls are timed in batches at least this long, far above the clock's own cost (under 0.1 us)."""
+"""The least length of a sample. Short calls are timed in batches, so that the clock's own cost (under 0.1 us)
+does not matter."""
 
 
 class CpuTimer:
-    """``time.perf_counter`` around a batch of calls."""
+    """Times batches of calls by ``time.perf_counter``."""
 
     def measure(self, rotation: Rotation, stop: Stopping) -> Samples:
-        """Sample batches of calls, each batch a whole number of turns of its own through the inputs."""
+        """Sample batches of calls that take the input sets in turn."""
         inputs = cycle(rotation.inputs)
         for _ in range(2):
             start = perf_counter()

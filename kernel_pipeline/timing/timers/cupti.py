@@ -1,7 +1,7 @@
-"""Durations as the hardware stamps them, through CUPTI: what the timers are checked against.
+"""Kernel durations by CUPTI's hardware timestamps, to check the timers against.
 
-Too slow to time every point with (a second for the first use, a tenth for each after), and not to be had
-in every container.
+CUPTI is too slow to time every point (a second for the first use, a tenth of a second afterwards), and some
+containers do not allow it.
 """
 
 from __future__ import annotations
@@ -24,25 +24,29 @@ from .event import recorded
 REPEATS = 5
 
 ATTEMPTS = 3
-"""CUPTI loses records now and then."""
+"""The most attempts, because CUPTI occasionally loses records."""
 
 WARM_UP_S = 0.01
-"""Runs before those that count: CUPTI's start leaves the device idle, and an H200's first 2 ms after that are
-5 % slow."""
+"""Seconds of uncounted runs at the start: CUPTI's start leaves the device idle, and an H200 is 5 % slow for
+the first 2 ms afterwards."""
 
 
 @dataclass(frozen=True)
 class Stamps:
-    """Microseconds of a call as CUPTI stamps it, from its first kernel's start to its last one's end; and a
-    call's share of the same runs by events, which CUPTI's records make longer for some kernels."""
+    """Times of a call in microseconds.
+
+    ``duration_us`` is CUPTI's time from the start of the call's first kernel to the end of its last.
+    ``gross_us`` is the time per call of the same runs by events; CUPTI's recording lengthens it for some
+    kernels.
+    """
 
     duration_us: float
     gross_us: float
 
 
 def stamped(run: Callable[[], object], calls: int) -> Stamps | None:
-    """What CUPTI stamps of the ``calls`` calls that ``run`` launches, each of as many kernels: the median of
-    some runs. None where CUPTI does not report all kernels.
+    """Measure by CUPTI the ``calls`` calls that ``run`` launches, each of the same number of kernels. Return
+    medians, or None if CUPTI does not report all kernels.
     """
     _first_use()
     begin = perf_counter()
@@ -61,8 +65,8 @@ def stamped(run: Callable[[], object], calls: int) -> Stamps | None:
 
 
 def _recorded(run: Callable[[], object], repeats: int) -> tuple[list[tuple[float, float]], list[float]]:
-    """Start and end of each kernel of the runs, in the order in which they began, and the runs' times by
-    events, all in microseconds."""
+    """Return the start and end of each kernel in order of their start, and the times of the runs by events,
+    all in microseconds."""
     try:
         with _quiet(), profile(activities=[ProfilerActivity.CUDA]) as profiled:
             run()
@@ -81,7 +85,7 @@ def _recorded(run: Callable[[], object], repeats: int) -> tuple[list[tuple[float
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the profiler's remark that each profile starts from nothing, which is what is wanted."""
+    """Suppress the profiler's warning that each profile starts from nothing, which is intended."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         yield
@@ -89,5 +93,5 @@ def _quiet() -> Iterator[None]:
 
 @cache
 def _first_use() -> None:
-    """The first profile of a process starts CUPTI up and loses records."""
+    """Start CUPTI by a profile that is not used, because the first profile of a process loses records."""
     _recorded(lambda: torch.zeros(1, device="cuda"), 1)

@@ -1,4 +1,4 @@
-"""Triton's own ``do_bench``, for numbers that compare with the field's."""
+"""Triton's ``do_bench``, for times that are comparable with published ones."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from ..stopping import Stopping
 from . import Rotation, Samples, checked_outputs, input_bytes
 
 FLUSH_BYTES = 256 << 20
-"""What do_bench writes over before each launch (Triton 3.6, get_empty_cache_for_benchmark)."""
+"""The bytes that do_bench overwrites before each launch (Triton 3.6, get_empty_cache_for_benchmark)."""
 
 
 class DoBenchTimer:
-    """``triton.testing.do_bench`` with its defaults: it writes over the cache before each launch, brackets
-    the launch by events, and stops by its own clock (about 100 ms), not by ``stop``."""
+    """Times calls by ``triton.testing.do_bench`` with its defaults. It flushes the cache before each launch,
+    brackets the launch by events, and stops after about 100 ms, not by ``stop``."""
 
     def measure(self, rotation: Rotation, stop: Stopping) -> Samples:
-        """All of do_bench's times."""
+        """Return all times of do_bench as samples."""
         from triton.testing import do_bench
 
         inputs = cycle(rotation.inputs)

@@ -1,4 +1,4 @@
-"""CUDA events, as the timers on a GPU use them."""
+"""CUDA events, and the timer that brackets each launch by two of them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from . import Rotation, Samples, checked_outputs, input_bytes
 
 
 def recorded() -> torch.cuda.Event:
-    """An event recorded on the current stream."""
+    """Record an event on the current stream and return it."""
     event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     event.record()
     return event
 
 
 def passed(event: torch.cuda.Event) -> bool:
-    """Whether the device has come to the event."""
+    """Whether the device has reached the event."""
     return bool(event.query())  # type: ignore[no-untyped-call]
 
 
@@ -30,21 +30,25 @@ BATCH = 20
 """Launches that are queued before the host waits for their events."""
 
 MARGIN = 2.0
-"""The device's work before a launch over the time that the host takes to make it, at least."""
+"""The least ratio of the device's flush time before a launch to the host's time for the launch."""
 
 MOST_WRITES = 32
-"""Writes before a launch at most, where late samples count: a call that synchronizes takes the host as long
-as the device, whatever that has to do."""
+"""The most flush writes before a launch. At this number late samples count, too: a call that synchronizes is
+always late, because it takes the host as long as the device."""
 
 
 class EventTimer:
-    """One event pair a launch, with a write of ``flush_bytes`` before each (0 for a hot measurement)."""
+    """Times each launch by a pair of events, and writes ``flush_bytes`` before it (0 for a hot measurement).
+
+    A sample is late if the device reached the first event before the host had queued the launch: it may then
+    include idle time.
+    """
 
     def __init__(self, flush_bytes: int) -> None:
         self.flush_bytes = flush_bytes
 
     def measure(self, rotation: Rotation, stop: Stopping) -> Samples:
-        """Sample batches of single launches, each sample one launch."""
+        """Sample batches of launches; each sample is one launch."""
         flush = torch.empty(self.flush_bytes, dtype=torch.int8, device="cuda")
         inputs = cycle(rotation.inputs)
         for _ in range(3):
@@ -73,7 +77,8 @@ class EventTimer:
         return Samples("event", tuple(samples), rotation, partial(checked_outputs, rotation), touched)
 
     def _writes(self, flush: torch.Tensor, call: Callable[[], torch.Tensor]) -> int:
-        """How often the cache is written over before a launch, so that the host is the first to be done."""
+        """Return the number of flush writes before a launch, so that the host queues the launch before the
+        device has finished the writes."""
         if self.flush_bytes == 0:
             return 0
         host_s = 0.0

@@ -1,9 +1,9 @@
-"""CUDA-graph replays: the default on a GPU, good from 1 us up.
+"""The graph timer: replays of CUDA graphs, the default on a GPU, for kernels from 1 us up.
 
-A graph holds many launches, so the host is out of the picture: the device runs one after the other. The
-launches go round the input sets, and their outputs lie apart, so that every launch finds a cold cache where
-the sets together exceed it. An event stands between any two turns of the ring; a sample is a launch's share
-of a turn, with nothing subtracted. The launch gap is in its fast mode meanwhile (see ``launch_gap``).
+A graph holds many launches, which the device runs back to back without waiting for the host. The launches go
+round the input sets and write separate outputs, so that every launch finds a cold cache if the sets together
+exceed it. Events are recorded between the turns of the ring. A sample is the time of a turn divided by its
+launches; nothing is subtracted. The launch gap is in its fast mode meanwhile (see ``launch_gap``).
 """
 
 from __future__ import annotations
@@ -25,31 +25,32 @@ from .capture import Ring, capture
 from .event import recorded
 
 TURN_US = 800.0
-"""A turn lasts about this long, or as long as the ring takes once. Ten turns are enough: on an H200 twelve
-medians of 4 ms of samples spread over 1.1 to 1.5 % (softmax of 4096x1024), of 8 ms over 0.8 %."""
+"""The target length of a turn; a turn covers the ring at least once. Ten turns are enough: on an H200 twelve
+medians of softmax (4096x1024) spread over 1.1 to 1.5 % with 4 ms of samples each, and over 0.8 % with 8
+ms."""
 
 WARM_UP_US = 500.0
-"""Turns before the first sample: the first replay of a graph also uploads it."""
+"""The length of the warm-up: the first replay of a graph also uploads it."""
 
 PILOT = 4
-"""Launches in the graph that finds out how long one takes."""
+"""The most launches in the graph that estimates the time of a launch."""
 
 BATCH = 10
-"""Turns between two looks at the samples."""
+"""Turns in a batch of samples, after which the stopping criterion is checked."""
 
 TRIES = 3
-"""How often samples are taken whose canary was late."""
+"""The most attempts to sample while the canary is late."""
 
 
 class GraphTimer:
-    """Times replays of graphs that hold the rotation's calls, in the fast mode of the launch gap."""
+    """Times replays of graphs of the rotation's calls, in the fast mode of the launch gap."""
 
     def __init__(self, gap: LaunchGap) -> None:
         self.gap = gap
 
     def measure(self, rotation: Rotation, stop: Stopping) -> Samples:
-        """Capture, set the mode, warm up and sample; again while the canary is late. Raises
-        NotCapturableError when the call can't be captured."""
+        """Capture, set the mode, warm up and sample; repeat from setting the mode while the canary is late.
+        Raises NotCapturableError if the call can't be captured."""
         once_us = self._pilot(rotation)
         ring = capture(rotation, round(TURN_US / once_us))
         warm_up = ceil(WARM_UP_US / (once_us * ring.launches))
@@ -74,7 +75,7 @@ class GraphTimer:
         )
 
     def _pilot(self, rotation: Rotation) -> float:
-        """Microseconds a launch takes, roughly; also what shows that the call can be captured."""
+        """Return a rough time of a launch in microseconds. Raises NotCapturableError."""
         ring = capture(replace(rotation, inputs=rotation.inputs[:PILOT]), PILOT)
         ring.graphs[0].replay()
         start = recorded()
@@ -86,12 +87,12 @@ class GraphTimer:
 
 
 def sampled(turn: Callable[[], None], fill: Callable[[], None], launches: int, stop: Stopping) -> list[float]:
-    """Microseconds of a launch in each of some turns; ``fill`` keeps the device busy until these are
-    queued."""
+    """Return the time per launch of each turn, in microseconds. ``fill`` keeps the device busy until a batch
+    of turns is queued."""
     samples: list[float] = []
     begin = perf_counter()
     while not stop.done(samples, perf_counter() - begin):
-        # The device has gone idle since the last batch: the end of a turn fills its queue again.
+        # The device has been idle since the last batch, so give it work before the first event.
         fill()
         events = [recorded()]
         for _ in range(BATCH):
@@ -103,7 +104,7 @@ def sampled(turn: Callable[[], None], fill: Callable[[], None], launches: int, s
 
 
 def _output_bytes(rotation: Rotation, ring: Ring) -> int:
-    """Bytes of all outputs that lie apart from each other and from the inputs."""
+    """Return the bytes of all outputs at different addresses that are not inputs."""
     inputs = {x.data_ptr() for set_ in rotation.inputs for x in set_}
     made = [out for outputs in ring.outputs for out in outputs or () if isinstance(out, torch.Tensor)]
     return sum({out.data_ptr(): out.nbytes for out in made if out.data_ptr() not in inputs}.values())

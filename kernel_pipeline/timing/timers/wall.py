@@ -1,6 +1,6 @@
-"""Host clock around a launch and a synchronization: the lesson that this is wrong.
+"""The wall timer: the host clock around a launch and a synchronization, to show that this is wrong.
 
-The number holds the launch's host time and the wait for the device, 10 us and more, whatever the kernel does.
+The time includes the launch's host time and the wait for the device, 10 us and more whatever the kernel does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from . import Rotation, Samples, checked_outputs, input_bytes
 
 
 class WallTimer:
-    """``time.perf_counter`` around a call; with ``synchronize`` False it times the launch alone."""
+    """Times single calls by ``time.perf_counter``. Without ``synchronize`` it times the launch alone."""
 
     def __init__(self, synchronize: bool = True) -> None:
         self.synchronize = synchronize
