@@ -1,7 +1,7 @@
-"""Values that don't change: records, named values, and their digest.
+"""Immutable values: records, named values, and their digests.
 
-A record is checked when it is made, whether in Python or from JSON: its fields' types and limits, unknown
-fields, and what its ``__post_init__`` says of several fields. Only ``replace`` checks nothing.
+A record is validated when it is created, in Python or from JSON: the types and limits of its fields, unknown
+fields, and the conditions in its ``__post_init__``. Only ``replace`` validates nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Change = Callable[[Any], Any]
 
 
 class _RecordType(msgspec.StructMeta):
-    """Makes records frozen and strict, and checks those that Python code makes as JSON's are checked."""
+    """Makes records frozen and strict, and validates records created in Python like those read from JSON."""
 
     if not TYPE_CHECKING:
 
@@ -52,7 +52,7 @@ class _RecordType(msgspec.StructMeta):
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
 class Record(msgspec.Struct, frozen=True, kw_only=True, metaclass=_RecordType):
-    """Base of all records: frozen, and nothing unknown gets in, nor a number that is not finite."""
+    """The base of all records: frozen, without unknown fields and without non-finite numbers."""
 
     def __post_init__(self) -> None:
         for name, change in _changes(type(self), Changed):
@@ -63,20 +63,20 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, metaclass=_RecordType):
 
     @classmethod
     def from_dict(cls, values: Any) -> Self:
-        """The record of plain data. Raises ValidationError for anything else."""
+        """Return the record for plain data. Raises ValidationError if the data are invalid."""
         _refuse_nonfinite(values)
         return msgspec.convert(values, cls, dec_hook=_from_plain)
 
     @classmethod
     def from_json(cls, text: bytes | str) -> Self:
-        """The record of a JSON text. Raises ValidationError for any other text."""
+        """Return the record for a JSON text. Raises ValidationError if the text is invalid."""
         try:
             found: Self = _decoder(cls).decode(text)
             return found
         except ValidationError:
             raise
         except (msgspec.DecodeError, UnicodeError, RecursionError):
-            # Python's parser reads some texts that msgspec's does not, as half a character of UTF-16.
+            # Python's parser accepts some texts that msgspec's does not, such as lone surrogates.
             try:
                 return cls.from_dict(json.loads(text))
             except (ValueError, RecursionError) as error:
@@ -85,8 +85,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, metaclass=_RecordType):
     def to_dict(
         self, exclude: Collection[str] = (), include: Collection[str] | None = None, defaults: bool = True
     ) -> dict[str, Any]:
-        """The record as plain data, as JSON has it; without ``defaults``, without fields that are as their
-        defaults have them."""
+        """Return the record as plain data with JSON's types. Without ``defaults`` omit fields that have their
+        default value."""
         names = [
             name
             for name in self.__struct_fields__
@@ -98,17 +98,16 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, metaclass=_RecordType):
         return {name: _plain(getattr(self, name), defaults) for name in names}
 
     def to_json(self, indent: int = 0, exclude: Collection[str] = ()) -> bytes:
-        """The record as a JSON text: on one line, or indented."""
+        """Return the record as JSON, on one line or indented."""
         text = msgspec.json.encode(self.to_dict(exclude))
         return msgspec.json.format(text, indent=indent) if indent else text
 
     def line(self) -> bytes:
-        """The record as a line of a file of JSON Lines, without fields that are as their defaults have
-        them."""
+        """Return the record as a line of a JSON Lines file, without fields that have their default value."""
         return msgspec.json.encode(self.to_dict(defaults=False)) + b"\n"
 
     def replace(self, **changes: Any) -> Self:
-        """The record with other values of some fields, which are not checked."""
+        """Return the record with other values for some fields; the values are not validated."""
         changed = copy.copy(self)
         for name, value in changes.items():
             force_setattr(changed, name, value)
@@ -116,13 +115,14 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, metaclass=_RecordType):
 
 
 class Values(Mapping[str, Value]):
-    """Values by name, in their order, which does not count when two are compared."""
+    """An immutable, hashable mapping of names to values. It keeps their order and ignores it in
+    comparisons."""
 
     __slots__ = ("_hash", "_items")
 
     def __init__(self, values: Mapping[str, Value] | None = None) -> None:
         self._items: dict[str, Value] = dict(values or {})
-        # True == 1: told apart, as JSON tells them apart.
+        # The type distinguishes True from 1, as JSON does.
         self._hash = hash(frozenset((name, type(v), v) for name, v in self._items.items()))
 
     def __getitem__(self, name: str) -> Value:
@@ -144,12 +144,12 @@ class Values(Mapping[str, Value]):
         return f"Values({self._items})"
 
     def __reduce__(self) -> tuple[type[Values], tuple[dict[str, Value]]]:
-        # Made anew: a hash means nothing in another process.
+        # A hash is not valid in another process, so pickle creates the object anew.
         return Values, (self._items,)
 
     @classmethod
     def checked(cls, values: Any) -> Values:
-        """Convert a mapping to values. Raises ValueError for anything else."""
+        """Return a mapping as validated values. Raises ValueError if it is invalid."""
         if isinstance(values, cls):
             return values
         if not isinstance(values, Mapping) or len(values) > MOST_VALUES:
@@ -165,7 +165,7 @@ class Values(Mapping[str, Value]):
 
 
 def _from_plain(kind: Any, value: Any) -> Any:
-    """A value of a type that msgspec does not know."""
+    """Convert plain data to a type that msgspec does not support."""
     if kind is Values:
         return Values.checked(value)
     if kind is Path and isinstance(value, (str, Path)):
@@ -188,7 +188,7 @@ def _plain(value: Any, defaults: bool) -> Any:
 
 
 def _refuse_nonfinite(value: Any) -> None:
-    """Raise ValidationError for a number that JSON does not have."""
+    """Raise ValidationError for an infinite number or NaN, which JSON can't represent."""
     if isinstance(value, float):
         if not math.isfinite(value):
             raise ValidationError(f"{value} is not a finite number")
@@ -216,14 +216,14 @@ def _defaults(kind: type[Record]) -> dict[str, Any]:
 
 @cache
 def _changes(kind: type[Record], marker: type[Changed | Rounded]) -> tuple[tuple[str, Change], ...]:
-    """The fields of a record that are changed when it is made, each with its change."""
+    """Return the fields of a record type whose values are changed at creation, with the change of each."""
     hints = typing.get_type_hints(kind, include_extras=True)
     found = ((name, _change(hints[name], marker)) for name in kind.__struct_fields__)
     return tuple((name, change) for name, change in found if change is not None)
 
 
 def _change(hint: Any, marker: type[Changed | Rounded]) -> Change | None:
-    """How a type's values are changed; None where they are not."""
+    """Return the function that changes the values of a type, or None."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
         own = [one for one in hint.__metadata__ if isinstance(one, marker)]
@@ -251,9 +251,9 @@ def _same(value: Any) -> Any:
 
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str)
-"""Made once: of every row that is read two digests are computed."""
+"""A shared encoder for speed: reading a row computes two digests."""
 
 
 def digest(value: Any) -> str:
-    """Sixteen hex digits that identify a JSON-able value."""
+    """Return the SHA-256 digest of a JSON-serialisable value, shortened to sixteen hexadecimal digits."""
     return hashlib.sha256(_ENCODER.encode(value).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Ceilings: what this device was measured to do at best, and where a kernel stands below them."""
+"""Ceilings: the highest rates that a device was measured to reach, and a kernel's rates relative to them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .fields import Ceiling, Count, Microseconds, Name, NotNegative, Text
 from .measurement import Rate
 
 NEAR = 0.05
-"""A canary that is this share above its fast time is not in the fast mode: the slow one is 0.2 above it."""
+"""A canary this share above its fast time is not in the fast mode; the slow mode is about 0.2 above it."""
 
 
 class Canary(Record):
-    """Microseconds that a launch of the canary takes in a graph's replay on one GPU.
+    """The times of a launch of the canary in a graph replay on one GPU, in microseconds.
 
-    ``fast_us`` is its time after the mode of the launch gap was set, and ``duration_us`` the kernel's own
-    duration by CUPTI, None where CUPTI can't be read. ``sm_clock_mhz`` is the clock meanwhile. See
+    ``fast_us`` is the time after the mode of the launch gap was set. ``duration_us`` is the kernel's duration
+    by CUPTI; None if CUPTI is not available. ``sm_clock_mhz`` is the clock during the measurement. See
     ``kernel_pipeline.timing.launch_gap``.
     """
 
@@ -29,10 +29,11 @@ class Canary(Record):
 
     @property
     def least_us(self) -> float:
-        """The time of a launch in the fast mode, in which it is the kernel's duration.
+        """The time of a launch in the fast mode.
 
-        Where setting the mode has no effect (MIG, MPS, another architecture), the duration, and 0 where that
-        is not known: a row's interval reaches down by what its canary is above this.
+        It is ``fast_us`` if setting the mode works, which is the case if it is near the duration. If setting
+        the mode has no effect (MIG, MPS, another architecture), it is the duration. It is 0 if the duration
+        is not known. A row's interval is extended downwards by the canary's excess over this time.
         """
         if self.duration_us is None:
             return 0.0
@@ -40,16 +41,17 @@ class Canary(Record):
 
     @property
     def can_be_fast(self) -> bool:
-        """Whether setting the mode gives the fast one on this GPU."""
+        """Whether setting the mode gives the fast mode on this GPU."""
         return self.least_us == self.fast_us
 
 
 class Rates(Record):
-    """A copy's GB/s (bytes read plus bytes written, of a tensor far larger than any cache), a large matrix
-    product's TFLOP/s in each arithmetic, and a GPU's canary, which tells the mode of the launch gap.
+    """The rates of a device.
 
-    ``sustained_tflops`` are those of the product after seconds of the same work, at the clock that a GPU's
-    power allows; a CPU has none.
+    ``copy_gbps`` is a copy's rate (bytes read plus bytes written, for a tensor far larger than any cache).
+    ``matmul_tflops`` are a large matrix product's rates by arithmetic. ``sustained_tflops`` are the same
+    after seconds of work, at the clock that a GPU's power limit allows; a CPU has none. ``canary`` has a
+    GPU's times of the canary, which identify the mode of the launch gap.
     """
 
     copy_gbps: Ceiling
@@ -58,7 +60,7 @@ class Rates(Record):
     canary: Canary | None = None
 
     def at_best(self, other: Rates) -> Rates:
-        """Of each of a CPU's rates the higher: noise only slows."""
+        """Return the higher of each of a CPU's rates in two measurements, because noise only lowers rates."""
         either = self.matmul_tflops | other.matmul_tflops
         return Rates(
             copy_gbps=max(self.copy_gbps, other.copy_gbps),
@@ -77,11 +79,12 @@ DISTURBED = (
 class Ceilings(Rates):
     """The rates measured on one device in one environment.
 
-    ``noise`` is what equal kernels' times differ by from process to process, as ``compare`` found it against
-    itself: the standard deviation of the logarithms of ratios, by ``noise_class``. ``spread`` is what another
-    process, GPU of the model and host add to the 90 % interval of a time, as a share of it, by duration
-    (``pipeline.store.spread``). ``is_disturbed`` says that others had a CPU's cores meanwhile. Such rates may
-    be a hundred times too low: no time is compared with them, and they are measured again.
+    ``noise`` is the noise of equal kernels from process to process: the standard deviation of the logarithms
+    of their ratios, by ``noise_class``, from comparing kernels with themselves. ``spread`` is the share of a
+    time that another process, GPU of the same model and host add to its 90 % interval, by duration
+    (``pipeline.store.spread``). ``is_disturbed`` says that other processes used a CPU's cores during the
+    measurement. Such rates may be a hundred times too low: no time is compared with them, and they are
+    measured again.
     """
 
     gpu: Name
@@ -92,11 +95,10 @@ class Ceilings(Rates):
 
 
 def rate(time_us: float, work: Work, ceilings: Ceilings | None) -> Rate:
-    """What a time in microseconds means, against the ceilings of the device it was measured on.
+    """Return the rates of a time in microseconds, and their share of the device's ceilings.
 
-    The bound is the ceiling that the operation would reach first at its arithmetic intensity
-    (roofline: Williams, Waterman and Patterson, 2009); operations of several arithmetics take their times
-    together.
+    ``bound`` is the ceiling that the operation would reach first at its arithmetic intensity (roofline model:
+    Williams, Waterman and Patterson, 2009). The least times of operations of several arithmetics are added.
     """
     gbps = work.bytes / time_us / 1e3
     tflops = work.flops / time_us / 1e6

@@ -1,8 +1,7 @@
-"""Passwords and tokens: addresses that hold one are taken apart for use, and all that is shown or written is
-without them.
+"""Passwords and tokens: separate them from URIs, and remove them from everything that is shown or written.
 
-The last ``@`` before a query ends the credentials, so that a password may hold ``/`` and ``@`` as it is; an
-``@`` in a path is written ``%40``.
+The last ``@`` before a query ends the credentials, so that a password may contain ``/`` and ``@``. An ``@``
+in a path must be written ``%40``.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from urllib.parse import quote, unquote
 from .fields import Changed, short
 
 SECRETS = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
-"""Environment variables whose values are never shown; MLFLOW_TRACKING_URI may hold one."""
+"""Environment variables whose values are never shown; MLFLOW_TRACKING_URI may contain a password, too."""
 
 
 TRACKER = (*SECRETS, "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME")
-"""Environment variables that only a process which talks to MLflow needs."""
+"""Environment variables that only processes that connect to MLflow need."""
 
 _withdrawn: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
 class Address:
-    """A URI in two parts: where, and who asks. ``user`` and ``password`` are decoded, and None where the URI
-    has none. A query in ``uri`` may still hold a token: ``public`` is what to show."""
+    """A URI split into the address and the credentials. ``user`` and ``password`` are decoded; None if the
+    URI has none. A query in ``uri`` may still contain a token, so show ``public(uri)`` instead."""
 
     uri: str = field(repr=False)
     user: str | None = field(default=None, repr=False)
@@ -39,7 +38,7 @@ class Address:
 
     @property
     def whole(self) -> str:
-        """The URI with its credentials, encoded so that every parser finds the host behind them."""
+        """The URI with its credentials, encoded so that every parser finds the host."""
         if self.user is None:
             return self.uri
         who = quote(self.user, safe="") + (
@@ -50,12 +49,12 @@ class Address:
 
 
 def taken_apart(uri: str) -> Address:
-    """A URI split into its address and its credentials. A path, such as SQLite's, has no credentials."""
+    """Split a URI into its address and its credentials. A path, such as SQLite's, has no credentials."""
     scheme, mark, rest = uri.partition("://")
     if not mark or rest.startswith("/"):
         return Address(uri)
     before_query = re.split(r"[?#]", rest, maxsplit=1)[0]
-    # A port is a number: what stands for one and is none begins a password that holds a ? or a #.
+    # A port is a number. Other text in its place is the start of a password that contains ? or #.
     port = before_query.partition(":")[2].partition("/")[0]
     searched = rest if "@" not in before_query and port and not port.isdigit() else before_query
     who, at, _ = searched.rpartition("@")
@@ -66,7 +65,7 @@ def taken_apart(uri: str) -> Address:
 
 
 def public(uri: str) -> str:
-    """A URI as it may be shown: without a user, a password, and a query, which may hold a token."""
+    """Return a URI without user, password and query, which may contain a token."""
     scheme, mark, rest = uri.partition("://")
     if mark and rest.startswith("/"):
         return uri
@@ -75,31 +74,31 @@ def public(uri: str) -> str:
 
 
 def withdraw() -> None:
-    """Take what only MLflow's clients need out of this process's environment: kernels' code runs here or in
-    processes that inherit it. It is masked as before."""
+    """Remove the variables that only MLflow's clients need from this process's environment, because kernels'
+    code runs here or in processes that inherit it. Their values are still masked."""
     for name in TRACKER:
         if name in os.environ:
             _withdrawn[name] = os.environ.pop(name)
 
 
 def without_tracker(environment: Mapping[str, str]) -> dict[str, str]:
-    """An environment for processes that run kernels' code."""
+    """Return an environment without MLflow's variables, for processes that run kernels' code."""
     return {name: value for name, value in environment.items() if name not in TRACKER}
 
 
 def masked(text: str) -> str:
-    """A text that is kept, as what a provider or a compiler says is: without the secrets of the environment
-    and the command line."""
+    """Return a text, such as a provider's or a compiler's message, without the secrets of the environment and
+    the command line."""
     return _without(text, [*_secrets(), *(taken_apart(uri).password or "" for uri in _addresses())])
 
 
 MaskedText = Annotated[str, Changed(lambda text: short(masked(text)))]
-"""A ``Text`` of a record that repeats what kernels' code, compilers or tools have said."""
+"""A ``Text`` of a record that holds messages of kernels' code, compilers or tools."""
 
 
 def hidden(text: str, uris: Sequence[str] = ()) -> str:
-    """A sentence as it may be shown: without the credentials of the given URIs, of those in the environment
-    and on the command line, and of any other that stands in it."""
+    """Return a text without the credentials of the given URIs, of URIs in the environment and on the command
+    line, and of any URI in the text."""
     secrets = _secrets()
     for uri in (*uris, *_addresses()):
         address = taken_apart(uri)
@@ -116,7 +115,7 @@ def _secrets() -> list[str]:
 
 
 def _addresses() -> list[str]:
-    """The URIs that may hold a password: the environment's, and those on the command line."""
+    """Return the URIs of the environment and the command line, which may contain a password."""
     given = [word for word in (*sys.orig_argv, *sys.argv) if "://" in word]
     uris = [word.partition("=")[2] if re.match(r"[\w.+~]*=", word) else word for word in given]
     name = "MLFLOW_TRACKING_URI"
@@ -124,8 +123,8 @@ def _addresses() -> list[str]:
 
 
 def _without(text: str, secrets: Sequence[str]) -> str:
-    """A text without these words, as they are, in an address, or in quotes of Python or JSON; one of fewer
-    letters than four stands in other words, too."""
+    """Return a text without the secrets, whether plain or as quoted in a URI, in Python or in JSON. Secrets
+    of fewer than four characters are not removed, because they also occur in other words."""
     for secret in secrets:
         if len(secret) > 3:
             for spelled in {secret, quote(secret, safe=""), repr(secret)[1:-1], json.dumps(secret)[1:-1]}:

@@ -1,4 +1,4 @@
-"""What a result depends on and the commit does not hold, and how much of it is in a provider's key."""
+"""The environment that results depend on beside the commit, and the part of it in a provider's key."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from .base import Record, digest
 from .fields import Count, Name, Text
 
 NUMBA = ("numba", "numba-cuda", "llvmlite", "nvidia-nvvm", "nvidia-nvjitlink")
-"""The packages that decide what Numba makes of a kernel; those of them that are installed count."""
+"""The packages that determine the code that Numba generates; those that are installed are in the key."""
 
 
 class Environment(Record):
-    """What a result depends on and the commit does not hold. No time, host name or UUID, so that the
-    same machine gives the same fingerprint on every run.
+    """Everything that a result depends on beside the commit. It contains no time, host name or UUID, so that
+    the same machine has the same environment in every run.
 
-    ``flags`` are the environment variables that are in keys (``variables.py``). ``host`` is a CPU's own: a
-    model's name says little of a CPU's speed. ``image`` and ``base_image`` name a container's image and what
-    that was built from, each with its digest. They are unkeyed, no part of the identity: an image that was
-    built again is another one, and what a result depends on in it, the other fields say. So is ``l2_bytes``,
-    the size of a GPU's L2 cache, which its name says already."""
+    ``flags`` are the environment variables in keys (``variables.py``). ``host`` identifies the host on a CPU,
+    whose speed does not follow from the model's name. ``image`` and ``base_image`` name the container's image
+    and the image that it was built from, with their digests. Both are not part of the digest, because a
+    rebuilt image has another name, and the other fields cover what results depend on. Nor is ``l2_bytes``,
+    the size of a GPU's L2 cache, because it follows from the GPU's name.
+    """
 
     gpu: Name
     name: Text
@@ -51,17 +52,18 @@ class Environment(Record):
 
     @property
     def digest(self) -> str:
-        """All of it but what is unkeyed."""
+        """The digest of all fields but those in ``UNKEYED``."""
         return digest(self.to_dict(exclude=UNKEYED))
 
     @property
     def of_device(self) -> str:
-        """What a device's own limits depend on: another host with the same GPU, driver and packages has the
-        same."""
+        """The digest of everything that a device's ceilings depend on. Hosts with the same GPU, driver and
+        packages have the same digest."""
         return digest([self._of_every_provider(), self._flags("all")])
 
     def keyed_for(self, provider: Provider) -> dict[str, Any]:
-        """What of it is in a provider's key: its language's tools and variables; on a GPU not the host."""
+        """Return the part in a provider's key: with the tools and variables of its language; on a GPU without
+        the host."""
         found = self._of_every_provider()
         flags = found.pop("flags", {}) | self._flags("all")
         if provider.language in ("triton", "gluon") or provider.compiled or provider.package:
@@ -94,7 +96,7 @@ class Environment(Record):
 
 
 def _versions(packages: Iterable[str]) -> dict[str, str]:
-    """The versions of the packages that are installed."""
+    """Return the versions of those packages that are installed."""
     found = {}
     for package in packages:
         with suppress(metadata.PackageNotFoundError):

@@ -1,7 +1,7 @@
-"""What a record may hold of text and numbers: results come from others, too.
+"""The types of text and numbers in records, which may come from other people.
 
-Names become parts of paths, of URLs and of queries; text is shown on terminals and pages; numbers are
-divided, logged and drawn. What is checked here once, when a record is made or read, needs no care later.
+Names become parts of paths, URLs and queries; text is shown on terminals and pages; numbers are divided and
+plotted, also on logarithmic axes. Values are validated once, when a record is created or read.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 MOST_CHARACTERS = 4000
-"""Of a text; MLflow takes no more than 5000 with certainty."""
+"""The longest text; MLflow is only sure to accept 5000 characters."""
 
 INTEGER_LIMIT = 2**63 - 1
-"""The largest integer that databases and tables of data take."""
+"""The largest integer that databases and data frames can store."""
 
 COMMANDS = re.compile(
     "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff"
     "\ufdd0-\ufdef\ufeff\ufff9-\ufffb\ufffe\uffff\U000e0000-\U000e007f]"
 )
-"""Characters that a terminal obeys, that hide or turn around others, and that no XML may hold."""
+"""Control characters of terminals, characters that hide or reorder text, and characters that XML forbids."""
 
 
 def visible(text: str) -> str:
-    r"""The text with each character that is none to look at as its escape: ``\x1b``, ``\u202e``, ``\n``."""
+    r"""Return the text with each control character replaced by its escape: ``\x1b``, ``\u202e``, ``\n``."""
     if text.isprintable():
         return text
     return COMMANDS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def visible_lines(text: str) -> str:
-    """A text of several lines with its control characters as their escapes."""
+    """Return a text with the control characters of each line replaced by escapes."""
     return "\n".join(map(visible, text.split("\n")))
 
 
 def short(text: str) -> str:
-    """A text on one line, and no longer than what every table takes."""
+    """Return a text on one line, truncated to ``MOST_CHARACTERS``."""
     return visible(text)[:MOST_CHARACTERS]
 
 
 def is_printable(text: str) -> bool:
-    """Whether a word holds no control character and no separator of lines."""
+    """Whether a word contains no control character and no line separator."""
     return text.isprintable() or not any(
         (kind := unicodedata.category(one))[0] == "C" or kind in ("Zl", "Zp") for one in text
     )
@@ -54,7 +54,7 @@ def is_printable(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Changed:
-    """Marks a type whose values every record changes when it is made or read."""
+    """Marks a type whose values are changed when a record is created or read."""
 
     by: Callable[[Any], Any]
 
@@ -65,8 +65,9 @@ class Changed:
 
 @dataclass(frozen=True)
 class Rounded:
-    """Marks a number that has so many significant digits from when its record is made: the record in memory
-    is the one that its file holds. A number that is read from JSON stays as it was written."""
+    """Marks a number that is rounded to ``digits`` significant digits when Python code creates its record, so
+    that the record in memory equals the record in the file. A number that is read from JSON is not
+    changed."""
 
     digits: int
 
@@ -77,41 +78,42 @@ class Rounded:
 
 
 Text = Annotated[str, Changed(short)]
-"""Text that is shown to people, on one line."""
+"""Text on one line, to show to people."""
 
 NAME = r"[A-Za-z0-9_][A-Za-z0-9_.+-]*"
 Name = Annotated[str, Meta(pattern=rf"^{NAME}\Z", max_length=100)]
-"""A kernel, a provider, a workload, a device's slug, a run: a word of a path."""
+"""The name of a kernel, provider, workload or run, or a device's slug; it is safe as a part of a path."""
 
 BELOW = r"^[\w=+,@-][\w.=+,@-]*(/[\w=+,@-][\w.=+,@-]*)*\Z"
 Below = Annotated[str, Meta(pattern=BELOW, max_length=1000)]
-"""A path of a file below a folder: relative, and never up."""
+"""A relative path of a file below a folder; it can't leave the folder."""
 
 Integer = Annotated[int, Meta(ge=-INTEGER_LIMIT, le=INTEGER_LIMIT)]
 Count = Annotated[int, Meta(ge=0, le=INTEGER_LIMIT)]
 
 
 def rounded(value: float, digits: int) -> float:
-    """A number to so many significant digits."""
+    """Return a number rounded to ``digits`` significant digits."""
     return float(f"{value:.{digits}g}")
 
 
 TIME_DIGITS = 6
-"""Of a time, which statistics made of samples."""
+"""The significant digits of a time that statistics computed from samples."""
 
 Microseconds = Annotated[float, Meta(ge=1e-3, le=1e12), Rounded(TIME_DIGITS)]
-"""A time of a call: from a nanosecond, in which no call is done, to eleven days."""
+"""The time of a call, between a nanosecond and eleven days."""
 
 SAMPLE_DIGITS = 5
-"""Of a sample. A sample is a turn of about 0.8 ms over its launches, and an event's clock ticks every 32 ns:
-the fifth digit is the last that the clock gives. Statistics are of the samples as they were."""
+"""The significant digits of a sample. A sample is a turn of about 0.8 ms divided by its launches, and an
+event's clock has a resolution of 32 ns, so the fifth digit is the last that the clock gives. Statistics use
+the unrounded samples."""
 
 Quantity = Annotated[float, Meta(ge=-1e24, le=1e24)]
 """A number that can be squared and printed."""
 
 NotNegative = Annotated[float, Meta(ge=0, le=1e24), Rounded(5)]
 Ceiling = Annotated[float, Meta(ge=1e-9, le=1e12)]
-"""GB/s or TFLOP/s that a device reached."""
+"""A rate in GB/s or TFLOP/s that a device reached."""
 
 
 def _in_utc(value: datetime) -> datetime:
@@ -121,4 +123,4 @@ def _in_utc(value: datetime) -> datetime:
 
 
 When = Annotated[datetime, Meta(tz=True), Changed(_in_utc)]
-"""A second in UTC, of a year in which there are GPUs."""
+"""A time in UTC, in whole seconds, between the years 2000 and 2200."""

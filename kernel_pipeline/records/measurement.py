@@ -1,4 +1,5 @@
-"""What happened at a point: a typed, frozen record that can't claim a time it has no right to."""
+"""The record of a measurement: the outcome at a point, its timing, and its origin. Inconsistent records are
+rejected."""
 
 from __future__ import annotations
 
@@ -38,43 +39,43 @@ Status = Literal[
     "out_of_memory",
     "timeout",
 ]
-"""``ok``: right and timed. ``verified``: right, but this machine can't time it (a Triton kernel under the
-interpreter). ``not_judged``: this machine's interpreter can't do it, which is no fault of the provider's. All
-others: no number."""
+"""``ok``: the output is right, and the call was timed. ``verified``: the output is right, but this machine
+can't time the provider (a Triton kernel under the interpreter). ``not_judged``: this machine's interpreter
+can't run the provider, which is not the provider's fault. The others are failures, without a timing."""
 
 
 Commit = Annotated[str, Meta(pattern=r"^\w{1,64}\Z")]
 """A commit's hash, or ``unknown``."""
 
 Error = Annotated[float, Meta(ge=0), Rounded(3)]
-"""How far a number is off, at most."""
+"""A largest error."""
 
 Ratio = Annotated[float, Meta(ge=1e-9, le=1e9)]
 
 NINE_OF_TEN = 1.645
-"""Standard deviations of a normal distribution within which 90 % of it lie."""
+"""90 % of a normal distribution lie within this many standard deviations."""
 
 LAUNCH_US = 5.0
-"""What the ceilings allow less than these microseconds for is bound by what a launch costs."""
+"""A problem whose time at the ceiling is below this many microseconds is bound by the cost of a launch."""
 
 NOTHING_KNOWN: Mapping[str, float] = MappingProxyType({})
 
 FLOOR_DIGITS = 3
-"""Of a noise floor."""
+"""The significant digits of a noise floor."""
 
 ROUNDING = 1e-6
-"""Numbers that differ by less of themselves are the same."""
+"""The relative difference up to which numbers count as equal."""
 
 
 class Timing(Record):
-    """Times of one provider at one point, in microseconds a call.
+    """The times of one provider at one point, in microseconds per call.
 
-    A sample is the mean over a batch of calls (a batch of one with the ``event`` timer). ``rel_ci`` is the
-    half-width of the median's 95 % confidence interval over the median.
+    A sample is the mean over a batch of calls (one call with the ``event`` timer). ``rel_ci`` is the
+    half-width of the median's 95 % confidence interval divided by the median.
 
-    ``canary_us`` are the graph timer's canary before and after the samples, and ``excess_us`` is by how much
-    a launch may have been late: 0 in the fast mode of the launch gap. ``overhead_us`` was taken off each
-    sample by version 0 of the measuring code.
+    ``canary_us`` are the times of the graph timer's canary before and after the samples. ``excess_us`` is the
+    time by which a launch may have been late; 0 in the fast mode of the launch gap. Version 0 of the
+    measuring code subtracted ``overhead_us`` from each sample.
     """
 
     timer: Name
@@ -93,16 +94,16 @@ class Timing(Record):
     def __post_init__(self) -> None:
         super().__post_init__()
         ordered = (self.min_us, self.p20_us, self.median_us, self.p80_us)
-        # A quantile between two samples that are the same may be off by a rounding.
+        # A quantile interpolated between equal samples may differ from them by a rounding error.
         if any(low > high * (1 + ROUNDING) for low, high in itertools.pairwise(ordered)):
             raise ValueError(f"min, p20, median and p80 are not in order: {ordered}")
 
 
 class Rate(Record):
-    """What a time means: bytes and operations over time (GB/s, TFLOP/s), against the measured ceiling.
+    """The rates of a time in GB/s and TFLOP/s, and their share of the measured ceiling.
 
-    ``bound`` names the ceiling that is nearer by the work's arithmetic intensity, and ``ceiling_fraction`` is
-    the rate over that ceiling (None where no ceiling was measured).
+    ``bound`` is the ceiling that the work reaches first at its arithmetic intensity. ``ceiling_fraction`` is
+    the rate divided by that ceiling. Both are None if no ceiling was measured.
     """
 
     bytes: Count
@@ -113,19 +114,19 @@ class Rate(Record):
     ceiling_fraction: NotNegative | None = None
 
     def is_of(self, time_us: float) -> bool:
-        """Whether the rates are those of this time."""
+        """Whether the rates agree with a time."""
         return isclose(self.gbps, self.bytes / time_us / 1e3, rel_tol=ROUNDING) and isclose(
             self.tflops, self.flops / time_us / 1e6, rel_tol=ROUNDING
         )
 
 
 class State(Record):
-    """The device while it was timed. Fields the device can't tell are None; ``valid`` is False for a
-    timing not to be trusted, and ``invalid_reason`` says why.
+    """The state of the device during a timing. Fields that the device does not report are None.
 
-    ``threads`` is how many threads a CPU provider may use. ``noise_floor`` is the relative spread of the
-    sweep's control point from its start to its end, or what equal kernels are known to differ by from process
-    to process: smaller differences than that mean nothing.
+    ``valid`` is False for a timing that can't be trusted; ``invalid_reason`` gives the reason. ``threads`` is
+    the number of threads that a CPU provider may use. ``noise_floor`` is the larger of two relative
+    differences: the spread of the sweep's control point between start and end, and the known difference of
+    equal kernels from process to process. Smaller differences mean nothing.
     """
 
     sm_clock_mhz: Count | None = None
@@ -142,14 +143,17 @@ class State(Record):
     invalid_reason: Text | None = None
 
     def distrusted(self, reason: str) -> Self:
-        """The same, not to be trusted for a reason; what is not trusted already keeps its own."""
+        """Return the state marked as invalid for a reason. An invalid state keeps its first reason."""
         return self.replace(valid=False, invalid_reason=reason) if self.valid else self
 
 
 class Launch(Record):
-    """One kernel that a call launched, as its provider reports it: the function, how it goes about the
-    problem, blocks and threads by dimension, blocks of a cluster, bytes of dynamic shared memory a block, and
-    pipeline stages (0 for none)."""
+    """One kernel launch of a call, as its provider reports it.
+
+    ``function`` is the kernel function, and ``strategy`` the way it divides the problem. ``grid``, ``block``
+    and ``cluster`` are in blocks, threads and blocks per dimension. ``shared_bytes`` is the dynamic shared
+    memory per block, and ``stages`` the number of pipeline stages (0 for none).
+    """
 
     function: MaskedText
     strategy: MaskedText | None = None
@@ -161,12 +165,12 @@ class Launch(Record):
 
 
 class Parts(Record):
-    """What a key is made of: the point; the definitions that the provider runs; the version of the code that
-    times and verifies, ``0`` before there were versions, or ``edited`` and the code's digest;
-    the environment as far as it changes this provider's code or speed; the timing's settings and the seed.
-    All but the version are digests.
+    """The parts of a measurement's key.
 
-    Two rows that differ in one of these can't stand for each other, and this says in which.
+    ``point``, ``source`` (the definitions that the provider runs), ``environment`` (as far as it changes this
+    provider's code or speed) and ``settings`` (of the timing, with the seed) are digests. ``measurement`` is
+    the version of the code that times and verifies: ``0`` before there were versions, or ``edited`` with the
+    code's digest. Two rows that differ in a part can't replace each other.
     """
 
     point: Text
@@ -177,17 +181,17 @@ class Parts(Record):
 
     @property
     def key(self) -> str:
-        """What identifies a measurement: with the same key, measuring again could only repeat it."""
+        """The digest of all parts: with an equal key, measuring again could only repeat the measurement."""
         return digest(self.to_dict())
 
     def differences(self, other: Parts) -> list[str]:
-        """The parts in which the two differ."""
+        """Return the names of the parts that differ."""
         return [name for name in type(self).__struct_fields__ if getattr(self, name) != getattr(other, name)]
 
 
 class Earlier(Record):
-    """What a point took before its provider's source was edited: in another run, so that it is no half of a
-    comparison. ``source`` is the digest of the source then."""
+    """The time of a point before its provider's source was edited. It is from another run, so it can't be
+    compared side by side. ``source`` is the digest of the source at that time."""
 
     median_us: Microseconds
     source: Text
@@ -198,12 +202,12 @@ class Earlier(Record):
 
 
 class Origin(Record):
-    """Where and from what a measurement came.
+    """The origin of a measurement.
 
-    ``run`` names the invocation that measured it and ``command`` its command line; ``commit`` is that of the
-    repository which the kernel belongs to, ``tool`` the pipeline's where that is another. ``device`` tells
-    the GPUs of a host apart: ``cuda:1``. ``image`` and ``base_image`` name the container's image and its
-    base.
+    ``run`` names the invocation that measured, and ``command`` is its command line. ``commit`` is the commit
+    of the kernel's repository; ``tool`` is the pipeline's commit if the pipeline is in another repository.
+    ``device`` is the GPU of the host, such as ``cuda:1``. ``image`` and ``base_image`` name the container's
+    image and its base.
     """
 
     gpu: Name
@@ -223,16 +227,24 @@ def _one_line(error: str) -> str:
 
 
 class Outcome(Record):
-    """How the worker got on with a point: the status, and the timing only if there is one to report.
+    """The outcome of a point: the status, and for ``ok`` the timing.
 
-    ``interpreted`` is the problem that an interpreter was given in place of the point's, where that is
-    smaller. ``launch`` is what the first call launched, None where the provider does not tell.
-    ``audit_ratio`` is how many times its timing a call took by the clock of another process, on inputs that
-    were used once (of a time from a hot cache: that of its calls with a cold one); None where no audit was
-    made. ``audit_us`` is a looser bound of version 1 of the measuring code, in microseconds. ``any_answer``
-    is what would have been found right at this problem though it takes no work: zeros, say.
-    ``tolerance_used`` is the share of the tolerance that the output's worst element took. ``unkeyed`` names
-    files that were read and that the row's key does not hold.
+    interpreted:
+        The smaller problem that the interpreter ran instead of the point's, if it differs.
+    launch:
+        The kernels that the first call launched; None if the provider does not report them.
+    audit_ratio:
+        The audit's time divided by the timing; None without an audit. The audit times a call by another
+        process's clock, on inputs that are used once. A hot timing is audited by timing the same calls with a
+        cold cache.
+    audit_us:
+        A looser bound in microseconds, by version 1 of the measuring code.
+    any_answer:
+        A trivial answer, such as zeros, that would pass the verification at this problem.
+    tolerance_used:
+        The largest error of an element as a share of its tolerance.
+    unkeyed:
+        Files that were read but are not part of the row's key.
     """
 
     status: Status
@@ -251,7 +263,7 @@ class Outcome(Record):
 
     @property
     def incomparable(self) -> str | None:
-        """Why no ratio is made of the time, None where it says something about the kernel."""
+        """The reason why the time must not be compared, or None."""
         if self.any_answer is not None:
             return f"any answer passes: {self.any_answer} would be found right, too"
         if self.unkeyed is not None:
@@ -271,20 +283,20 @@ class Outcome(Record):
 
 
 def noise_class(rate: Rate, time_us: float) -> str:
-    """By what noise from process to process is known: what bounds a kernel, or ``launch`` where the device's
-    ceilings allow less than ``LAUNCH_US``: equal launches differ far more than equal transfers do. Empty
-    where no ceiling is known."""
+    """Return the class of a time for the noise from process to process: the rate's bound, or ``launch`` if
+    the time at the ceiling is below ``LAUNCH_US``, because equal launches differ far more than equal
+    transfers. Return an empty string if no ceiling is known."""
     if rate.bound is None or rate.ceiling_fraction is None:
         return ""
     return "launch" if rate.ceiling_fraction * time_us < LAUNCH_US else rate.bound
 
 
 class Measurement(Record):
-    """One line of a ledger: a point, its outcome, what the time means, and where it came from.
+    """One row of a ledger: a point, its outcome, the rates of its time, and its origin.
 
-    ``workload`` is the family of problems that it was measured as one of, and ``attempts`` how many runs it
-    took: more than one if earlier ones failed. ``earlier`` is the time before the source was edited last, by
-    the same version of the measuring code in the same environment.
+    ``workload`` is the family of problems that the point was measured for. ``attempts`` is the number of runs
+    that it took, more than one if earlier runs failed. ``earlier`` is the time before the source was last
+    edited, by the same version of the measuring code in the same environment.
     """
 
     key: Text
@@ -310,15 +322,15 @@ class Measurement(Record):
 
     @property
     def slot(self) -> tuple[Point, str]:
-        """What a ledger holds one row of: a point by a timing's settings."""
+        """The point and the digest of the timing's settings; a ledger holds one row for each."""
         return self.point, self.parts.settings
 
     def with_noise_floor(self, spread: float | None, known: Mapping[str, float] = NOTHING_KNOWN) -> Self:
-        """The same measurement with its noise floor; unchanged if it has no timing.
+        """Return the measurement with its noise floor; unchanged if it has no device state.
 
-        The floor is the spread of the sweep's control point, or, where that is more, what equal kernels
-        differ by from process to process: nine of ten of their ratios by less than ``NINE_OF_TEN`` of the
-        standard deviations that are ``known`` by ``noise_class``.
+        The floor is the larger of two values: the ``spread`` of the sweep's control point, and
+        ``NINE_OF_TEN`` times the standard deviation of equal kernels' ratios from process to process, which
+        is ``known`` by ``noise_class``. Nine of ten ratios of equal kernels differ by less than the latter.
         """
         if self.outcome.state is None:
             return self
@@ -331,11 +343,11 @@ class Measurement(Record):
         return self.with_state(self.outcome.state.replace(noise_floor=floor))
 
     def with_state(self, state: State) -> Self:
-        """The same measurement with another state of the device."""
+        """Return the measurement with another device state."""
         return self.replace(outcome=self.outcome.replace(state=state))
 
     def before(self, parts: Parts) -> Earlier | None:
-        """What a newer row of the same point, of these parts, says of an earlier time."""
+        """Return the ``earlier`` of a newer row at the same point with the given parts."""
         changed = set(self.parts.differences(parts))
         if changed - {"source"}:
             return None

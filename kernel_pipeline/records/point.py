@@ -1,4 +1,4 @@
-"""One thing to measure: a kernel, a problem, and a configuration of a provider."""
+"""Points: what is measured."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from .fields import Name
 
 
 class Point(Record):
-    """A provider of a kernel at a problem, with values for its parameters.
+    """A point: a kernel, a problem, and a provider with values for its parameters.
 
-    Its JSON form is the one that the worker, the ledger and the command line share.
+    The worker, the ledger and the command line share its JSON form.
     """
 
     kernel: Name
@@ -26,7 +26,8 @@ class Point(Record):
 
 
 def order(point: Point) -> tuple[object, ...]:
-    """The order of points in a ledger, a table and a plot: words of a problem first, then numbers."""
+    """Return the sort key of points in ledgers, tables and plots: the words of a problem first, then
+    numbers."""
     words = tuple(str(v) for v in point.problem.values() if not _is_number(v))
     numbers = tuple(v for v in point.problem.values() if _is_number(v))
     parameters = tuple((not _is_number(v), v if _is_number(v) else str(v)) for v in point.parameters.values())

@@ -1,4 +1,4 @@
-"""How points are timed: what conf/timing holds, and a part of every measurement's key."""
+"""The timing settings of conf/timing, which are part of every measurement's key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Meta
 from .base import Record
 
 TimerChoice = Literal["auto", "graph", "event", "do_bench", "wall"]
-"""Timers that a sweep may take."""
+"""The timers that a sweep may use."""
 
 TIMERS: tuple[TimerChoice, ...] = get_args(TimerChoice)
 
@@ -18,11 +18,13 @@ class TimingSettings(Record):
     """Settings of a timing.
 
     timer:
-        ``auto`` is ``graph`` on a GPU and the host clock on a CPU, which has no other.
+        ``auto`` is ``graph`` on a GPU. A CPU is always timed by the host clock.
+    cache:
+        Whether a call finds its inputs in the cache.
     stopping:
-        ``confidence`` stops once the median's 95 % interval is ``target_rel_ci`` narrow and there are
-        ``min_samples``, or after ``max_seconds`` of sampling; ``count`` stops at ``min_samples``; ``budget``
-        after ``max_seconds``.
+        ``confidence`` stops when there are ``min_samples`` and the relative half-width of the median's 95 %
+        interval is at most ``target_rel_ci``, or after ``max_seconds`` of sampling. ``count`` stops at
+        ``min_samples``. ``budget`` stops after ``max_seconds``.
     """
 
     timer: TimerChoice = "auto"

@@ -1,11 +1,11 @@
-"""Which environment variables are in keys: those that change a provider's code or its speed.
+"""The environment variables in keys: those that change a provider's code or its speed.
 
-Each variable stands on one of two lists, by name or by a pattern with ``*``; of several patterns that fit the
-longest counts. One that stands on neither and begins as those of a tool that providers use is in the key, for
-it may matter, and a warning names it. To end that, add it to the list where it belongs: a line is enough.
+Each variable is on one of two lists, by name or by a pattern with ``*``. An exact name wins, then the longest
+matching pattern. A variable on neither list that has the prefix of a tool that providers use is in the key,
+because it may matter, and a warning names it. To end the warning, add a line to the list where it belongs.
 
-``torch.set_float32_matmul_precision`` and other switches of torch have no variable: a provider that calls one
-says so in its source, which its key covers.
+``torch.set_float32_matmul_precision`` and other switches of torch have no variable. A provider that calls
+them does so in its source, which is part of its key.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 
 COUNTED: Mapping[str, str] = {
-    # Every provider and timer: the driver, the runtime and the libraries that torch calls.
+    # For every provider and timer: the driver, the runtime and the libraries that torch calls.
     "all": """
         CUDA_DEVICE_MAX_CONNECTIONS
         CUDA_DEVICE_MAX_COPY_CONNECTIONS
@@ -47,7 +47,7 @@ COUNTED: Mapping[str, str] = {
         TORCH_LINALG_PREFER_CUSOLVER
         TORCH_LINEAR_FLATTEN_3D
         """,
-    # What a CPU runs, and the timer of its clock: threads, vectors, memory.
+    # For code on a CPU: threads, vector instructions, memory.
     "cpu": """
         ATEN_CPU_CAPABILITY
         DNNL_*
@@ -61,7 +61,7 @@ COUNTED: Mapping[str, str] = {
         OPENBLAS_*
         TORCH_MKLDNN_*
         """,
-    # What Triton and Gluon compile, in this repository, in torch.compile and in peers.
+    # For Triton and Gluon code in this repository, in torch.compile and in peers.
     "triton": """
         DISABLE_LLVM_OPT
         DISABLE_MMA_V3
@@ -88,7 +88,7 @@ COUNTED: Mapping[str, str] = {
         TRITON_PTXAS*_PATH
         TRITON_USE_META_WS
         """,
-    # What torch.compile makes.
+    # For code that torch.compile generates.
     "inductor": """
         ENABLE_PERSISTENT_TMA_MATMUL
         ENABLE_TEMPLATE_TMA_STORE
@@ -170,13 +170,13 @@ COUNTED: Mapping[str, str] = {
         TORCH_DYNAMO_DO_NOT_EMIT_RUNTIME_ASSERTS
         TORCH_INDUCTOR_CPP_WRAPPER
         """,
-    # What nvcc compiles.
+    # For code that nvcc compiles.
     "cuda": """
         NVCC_APPEND_FLAGS
         NVCC_CCBIN
         NVCC_PREPEND_FLAGS
         """,
-    # What Numba compiles.
+    # For code that Numba compiles.
     "numba": """
         NUMBA_BOUNDSCHECK
         NUMBA_CPU_FEATURES
@@ -205,7 +205,7 @@ COUNTED: Mapping[str, str] = {
         NUMBA_THREADING_LAYER*
         """,
 }
-"""Variables that change code or speed, by whose."""
+"""Variables that change code or speed, by the group of providers that they affect."""
 
 IGNORED = """
     # Which device is used, and where tools and caches lie: what is found there has a version in the key.
@@ -446,7 +446,7 @@ IGNORED = """
     TRITON_LIBHIP_PATH
     TRITON_PLUGIN_VERSION_CHECK
     """
-"""Variables that change neither."""
+"""Variables that change neither code nor speed."""
 
 BEGINNINGS: Mapping[str, str] = {
     "CUBLAS": "all",
@@ -472,30 +472,30 @@ BEGINNINGS: Mapping[str, str] = {
     "NVCC_": "cuda",
     "NUMBA_": "numba",
 }
-"""Whose a variable is that stands on neither list, by how it begins."""
+"""The group of a variable on neither list, by its prefix."""
 
 
 def whose(name: str) -> str | None:
-    """Whose code or speed a variable changes, a key of ``COUNTED``; None for one that changes none."""
+    """Return the group whose code or speed a variable changes, a key of ``COUNTED``, or None."""
     listed = _listed(name)
     return _beginning(name) if listed is None else listed or None
 
 
 def is_in_key(name: str, on_gpu: bool) -> bool:
-    """Whether a variable is in the keys of any provider on that kind of device: on a GPU none is that changes
-    what a CPU does, as packages set some when they are imported."""
+    """Whether a variable is in the key of any provider on a GPU or a CPU. On a GPU the ``cpu`` group does not
+    count, because some packages set its variables when they are imported."""
     found = whose(name)
     return found is not None and not (on_gpu and found == "cpu")
 
 
 def is_listed(name: str) -> bool:
-    """Whether a variable stands on one of the lists."""
+    """Whether a variable is on one of the lists."""
     return _listed(name) is not None
 
 
 @cache
 def _listed(name: str) -> str | None:
-    """The list that a variable is on: a key of ``COUNTED``, "" for ``IGNORED``, None if it is on neither."""
+    """Return the list that a variable is on: a key of ``COUNTED``, "" for ``IGNORED``, None for neither."""
     fitting = [(len(pattern), who) for pattern, who in _patterns() if fnmatchcase(name, pattern)]
     exact = [who for pattern, who in _patterns() if pattern == name]
     return exact[0] if exact else max(fitting)[1] if fitting else None

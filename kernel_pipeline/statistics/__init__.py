@@ -1,5 +1,5 @@
-"""Statistics of samples and paired times: quantiles without a distribution, and whether candidates differ.
+"""Statistics of samples and of paired times.
 
-``quantiles`` summarises the samples of one timing; ``intervals.estimate`` gives a ratio with its interval and
-``intervals.verdicts`` decides for many at once.
+``quantiles`` summarises the samples of one timing. ``intervals.estimate`` estimates a ratio with its
+interval, and ``intervals.verdicts`` decides for many ratios at once whether candidates differ.
 """

@@ -1,9 +1,9 @@
 """Estimates from paired times: an interval for their ratio, and a verdict.
 
-Candidates are measured side by side in rounds. A round gives a ratio of their times, and the logarithms of
-the ratios of several rounds are taken to be normal. Two times are ``same`` if the interval lies within the
-margin; one is ``faster`` or ``slower`` if it lies beyond, and if that is significant among all that was
-asked.
+Candidates are measured side by side in rounds. Each round gives a ratio of their times, and the logarithms of
+the ratios are assumed to be normally distributed. Two times are ``same`` if the interval of the ratio lies
+within the margin. A time is ``faster`` or ``slower`` if the interval lies beyond the rule's bound, and if the
+difference is significant among all comparisons.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Verdict = Literal["same", "faster", "slower", "undecided"]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A ratio of times with its interval, and how probable one so far from 1 is where there is no difference
-    beyond the rule's bound (1 where it is not beyond)."""
+    """A ratio of times with its confidence interval. ``probability`` is the p-value for no difference beyond
+    the rule's bound; 1 if the ratio is within the bound."""
 
     rounds: int
     ratio: float
@@ -34,29 +34,29 @@ class Estimate:
 K = TypeVar("K", bound=Hashable)
 
 FEWEST_ROUNDS = 2
-"""One ratio says nothing of how much ratios differ."""
+"""The fewest rounds for an interval: a single ratio does not show the spread."""
 
 KNOWN = 8
-"""Degrees of freedom that what is known of equal kernels' noise counts for: as many as nine rounds have."""
+"""The degrees of freedom given to the known noise of equal kernels: as many as nine rounds have."""
 
 FEWEST_POOLED = 10
-"""Ratios whose rounds together tell of a noise that nobody has measured."""
+"""The fewest ratios whose rounds together give an estimate of the noise."""
 
 WIDEST = 10.0
-"""Half of the widest interval, as a logarithm: a factor of 22 000 says as little as any beyond."""
+"""The largest half-width of an interval, as a logarithm: a factor of 22 000."""
 
 
 class Rule(Record):
-    """When two times are called different.
+    """The rule by which two times are called different.
 
     margin:
-        Relative: 0.01 is 1 %, the same way up and down.
+        The relative margin: 0.01 is 1 %, symmetric in the logarithm.
     beyond:
-        What a difference has to be beyond: the margin, or zero.
+        Whether a difference must be beyond the margin or beyond zero.
     confidence:
         The confidence of the two-sided interval.
     false_discoveries:
-        The largest share of wrong verdicts among all "different" ones (Benjamini and Hochberg, 1995).
+        The false discovery rate of ``faster`` and ``slower`` verdicts (Benjamini and Hochberg, 1995).
     """
 
     margin: float = 0.01
@@ -66,17 +66,17 @@ class Rule(Record):
 
     @property
     def within(self) -> float:
-        """The margin of a ratio's logarithm."""
+        """The margin of the logarithm of a ratio."""
         return log1p(self.margin)
 
     @property
     def bound(self) -> float:
-        """What a ratio's logarithm has to be beyond."""
+        """The bound that the logarithm of a ratio must exceed in magnitude."""
         return self.within if self.beyond == "margin" else 0.0
 
 
 def scipy_stats() -> Any:
-    """Imported when something is computed: reports only read verdicts. Raises ImportError without SciPy."""
+    """Import ``scipy.stats`` late, because reports only read verdicts. Raises ImportError without SciPy."""
     try:
         from scipy import stats
     except ImportError as error:
@@ -85,10 +85,11 @@ def scipy_stats() -> Any:
 
 
 def estimate(ratios: Sequence[float], rule: Rule, noise: float = 0.0) -> Estimate:
-    """The ratio that rounds' ratios tell of, by Student's t.
+    """Estimate the ratio from the ratios of rounds, by Student's t.
 
-    Few rounds say little of how much rounds differ. The ``noise`` that is known of equal kernels (of
-    ``deviation``) is therefore weighed in with the rounds' own (moderated t: Smyth, 2004); 0 stands for none.
+    Few rounds show little of the spread between rounds. The known ``noise`` of equal kernels (from
+    ``deviation``) is therefore combined with the spread of the rounds (moderated t: Smyth, 2004). 0 means
+    that no noise is known.
     """
     logs = [log(ratio) for ratio in ratios]
     rounds = len(logs)
@@ -106,11 +107,10 @@ def estimate(ratios: Sequence[float], rule: Rule, noise: float = 0.0) -> Estimat
 
 
 def deviation(logs: Sequence[Sequence[float]]) -> float:
-    """The standard deviation that the logarithms of equal candidates' ratios have, of which each point gives
-    some.
+    """Return the standard deviation of the logarithms of equal candidates' ratios, given those of each point.
 
-    It is that of the middle point, so that the few that something from outside disturbed do not decide: a
-    point's sum of squares is distributed as chi-squared, whose median is known.
+    It is the median over the points, so that a few disturbed points have no influence. A point's sum of
+    squares follows a chi-squared distribution, whose median scales it.
     """
     squares = [
         sum(one * one for one in some) / float(scipy_stats().chi2.ppf(0.5, len(some))) for some in logs
@@ -119,10 +119,11 @@ def deviation(logs: Sequence[Sequence[float]]) -> float:
 
 
 def pooled(logs: Sequence[Sequence[float]]) -> float:
-    """The noise of ratios that are not of equals: what each one's rounds differ by from their own mean.
+    """Return the noise of the ratios of unequal candidates: the spread of the rounds of each ratio around
+    their mean.
 
-    As in ``deviation`` the middle one decides. It is 0, which stands for none known, where fewer than
-    ``FEWEST_POOLED`` have the rounds that it takes.
+    As in ``deviation`` the median decides. Return 0, which means unknown, if fewer than ``FEWEST_POOLED``
+    ratios have enough rounds.
     """
     squares = [
         (len(some) - 1) * stdev(some) ** 2 / float(scipy_stats().chi2.ppf(0.5, len(some) - 1))
@@ -139,12 +140,13 @@ def _probability(mean: float, error: float, freedom: int, rule: Rule) -> float:
     if error == 0:
         return 0.0
     tail = float(scipy_stats().t.sf(excess / error, freedom))
-    # Of zero a ratio may lie on either side; of the margin it is on the one side where it is.
+    # A difference from zero is tested on both sides, a difference beyond the margin on one side.
     return min(1.0, 2 * tail) if rule.beyond == "zero" else tail
 
 
 def verdicts(estimates: Mapping[K, Estimate], rule: Rule) -> dict[K, Verdict]:
-    """The verdict on each of all ratios that were asked for, of the first time over the second's."""
+    """Return the verdict on each ratio of a candidate's time to the baseline's, controlling the false
+    discovery rate over all of them."""
     decidable = [name for name, one in estimates.items() if one.rounds >= FEWEST_ROUNDS]
     found: dict[K, Verdict] = dict.fromkeys(estimates, "undecided")
     if not decidable:

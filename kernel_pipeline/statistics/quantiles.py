@@ -1,4 +1,4 @@
-"""Summaries of samples that assume no distribution: times are skewed, so order statistics speak."""
+"""Order statistics of samples. They assume no distribution, because times are skewed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from functools import cache
 
 MANY = 200
-"""Samples, from which on ranks come from the normal distribution."""
+"""Above this number of samples ranks come from the normal approximation."""
 
 
 def quantile(ordered: Sequence[float], q: float) -> float:
-    """Quantile of sorted samples by linear interpolation between the two nearest."""
+    """Return a quantile of sorted samples by linear interpolation between the two nearest."""
     position = q * (len(ordered) - 1)
     low = math.floor(position)
     high = min(low + 1, len(ordered) - 1)
@@ -19,10 +19,10 @@ def quantile(ordered: Sequence[float], q: float) -> float:
 
 
 def median_interval(ordered: Sequence[float]) -> tuple[float, float]:
-    """Confidence interval of the median of sorted samples, of 95 % or a little more.
+    """Return a confidence interval for the median of sorted samples, of 95 % or slightly more.
 
-    Its ends are two samples, as far from the first as from the last (Hahn and Meeker, *Statistical
-    Intervals*, 5.2). Below six samples no pair reaches 95 %, and the interval is the whole range.
+    The ends are two samples of symmetric rank (Hahn and Meeker, *Statistical Intervals*, 5.2). Below six
+    samples no pair reaches 95 %, and the interval is the whole range.
     """
     rank = _rank(len(ordered))
     return ordered[rank], ordered[-1 - rank]
@@ -30,10 +30,12 @@ def median_interval(ordered: Sequence[float]) -> tuple[float, float]:
 
 @cache
 def _rank(n: int) -> int:
-    """The largest ``k`` for which the median lies between the samples ``k`` from both ends in 95 % of cases.
+    """Return the largest ``k`` for which the median lies between the samples ``k`` from both ends in 95 % of
+    cases.
 
-    Each sample is under the median with probability 1/2, so their number is binomial; of many samples nearly
-    normal."""
+    Each sample is below the median with probability 1/2, so the number of samples below it is binomial, and
+    nearly normal for many samples.
+    """
     if n > MANY:
         return math.floor((n - 1.96 * math.sqrt(n)) / 2) - 1
     outside, rank = 0, 0
@@ -43,7 +45,8 @@ def _rank(n: int) -> int:
 
 
 def relative_half_width(samples: Sequence[float]) -> float:
-    """Half-width of the median's 95 % confidence interval over the median; infinite for no samples."""
+    """Return the half-width of the median's 95 % confidence interval divided by the median; infinite without
+    samples."""
     if not samples:
         return math.inf
     ordered = sorted(samples)

@@ -17,7 +17,7 @@ HELD_BACK = {
     "hw_power_brake": pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown,
 }
 """NVML's reasons for throttled clocks. Idleness and clocks set by an administrator are not included, because
-they do not slow the device during a measurement."""
+they do not mean that the device could not keep up."""
 
 
 class Monitor:
