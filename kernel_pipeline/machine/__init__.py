@@ -1,5 +1,5 @@
-"""The machine at hand: its devices, its compilers, its environment, and who may measure on it now.
+"""This machine: its devices, compilers, environment and load, and the locks on its devices.
 
-``device.resolve`` finds a device, ``environment.fingerprint`` says what its results depend on,
-``lock.DeviceLock`` keeps others off it. Nothing here imports torch.
+``device.resolve`` finds a device, ``fingerprint.fingerprint`` returns the environment that its results depend
+on, and ``lock.DeviceLock`` reserves it. Importing these modules does not import torch.
 """

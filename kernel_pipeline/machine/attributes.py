@@ -1,7 +1,7 @@
-"""What a GPU can do, asked of the CUDA driver in a process of its own: ``python attributes.py UUID``.
+"""Print a GPU's attributes from the CUDA driver, in a process of its own: ``python attributes.py UUID``.
 
-``cuInit`` reads CUDA_VISIBLE_DEVICES once and for all, and whoever plans may set it later. No context is
-made.
+``cuInit`` reads CUDA_VISIBLE_DEVICES only once per process, and a process that plans may set the variable
+later. No CUDA context is created.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import json
 import sys
 
 ATTRIBUTES = {"multiprocessors": 16, "l2_cache": 38, "major": 75, "minor": 76, "shared_memory": 97}
-"""CUdevice_attribute in cuda.h: MULTIPROCESSOR_COUNT, L2_CACHE_SIZE, COMPUTE_CAPABILITY_MAJOR and _MINOR,
-MAX_SHARED_MEMORY_PER_BLOCK_OPTIN."""
+"""Values of CUdevice_attribute in cuda.h: MULTIPROCESSOR_COUNT, L2_CACHE_SIZE, COMPUTE_CAPABILITY_MAJOR and
+_MINOR, MAX_SHARED_MEMORY_PER_BLOCK_OPTIN."""
 
 
 def main(uuid: str) -> None:

@@ -1,6 +1,6 @@
-"""The compilers of C++ and CUDA sources: which this machine has, and the commands that make a library.
+"""Find this machine's C++ and CUDA compilers, and return the commands that build a library.
 
-The pipeline builds by these, and so does ``kernel_pipeline.ops`` where there is no pipeline. Without torch.
+The pipeline and ``kernel_pipeline.ops`` use them. The module does not import torch.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ NO_NVCC = (
 NO_CXX = "no C++ compiler was found: install g++ (apt-get install g++) or set CXX to the compiler."
 
 
-# LibTorch's stable ABI of torch 2.10, which every later torch keeps.
+# LibTorch's stable ABI as of torch 2.10; later versions of torch keep it.
 STABLE_ABI = "-DTORCH_TARGET_VERSION=0x020a000000000000"
-# -fopenmp-simd takes `#pragma omp simd`, without OpenMP's threads, which are torch's here. Without traps of
-# floating point the compiler may compute lanes whose answer is not used, which are comparisons' other sides.
-# Only inlined functions take vectors, so their ABI (-Wpsabi) does not matter.
+# -fopenmp-simd enables `#pragma omp simd` without OpenMP's threads; torch provides the threads. With
+# -fno-trapping-math the compiler may compute both sides of a condition and discard lanes. Only inlined
+# functions take vector arguments, so their ABI (-Wpsabi) does not matter.
 CXX_FLAGS = (
     "-std=c++17",
     "-O3",
@@ -51,13 +51,13 @@ NVCC_FLAGS = (
     "-DUSE_CUDA",
     STABLE_ABI,
 )
-# ptxas compiles the functions of a source in several threads. The code of each is the same (compared by
-# nvcc 13.0 for layernorm, and for matmul but for its first products), so this is no flag of a key.
+# ptxas compiles the functions of a source in several threads. The generated code is the same (compared with
+# nvcc 13.0 for layernorm, and for matmul except its first products), so the flag is not part of a key.
 SPLIT, SPLIT_SINCE = "-Xptxas=--split-compile=0", 13
 
 
 class NoCompilerError(Exception):
-    """A compiler that is missing; the text is a sentence that says how to get it."""
+    """A missing compiler; the text is a sentence that says how to install it."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Nvcc:
     libraries: Path
 
     def architectures(self) -> frozenset[str]:
-        """What it can compile for, as compute capabilities without the dot: ``90``."""
+        """Return the architectures that it supports, as compute capabilities without the dot: ``90``."""
         return frozenset(re.findall(r"sm_(\w+)", _output(self.path, "--list-gpu-code")))
 
 
@@ -82,10 +82,8 @@ class Cxx:
 
 
 def find_nvcc(environment: Mapping[str, str] | None = None, system_cuda: Path = SYSTEM_CUDA) -> Nvcc:
-    """The CUDA compiler to use: the system's if it is CUDA 12 or newer, else the one from PyPI.
-
-    The system's is the first of ``$CUDA_HOME``, ``$CUDA_PATH``, ``$PATH`` and ``/usr/local/cuda`` that
-    works. Raises NoCompilerError when there is none.
+    """Return the CUDA compiler to use: the first of CUDA 12 or newer in ``$CUDA_HOME``, ``$CUDA_PATH``,
+    ``$PATH``, ``/usr/local/cuda`` and the packages from PyPI. Raises NoCompilerError if there is none.
     """
     environment = os.environ if environment is None else environment
     for path in _nvcc_candidates(environment, system_cuda):
@@ -96,8 +94,8 @@ def find_nvcc(environment: Mapping[str, str] | None = None, system_cuda: Path = 
 
 
 def find_cxx(environment: Mapping[str, str] | None = None) -> Cxx:
-    """The C++ compiler to use: ``$CXX``, or the first of c++, g++ and clang++. Raises NoCompilerError
-    when there is none."""
+    """Return the C++ compiler to use: ``$CXX``, or the first of c++, g++ and clang++. Raises NoCompilerError
+    if there is none."""
     environment = os.environ if environment is None else environment
     wanted = environment.get("CXX")
     for name in [wanted] if wanted else ["c++", "g++", "clang++"]:
@@ -110,11 +108,11 @@ def find_cxx(environment: Mapping[str, str] | None = None) -> Cxx:
 
 
 def targets(architectures: Sequence[str]) -> tuple[str, ...]:
-    """nvcc's flags for compute capabilities (``90``, ``90a``), with their PTX, which costs no time."""
+    """Return nvcc's flags to generate code and PTX for architectures (``90``, ``90a``)."""
     return tuple(f"-gencode=arch=compute_{name},code=[compute_{name},sm_{name}]" for name in architectures)
 
 
-def commands(  # what a library is made of
+def commands(  # the inputs of a library
     source: Path,
     library: Path,
     include: Path,
@@ -124,32 +122,35 @@ def commands(  # what a library is made of
     nvcc: Nvcc | None,
     flags: Sequence[str],
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Two commands: one compiles a source, with what it depends on in ``.d``, the other links the library.
+    """Return two commands: the first compiles a source and writes its dependencies to ``.d``, the second
+    links the library.
 
     source:
-        A C++ source, or with ``nvcc`` a CUDA source, as the compiler is to name it.
+        The path of a C++ source, or with ``nvcc`` of a CUDA source.
     library:
-        The ``.so``; ``.o`` and ``.d`` lie beside it.
+        The path of the ``.so``; ``.o`` and ``.d`` are beside it.
     include, torch:
-        The folder of our headers, and that of the torch package; ``with_cuda``: torch was built for CUDA.
+        The folder of our headers, and the folder of the torch package.
+    with_cuda:
+        Whether torch was built with CUDA.
     """
     made = ["-isystem", str(torch / "include"), f"-I{include}"]
     made += ["-MMD", "-MF", str(library.with_suffix(".d")), "-c", str(source)]
     made += ["-o", str(library.with_suffix(".o"))]
-    # Without local symbols (-s): nvcc puts its process id into theirs.
+    # -s strips local symbols, because nvcc puts its process id into their names.
     link = [str(cxx.path), "-shared", "-s", str(library.with_suffix(".o")), "-o", str(library)]
     link += [f"-L{torch / 'lib'}", "-ltorch_cpu"]
     if nvcc is None:
         return (str(cxx.path), *flags, *made), tuple(link)
     link += ["-ltorch_cuda"] if with_cuda else []
-    # The static runtime: loading then needs no search path to libcudart.
+    # With the static runtime, loading needs no search path for libcudart.
     link += [f"-L{nvcc.libraries}", "-lcudart_static", "-ldl", "-lrt", "-lpthread"]
     split = [SPLIT] if int(nvcc.version.partition(".")[0]) >= SPLIT_SINCE else []
     return (str(nvcc.path), "-ccbin", str(cxx.path), *flags, *split, *made), tuple(link)
 
 
 def demangle(names: Sequence[str], nvcc: Nvcc | None = None) -> dict[str, str]:
-    """C++ names as they were written, by mangled name; unchanged where no demangler is installed."""
+    """Return the demangled C++ names by mangled name; names are unchanged if no demangler is installed."""
     toolkit = nvcc.path.with_name("cu++filt") if nvcc else None
     tool = toolkit if toolkit and toolkit.is_file() else shutil.which("c++filt")
     if tool is None or not names:
@@ -177,7 +178,7 @@ def _nvcc_at(path: Path) -> Nvcc | None:
     version = re.search(r"V(\d+)([.\d]+)", _output(path, "--version"))
     if version is None or int(version[1]) < OLDEST_CUDA:
         return None
-    # nvcc itself says where its toolkit is: on PATH it may be a link or a script.
+    # Ask nvcc for its toolkit's folder, because nvcc on PATH may be a link or a script.
     top = re.search(r"^#\$ TOP=(.+)$", _output(path, "--dryrun", "-c", "nothing.cu"), re.MULTILINE)
     root = Path(top[1]).resolve() if top else path.resolve().parent.parent
     for libraries in (root / "lib64", root / "lib", *sorted(root.glob("targets/*/lib"))):
@@ -187,7 +188,7 @@ def _nvcc_at(path: Path) -> Nvcc | None:
 
 
 def _output(*command: str | Path) -> str:
-    """What a compiler prints about itself; empty when it can't even start."""
+    """Return the output of a compiler; empty if it can't start."""
     try:
         result = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError:

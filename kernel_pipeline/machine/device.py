@@ -1,4 +1,4 @@
-"""Which device a command measures, its name in files, and what it can do."""
+"""The device that a command measures: its name in files, and its properties."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from . import attributes
 
 
 class Device(Record):
-    """A device to measure on. ``index`` and ``uuid`` name one GPU of this host; the UUID is kept out of
-    every result."""
+    """A device to measure on. ``index`` and ``uuid`` identify a GPU of this host. Results never contain the
+    UUID."""
 
     kind: Literal["cpu", "cuda"]
     name: str
@@ -35,14 +35,14 @@ class Device(Record):
 
     @property
     def slug(self) -> str:
-        """The device's name in file names: ``nvidia-h200``, ``cpu-amd-epyc``."""
+        """The device's name in file names, such as ``nvidia-h200`` or ``cpu-amd-epyc``."""
         prefix = "cpu-" if self.kind == "cpu" else ""
         plain = re.sub(r"\((r|tm|c)\)|@.*|\bcpu\b|\bprocessor\b", " ", self.name.lower())
         return prefix + re.sub(r"[^a-z0-9]+", "-", plain).strip("-")
 
 
 class DriverFacts(Record):
-    """What NVIDIA's driver tells of a GPU; ``memory`` is in bytes."""
+    """A GPU's properties from NVIDIA's driver; ``memory`` is in bytes."""
 
     device: Device
     capability: tuple[int, int]
@@ -52,10 +52,10 @@ class DriverFacts(Record):
 
 @cache
 def driver_facts() -> tuple[DriverFacts, ...]:
-    """What NVIDIA's driver tells of every GPU of this host; nothing without a driver.
+    """Return the driver's facts for every GPU of this host; none without a driver.
 
-    It is asked once a process: its start takes longer than all that it is asked. Raises pynvml.NVMLError for
-    a GPU that it can't tell of.
+    The result is cached, because starting NVML takes longer than the queries. Raises pynvml.NVMLError if NVML
+    can't query a GPU.
     """
     try:
         pynvml.nvmlInit()
@@ -83,12 +83,12 @@ def driver_facts() -> tuple[DriverFacts, ...]:
 
 
 def driver_facts_of(device: Device) -> DriverFacts:
-    """What NVIDIA's driver tells of one GPU of this host."""
+    """Return the driver's facts for one GPU of this host."""
     return next(one for one in driver_facts() if one.device.uuid == device.uuid)
 
 
 def gpus() -> list[Device]:
-    """The GPUs that CUDA programs started from here would see, in their order; none without a driver."""
+    """Return the GPUs that a CUDA program in this environment sees, in its order; none without a driver."""
     found = [one.device for one in driver_facts()]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
@@ -98,22 +98,22 @@ def gpus() -> list[Device]:
         match = [found[int(word)]] if word.isdigit() and int(word) < len(found) else []
         match = match or [gpu for gpu in found if gpu.uuid and gpu.uuid.startswith(word)]
         if not match:
-            break  # CUDA too ignores an unknown device and all behind it
+            break  # like CUDA, ignore an unknown device and all devices after it
         chosen += match
     return [gpu.replace(index=i) for i, gpu in enumerate(chosen)]
 
 
 def cpu() -> Device:
-    """The host's processor as a device."""
+    """Return the host's CPU as a device."""
     text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     model = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     return Device(kind="cpu", name=model[1] if model else platform.machine())
 
 
 def resolve(wanted: str) -> Device:
-    """The device that ``auto``, ``cpu``, ``cuda`` or ``cuda:1`` means here.
+    """Return the device for ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
 
-    Raises UserError for any other word and for a GPU that is not there.
+    Raises UserError for any other word and for a GPU that does not exist.
     """
     if wanted == "cpu":
         return cpu()
@@ -131,9 +131,11 @@ def resolve(wanted: str) -> Device:
 
 
 def resolve_all(wanted: Sequence[str]) -> list[Device]:
-    """The devices that a list of names means, each once; ``all`` is every GPU, or the CPU if there is none.
+    """Return the devices for a list of names, each once. ``all`` means every GPU, or the CPU if there is
+    none.
 
-    Raises UserError as ``resolve`` does, and for devices of different models: a ledger belongs to one.
+    Raises UserError as ``resolve`` does, and for devices of different models, because a ledger belongs to one
+    model.
     """
     if list(wanted) == ["all"]:
         chosen = gpus() or [cpu()]
@@ -146,17 +148,17 @@ def resolve_all(wanted: Sequence[str]) -> list[Device]:
 
 
 def cpu_threads() -> int:
-    """Threads that this process may run at once."""
+    """Return the number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 @cache
 def capabilities(device: Device) -> Gpu | None:
-    """What a provider may ask of a GPU; None for a CPU. Raises UserError where the driver does not tell."""
+    """Return the GPU's properties for ``fits``; None for a CPU. Raises UserError if the driver fails."""
     if device.kind == "cpu":
         return None
     done = subprocess.run(
-        # Without packages, which it has no use for: to look for them would take longer than to ask.
+        # -I -S skips the search for packages, which would take longer than the query.
         [sys.executable, "-I", "-S", attributes.__file__, str(device.uuid)],
         env={name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"},
         capture_output=True,

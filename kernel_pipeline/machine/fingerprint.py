@@ -1,4 +1,4 @@
-"""The machine and its software: its compilers, and the environment that results depend on."""
+"""The fingerprint of the machine and its software: the environment that results depend on."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ __all__ = ["SYSTEM_CUDA", "Cxx", "Nvcc", "demangle", "find_cxx", "find_nvcc"]
 
 
 def find_nvcc(environment: Mapping[str, str] | None = None, system_cuda: Path = SYSTEM_CUDA) -> Nvcc:
-    """The CUDA compiler to use: the system's if it is CUDA 12 or newer, else the one from PyPI. Raises
-    UserError when there is none."""
+    """Return the CUDA compiler to use: the system's if it is CUDA 12 or newer, else the one from PyPI. Raises
+    UserError if there is none."""
     try:
         return compilers.find_nvcc(environment, system_cuda)
     except NoCompilerError as error:
@@ -36,8 +36,8 @@ def find_nvcc(environment: Mapping[str, str] | None = None, system_cuda: Path = 
 
 
 def find_cxx(environment: Mapping[str, str] | None = None) -> Cxx:
-    """The C++ compiler to use: ``$CXX``, or the first of c++, g++ and clang++. Raises UserError when there
-    is none."""
+    """Return the C++ compiler to use: ``$CXX``, or the first of c++, g++ and clang++. Raises UserError if
+    there is none."""
     try:
         return compilers.find_cxx(environment)
     except NoCompilerError as error:
@@ -45,11 +45,11 @@ def find_cxx(environment: Mapping[str, str] | None = None) -> Cxx:
 
 
 def fingerprint(device: Device) -> Environment:
-    """Read what the device's results depend on. A variable that nobody has judged is named once."""
+    """Return the environment that the device's results depend on. Warn once of each unlisted variable."""
     found = flags(device.kind)
     name_unlisted(found)
     with ThreadPoolExecutor(3) as beside:
-        # Compilers and CUDA's driver are asked in processes of their own, meanwhile.
+        # The compilers and the CUDA driver are queried in other processes, in parallel.
         nvcc, cxx = (beside.submit(_version, find) for find in (find_nvcc, find_cxx))
         l2_bytes = beside.submit(_l2_bytes, device)
         capability, driver = None, None
@@ -63,7 +63,7 @@ def fingerprint(device: Device) -> Environment:
             name=device.name,
             kind=device.kind,
             compute_capability=capability,
-            # Whole GiB on a CPU: the kernel's own share of the memory changes from boot to boot.
+            # Whole GiB on a CPU, because Linux's own share of the memory changes from boot to boot.
             memory_mib=memory >> 20 if device.kind == "cuda" else (memory >> 30) << 10,
             driver=driver,
             cuda=torch.cuda,
@@ -77,7 +77,7 @@ def fingerprint(device: Device) -> Environment:
             platform=f"{platform.system()}-{platform.machine()}",
             host=_host() if device.kind == "cpu" else None,
             flags=found,
-            # docker/run says so: an image can't hold its own digest.
+            # docker/run sets it, because an image can't contain its own digest.
             image=os.environ.get("PIPELINE_IMAGE"),
             base_image=os.environ.get("PIPELINE_BASE_IMAGE"),
             l2_bytes=l2_bytes.result(),
@@ -85,17 +85,17 @@ def fingerprint(device: Device) -> Environment:
 
 
 def flags(kind: str) -> dict[str, str]:
-    """The environment variables that are in keys on that kind of device, sorted by name."""
+    """Return the environment variables that are in keys on a kind of device, sorted by name."""
     on_gpu = kind == "cuda"
     return {name: value for name, value in sorted(os.environ.items()) if variables.is_in_key(name, on_gpu)}
 
 
 MET = LOCAL / "variables"
-"""The variables on neither list that this checkout has met, a line each."""
+"""The file with the unlisted variables that this checkout has warned of, one per line."""
 
 
 def name_unlisted(found: Mapping[str, str]) -> None:
-    """Warn of variables that are in the key since nobody has said whether they matter, of each once a
+    """Warn of variables that are in the key only because they are on neither list, once per variable and
     checkout."""
     met = set(files.content(MET).decode().split())
     for name in found:
@@ -106,12 +106,12 @@ def name_unlisted(found: Mapping[str, str]) -> None:
                 "else to COUNTED.",
                 file=sys.stderr,
             )
-            with suppress(UserError):  # a checkout that can't be written to is warned again
+            with suppress(UserError):  # a read-only checkout warns again
                 files.append(MET, f"{name}\n".encode())
 
 
 def drawn() -> str:
-    """A number that was drawn once for this checkout."""
+    """Return the random number that was drawn once for this checkout."""
     path = LOCAL / "host"
     if not path.exists():
         write_atomically(path, f"{secrets.token_hex(8)}\n".encode())
@@ -119,16 +119,16 @@ def drawn() -> str:
 
 
 def _host() -> str:
-    """What tells this checkout on this host from every other, and nothing of either: its number, with the
-    machine's own id, so that a copied folder is another one."""
+    """Return an anonymous id of this checkout on this host. It combines the checkout's random number with the
+    machine's id, so that a copy of the folder on another machine has another id."""
     machine = Path("/etc/machine-id")
     machine_id = machine.read_bytes() if machine.is_file() else b""
     return hashlib.sha256(drawn().encode() + machine_id).hexdigest()[:16]
 
 
 def _l2_bytes(device: Device) -> int | None:
-    """The size of a GPU's L2 cache; None for a CPU, and where the driver does not tell: then the device can't
-    be used either."""
+    """Return the size of a GPU's L2 cache; None for a CPU, and if the driver fails, in which case the device
+    can't be used either."""
     try:
         known = capabilities(device)
     except UserError:
@@ -137,7 +137,7 @@ def _l2_bytes(device: Device) -> int | None:
 
 
 def _version(find: Callable[[], Nvcc | Cxx]) -> str | None:
-    """The version of the compiler that a build here would use, or None where there is none."""
+    """Return the version of the compiler that a build would use, or None if there is none."""
     try:
         return find().version
     except UserError:

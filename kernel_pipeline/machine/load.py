@@ -1,6 +1,6 @@
-"""What others take of a device: of the cores by Linux's counters, of a GPU by NVML.
+"""The load that other processes put on a device: on the CPU's cores by Linux's counters, on a GPU by NVML.
 
-All of it is read from outside of the process that is timed.
+All counters are read from outside the timed process.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ STAT = Path("/proc/stat")
 LOAD = Path("/proc/loadavg")
 
 STEAL = 7
-"""The column of /proc/stat with the time that the host of a virtual machine gave to others."""
+"""The column of /proc/stat with the steal time of a virtual machine."""
 
 COUNTED = 8
-"""Columns of /proc/stat that together are all time; those behind them are counted in these, too."""
+"""The leading columns of /proc/stat that add up to all time; they include the later columns."""
 
 
 @dataclass(frozen=True)
 class Scheduled:
-    """How the kernel scheduled a thread, or some: microseconds on a core; microseconds for which it was ready
-    to run and had none (its run-queue delay); and how often it had to give a core up."""
+    """Linux's scheduling counters of a thread, or their sum over threads: microseconds on a core,
+    microseconds of waiting for a core (run-queue delay), and involuntary context switches."""
 
     ran_us: float = 0.0
     waited_us: float = 0.0
@@ -37,26 +37,25 @@ class Scheduled:
 
     @property
     def delay(self) -> float:
-        """The run-queue delay over the time in which a core was wanted."""
+        """The run-queue delay as a share of the time in which the threads were runnable."""
         wanted = self.ran_us + self.waited_us
         return self.waited_us / wanted if wanted > 0 else 0.0
 
 
 Threads = Mapping[int, Scheduled]
-"""Of a process and its descendants, by thread."""
+"""The counters of a process and its descendants, by thread id."""
 
 
 def threads_of(pid: int) -> dict[int, Scheduled]:
-    """How the threads of a process and of its descendants were scheduled so far; none where the kernel does
-    not count it.
+    """Return the counters of the threads of a process and its descendants; none if Linux does not count.
 
-    Linux: the first two numbers of /proc/PID/task/TID/schedstat, and a line of its ``status``.
+    The sources are the first two numbers of /proc/PID/task/TID/schedstat, and a line of its ``status``.
     """
     found: dict[int, Scheduled] = {}
     for child in children(pid):
         found |= threads_of(child)
     for task in Path(f"/proc/{pid}/task").glob("*"):
-        with suppress(OSError, ValueError, IndexError):  # the thread has ended meanwhile
+        with suppress(OSError, ValueError, IndexError):  # the thread has ended
             ran, waited = (task / "schedstat").read_text().split()[:2]
             switches = (task / "status").read_text().rpartition("nonvoluntary_ctxt_switches:")[2]
             found[int(task.name)] = Scheduled(int(ran) / 1e3, int(waited) / 1e3, int(switches))
@@ -64,7 +63,8 @@ def threads_of(pid: int) -> dict[int, Scheduled]:
 
 
 def scheduled(before: Threads, after: Threads) -> Scheduled:
-    """All threads together between two looks; one that has ended by the second is not counted."""
+    """Return the sum of all threads' counters between two readings. Threads that have ended are not
+    counted."""
     each = [(one, before.get(thread, Scheduled())) for thread, one in after.items()]
     return Scheduled(
         sum(now.ran_us - then.ran_us for now, then in each),
@@ -74,41 +74,40 @@ def scheduled(before: Threads, after: Threads) -> Scheduled:
 
 
 def others_running(own: Iterable[int]) -> int:
-    """Threads of this host that run or wait for a core now, without this one and those of ``own``; 0 where
-    the kernel does not tell.
+    """Return the number of runnable threads on this host, without this thread and those in ``own``; 0 if it
+    is unknown.
 
-    Linux: the fourth field of /proc/loadavg, and the third of /proc/TID/stat.
+    The sources are the fourth field of /proc/loadavg and the third of /proc/TID/stat.
     """
     try:
         running = int(LOAD.read_text().split()[3].partition("/")[0]) - 1
     except (OSError, ValueError, IndexError):
         return 0
     for thread in own:
-        with suppress(OSError):  # it has ended meanwhile
+        with suppress(OSError):  # the thread has ended
             running -= Path(f"/proc/{thread}/stat").read_text().rpartition(")")[2].split()[0] == "R"
     return max(0, running)
 
 
 @dataclass(frozen=True)
 class Stolen:
-    """Ticks of the cores that this process may use which a host gave to other virtual machines, and all
-    ticks."""
+    """The steal time of the cores that this process may use, and their total time, in clock ticks."""
 
     ticks: int = 0
     of: int = 0
 
     def since(self, before: Stolen) -> Stolen:
-        """What was added since an earlier look."""
+        """Return the difference to an earlier reading."""
         return Stolen(self.ticks - before.ticks, self.of - before.of)
 
     @property
     def share(self) -> float:
-        """Of all ticks."""
+        """The stolen share of all ticks."""
         return self.ticks / self.of if self.of else 0.0
 
 
 def stolen() -> Stolen:
-    """So far; nothing where the kernel does not count it."""
+    """Return the steal time since boot; zero if Linux does not count it."""
     cores = {f"cpu{core}" for core in os.sched_getaffinity(0)}
     lost = total = 0
     with suppress(OSError, ValueError):
@@ -121,8 +120,8 @@ def stolen() -> Stolen:
 
 
 def on_gpu(uuid: str) -> frozenset[int]:
-    """The ids of the processes that compute on a GPU, as the driver counts them; none where it does not
-    tell."""
+    """Return the ids of the processes that compute on a GPU, by the driver; none if the driver does not
+    report them."""
     try:
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
@@ -132,14 +131,14 @@ def on_gpu(uuid: str) -> frozenset[int]:
 
 
 def strangers(listed: frozenset[int], own: frozenset[int], measuring: bool) -> frozenset[int]:
-    """Of the processes that compute on a GPU those that are not ours.
+    """Return the ``listed`` processes on a GPU that are not our ``own``.
 
-    While ours are ``measuring`` there, one of them has to be among those that are listed. If none is, this
-    container counts processes in its own way, and nobody can be told from ours: none.
+    While our processes are ``measuring``, one of them must be listed. If none is, this container has its own
+    process ids, and our processes can't be identified; then return none.
     """
     return frozenset() if measuring and not listed & own else listed - own
 
 
 def family(pid: int) -> frozenset[int]:
-    """A process and its descendants."""
+    """Return the ids of a process and its descendants."""
     return frozenset({pid}).union(*map(family, children(pid)))

@@ -1,5 +1,5 @@
-"""One measuring command a device at a time, across the processes of a user: what times nothing may share; and
-folders and files of this user alone, where other accounts may write beside them."""
+"""Device locks, so that only one command of a user measures on a device at a time; and private folders and
+files in places where other accounts may write."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from .device import Device
 
 
 def own_folder(path: Path, mend: str) -> Path:
-    """Make a folder that only this user can write, unless it is there, and give its path.
+    """Make a folder that only this user can write, if it does not exist, and return its path.
 
-    Raises UserError when it can't be made, or is a link, somebody else's, or for others to write; ``mend``
-    says what it is for and what to do.
+    Raises UserError if it can't be made, is a link, belongs to another user, or is writable by others. The
+    message ends with ``mend``, which says what the folder is for and what to do.
     """
     try:
         with suppress(FileExistsError):
@@ -40,9 +40,10 @@ def own_folder(path: Path, mend: str) -> Path:
 
 
 def own_file(path: Path) -> IO[str]:
-    """A file to read and write, made where there is none. No link is followed, and no pipe is waited for.
+    """Open a file for reading and writing, and create it if it does not exist. Links are not followed, and
+    opening does not block on a pipe.
 
-    Raises UserError when it can't be opened, or is not a file of this user alone.
+    Raises UserError if it can't be opened, or is not a regular file of this user alone.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
@@ -60,12 +61,12 @@ POLL_S = 0.2
 
 
 class DeviceLock:
-    """Held while a device is measured on, or by several that run on it and time nothing (``shared``): neither
-    waits for its like, and each keeps the other off. A context manager.
+    """A context manager that locks a device: exclusively for a command that measures, or ``shared`` by
+    commands that use the device without timing.
 
-    The operating system lets go of it when the process ends in any way, so it can't be stale. ``wait_s``
-    is how long to wait for another holder (None: as long as it takes); ``say`` gets a sentence about it.
-    Processes of other users, and those with other temporary folders, hold locks of their own.
+    The operating system releases the lock when the process ends in any way, so it can't be stale. ``wait_s``
+    is the time to wait for another holder in seconds (None: no limit); ``say`` is called with a sentence that
+    names the holder. Processes of other users or with other temporary folders use other locks.
     """
 
     def __init__(
@@ -79,12 +80,12 @@ class DeviceLock:
 
     @property
     def path(self) -> Path:
-        """The lock's file."""
+        """The lock file."""
         return runtime_folder() / f"{self.device.uuid or self.device.slug}.lock"
 
     def __enter__(self) -> Self:
-        """Wait for the device. Raises UserError when it is still held after ``wait_s``, and where a lock
-        can't be kept safely."""
+        """Wait for the device and lock it. Raises UserError if it is still held after ``wait_s``, and if the
+        lock file is not safe."""
         self._file = self._open()
         begin, warned = monotonic(), False
         while True:
@@ -106,7 +107,7 @@ class DeviceLock:
                 sleep(POLL_S)
         self._file.seek(0)
         self._file.truncate()
-        # Which command, but not with what: an option may hold a password.
+        # Write the command without its options, which may contain a password.
         self._file.write(f"process {os.getpid()} ({Path(sys.argv[0]).stem})\n")
         self._file.flush()
         return self
@@ -122,10 +123,10 @@ class DeviceLock:
 
 
 def runtime_folder() -> Path:
-    """A folder that only this user can write, for what lasts as long as processes: ``kernel-pipeline-UID``
-    among the temporary files. Not $XDG_RUNTIME_DIR, which a user's sessions have and cron jobs have not.
+    """Return a folder for temporary files that only this user can write: ``kernel-pipeline-UID`` in the
+    folder of temporary files. $XDG_RUNTIME_DIR is not used, because cron jobs do not have it.
 
-    Raises UserError when it is somebody else's, or can't be made.
+    Raises UserError if the folder belongs to somebody else or can't be made.
     """
     return own_folder(
         Path(tempfile.gettempdir(), f"kernel-pipeline-{os.geteuid()}"),

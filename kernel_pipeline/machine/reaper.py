@@ -1,9 +1,9 @@
-"""Starts a process, and ends it with all that it started when it ends or when its own parent does.
+"""The reaper: start a process, and kill it and all its descendants when the process or the reaper's parent
+ends.
 
-Run as a file, ``python -I -S reaper.py PARENT COMMAND ...``, with nothing but the standard library, so that
-it is there at once; or forked from a process that calls ``guard``. It adopts what its descendants leave
-behind (prctl(2), PR_SET_CHILD_SUBREAPER), in whatever session or process group that is, and ends as the
-process did that it started.
+The reaper runs as ``python -I -S reaper.py PARENT COMMAND ...`` with only the standard library, so that it
+starts fast, or in a forked process that calls ``guard``. It adopts orphaned descendants in any session or
+process group (prctl(2), PR_SET_CHILD_SUBREAPER), and ends with the exit status or signal of the process.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process started and that have not been waited for."""
+    """Return the ids of a process's children that have not been waited for."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):  # the thread has ended meanwhile
+        with suppress(OSError):  # the thread has ended
             found += map(int, task.read_text().split())
     return found
 
 
 def end_all() -> None:
-    """Kill every descendant, and wait until none is left: of one whose parent is gone, this process is the
-    parent."""
+    """Kill all descendants and wait until none is left. Orphaned descendants become children of this
+    process."""
     while left := children(os.getpid()):
         for child in left:
             _kill(child)
@@ -52,7 +52,7 @@ def _kill(pid: int) -> None:
 
 
 def end_as(status: int) -> NoReturn:
-    """End this process as another did, by its status of waitpid(2)."""
+    """End this process with the exit status or signal of another, given its status from waitpid(2)."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         if number != signal.SIGKILL:
@@ -67,9 +67,9 @@ def name_process(name: str) -> None:
 
 
 def guard(parent: int, start: Callable[[], NoReturn]) -> NoReturn:
-    """Be the reaper of a child that ``start`` becomes: wait for its end, and end as it did."""
+    """Become the reaper of a child process that runs ``start``: wait for its end, and end in the same way."""
     name_process("reaper")
-    # What a terminal or a shell sends to the group of the one that asked is not for this process.
+    # Signals that a terminal or shell sends to the caller's process group must not reach the reaper.
     os.setpgid(0, 0)
     prctl = ctypes.CDLL(None).prctl
     prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -80,7 +80,7 @@ def guard(parent: int, start: Callable[[], NoReturn]) -> NoReturn:
     started = os.fork()
     if started == 0:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-        # A group of its own: what it sends to its group reaches nobody else.
+        # In its own process group, the child's signals to its group reach no other process.
         os.setpgid(0, 0)
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         start()
@@ -101,25 +101,26 @@ def guard(parent: int, start: Callable[[], NoReturn]) -> NoReturn:
 
 
 INTERPRETERS = {"TRITON_INTERPRET": "1", "NUMBA_ENABLE_CUDASIM": "1"}
-"""What lets a process run Triton under its interpreter and Numba under its simulator. Both are read when a
-kernel's module is imported."""
+"""The variables that make Triton use its interpreter and Numba its simulator. They are read when a kernel's
+module is imported."""
 
 WITHOUT_PLUGINS = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "TRITON_BACKENDS_IN_TREE": "1"}
-"""What lets a process import torch and Triton without a look at every installed package, for devices of other
-kinds than those that are measured here."""
+"""The variables that keep torch and Triton from searching all installed packages for backends of other
+devices."""
 
 
 def under_reaper(command: Sequence[str]) -> list[str]:
-    """The command line that runs a command so that it ends, with every process that it has started, when this
-    process or the thread that starts it does, however that ends. SIGTERM ends it all, too."""
+    """Return the command line that runs a command under a reaper. The command and all its descendants end
+    when this process, or the thread that starts the command, ends in any way. SIGTERM to the reaper ends
+    them, too."""
     return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
 
 
 def die_with(parent: int) -> None:
-    """End this process when its parent ends, however that ends, so that no orphan keeps a device busy; and
-    leave Ctrl-C to the parent, who gets it too.
+    """Make Linux kill this process when its parent ends in any way, so that no orphan keeps a device busy.
+    Ignore Ctrl-C, which the parent handles.
 
-    Linux: prctl(2). ``parent`` is the parent's process id, which tells whether it is gone already.
+    ``parent`` is the parent's process id; if the parent has ended already, exit at once. See prctl(2).
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

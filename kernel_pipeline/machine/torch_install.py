@@ -1,5 +1,5 @@
-"""The torch that is installed: what it is, without importing it; and its vector mathematics on a CPU,
-made fit for several threads."""
+"""The installed torch: its version without importing it, and a workaround for its vector mathematics on a CPU
+with several threads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Torch:
-    """Its package's folder, its version, the CUDA version that it was built for."""
+    """Torch's package folder, its version, and the CUDA version that it was built with."""
 
     folder: Path
     version: str
@@ -19,7 +19,7 @@ class Torch:
 
 
 def installed_torch() -> Torch:
-    """What ``torch`` would say of itself, without the seconds that its import takes."""
+    """Return the facts of the installed torch without importing it, which would take seconds."""
     spec = util.find_spec("torch")
     assert spec is not None and spec.origin is not None, "torch is a dependency of this package"
     folder = Path(spec.origin).parent
@@ -31,16 +31,17 @@ VECTOR_FUNCTIONS = (
     *("acos", "asin", "atan", "cos", "cosh", "erf", "erfc", "erfinv", "exp", "expm1", "lgamma", "log"),
     *("log10", "log1p", "log2", "sin", "sinh", "sqrt", "tan", "tanh", "trunc"),
 )
-"""What ATen hands to oneMKL's vector mathematics (aten/src/ATen/cpu/vml.h)."""
+"""The functions that ATen passes to oneMKL's vector mathematics (aten/src/ATen/cpu/vml.h)."""
 
 
 def resolve_vector_math() -> None:
-    """Call each function once on one element, in this thread alone.
+    """Call each function once on one element, in this thread only.
 
-    oneMKL chooses the code of a function when it is first called. Where several threads come first, one of
-    them may run code of low accuracy for its part of that call (https://github.com/pytorch/pytorch/issues/188792):
-    17 of 8,000 processes whose first call was ``torch.exp`` of 4096 x 64 elements by 8 threads gave a softmax
-    that was off by up to 2e-4, and of 8,000 that had called this, none (torch 2.13.0, a Xeon of 2 cores).
+    oneMKL chooses a function's code at its first call. If several threads make the first call at once, one of
+    them may run low-accuracy code for its part (https://github.com/pytorch/pytorch/issues/188792). In 17 of
+    8,000 processes whose first call was ``torch.exp`` on 4096 x 64 elements with 8 threads, a softmax was off
+    by up to 2e-4; in 8,000 processes that called this function first, none was (torch 2.13.0, a Xeon with
+    2 cores).
     """
     import torch
 

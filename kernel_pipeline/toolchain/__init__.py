@@ -1,4 +1,5 @@
-"""C++ and CUDA sources become libraries: compilers run by ninja, what the assembler reports, loading.
+"""Build C++ and CUDA sources into libraries by ninja, load them, and read ptxas's reports.
 
-``extension.build`` makes what is missing or out of date, ``extension.load`` gives it to torch.
+``extension.build`` builds libraries that are missing or out of date, and ``extension.load`` loads them into
+torch.
 """

@@ -1,8 +1,8 @@
-"""C++ and CUDA extensions: built once by ninja, rebuilt when what they are made of changes, loaded.
+"""Build C++ and CUDA extensions by ninja, rebuild them when their inputs change, and load them.
 
-A kernel's folder below ``build/`` holds for each source the library, the compiler's log and a manifest. The
-manifest, not file times, says whether the library is up to date: it names the content of every source and
-header of ours that went in, the flags, the compilers and torch. A folder restored from a cache is therefore
+A kernel's folder below ``build/`` holds the library, the compiler's log and a manifest for each source. The
+manifest, not file times, decides whether the library is up to date: it records the digests of our sources and
+headers, the flags, and the versions of the compilers and torch. A folder restored from a cache is therefore
 as good as a new one, and loading from it writes nothing.
 """
 
@@ -28,17 +28,17 @@ from ..records.base import Record, ValidationError
 from .ninja_build import LibraryBuild, compile_all
 
 WITHOUT_GPU = "90"
-"""The compute capability that CUDA sources are compiled for where there is no GPU: Hopper's."""
+"""The compute capability to compile CUDA sources for on a host without a GPU: Hopper's."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a kernel's sources are and where its libraries go.
+    """The folders of a kernel's sources and libraries.
 
-    ``folder`` holds the sources, ``output`` the libraries; paths in messages and manifests are relative to
-    ``root``. What is included from below ``folder`` or ``shared`` is ours, all else the compilers' and
-    torch's. ``needs`` are architectures with a letter, ``90a``, each with the source that has a provider
-    which needs its own instructions.
+    ``folder`` holds the sources, and ``output`` the libraries. Paths in messages and manifests are relative
+    to ``root``. Files included from below ``folder`` or ``shared`` are ours; other files belong to the
+    compilers and torch. ``needs`` are pairs of a source and the architecture with a letter, such as ``90a``,
+    that a provider of the source needs.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Place:
 
     @classmethod
     def for_kernel(cls, loaded: loading.Loaded) -> Place:
-        """The place of a kernel."""
+        """Return the place of a kernel."""
         needs = tuple(
             (one.extension, one.needs.removeprefix("sm_"))
             for one in loaded.kernel.providers
@@ -62,22 +62,22 @@ class Place:
         return cls(loaded.name, loaded.folder, root, output, needs=needs)
 
     def source(self, source: str) -> Path:
-        """Path of a source, relative to ``root``, as compilers are told it and messages show it."""
+        """Return the path of a source relative to ``root``, as compilers and messages use it."""
         return (self.folder / source).relative_to(self.root)
 
     def architecture(self, source: str, capability: str) -> str:
-        """What nvcc compiles a source for where code for a compute capability is wanted: ``90a`` instead of
-        ``90`` if a provider of the source needs it."""
+        """Return the architecture that nvcc compiles a source for to run on a compute capability: ``90a``
+        instead of ``90`` if a provider of the source needs it."""
         needed = {name[:-1]: name for of, name in self.needs if of == source}
         return needed.get(capability, capability)
 
     def target(self, source: str, suffix: str) -> Path:
-        """Path of what the build makes of a source: ``.so``, ``.log``, ``.json``."""
+        """Return the path of a build output of a source: ``.so``, ``.log`` or ``.json``."""
         return self.output / Path(source).with_suffix(suffix).name
 
 
 def sources(loaded: loading.Loaded) -> tuple[str, ...]:
-    """The sources of a kernel's extensions, by its declaration."""
+    """Return the sources of the extensions that a kernel declares."""
     return tuple(dict.fromkeys(one.extension for one in loaded.kernel.providers if one.extension))
 
 
@@ -87,7 +87,7 @@ def is_cuda(source: str) -> bool:
 
 
 class Recipe(Record):
-    """What a library depends on beside its own sources."""
+    """The inputs of a library beside its sources: flags, architectures, compilers, torch."""
 
     flags: tuple[str, ...]
     architectures: tuple[str, ...]
@@ -97,23 +97,24 @@ class Recipe(Record):
 
 
 class Made(Record):
-    """What a library is made of: ``inputs`` are SHA-256 by path under the root."""
+    """The inputs of a library; ``inputs`` maps paths relative to the root to SHA-256 digests."""
 
     recipe: Recipe
     inputs: dict[str, str]
 
 
 class Manifest(Made):
-    """What a library was made of, and the SHA-256 of itself."""
+    """The inputs of a library, and the library's own SHA-256 digest."""
 
     library: str
 
 
 @dataclass(frozen=True)
 class Library:
-    """A library that is up to date, and whether it had to be built.
+    """An up-to-date library. ``built`` says that it was built just now.
 
-    ``architectures`` are those it holds CUDA code for, ``skipped`` those that were wanted too.
+    ``architectures`` are those that it contains CUDA code for; ``skipped`` are requested architectures that
+    this nvcc does not support.
     """
 
     path: Path
@@ -135,12 +136,13 @@ class _Plan:
 def build(
     place: Place, sources: Sequence[str], architectures: Sequence[str] | None = None
 ) -> dict[str, Library]:
-    """Build the libraries of sources that are missing or out of date, in parallel; one by source.
+    """Build, in parallel, the libraries that are missing or out of date. Return the library of each source.
 
-    ``architectures`` None means those that the library was built for last, at first this machine's own, or
-    ``WITHOUT_GPU``. This machine's own GPUs are always added. Architectures that this nvcc does not know are
-    left out and named in the answer. Raises CompileError with the compiler's message, and UserError for a
-    missing compiler or source or when no architecture is left.
+    With ``architectures`` None a library is built for the architectures of its last build; without one for
+    this machine's GPUs, or for ``WITHOUT_GPU``. The architectures of this machine's GPUs are always added.
+    Architectures that this nvcc does not support are skipped and reported in the result. Raises CompileError
+    with the compiler's message. Raises UserError if a compiler or source is missing, or if no architecture is
+    left.
     """
     plans = {source: _plan(source, architectures, place) for source in sources}
     if not plans:
@@ -164,11 +166,11 @@ _loaded: set[Path] = set()
 
 
 def load(place: Place, source: str) -> Path:
-    """Make ``torch.ops.<kernel>.<function>`` of a source available, building it first if need be; the
-    library.
+    """Load a source's operators as ``torch.ops.<kernel>.<function>``, building the library if necessary.
+    Return the library's path.
 
-    Raises what ``build`` raises, and UserError for a CUDA source where torch sees no GPU. A source is
-    loaded once in a process; a later change of it needs a new process.
+    Raises as ``build`` does, and UserError for a CUDA source if torch sees no GPU. A source is loaded once
+    per process; a later change of the source needs a new process.
     """
     path = place.target(source, ".so")
     if path in _loaded:
@@ -184,29 +186,29 @@ def load(place: Place, source: str) -> Path:
 
 
 def manifest(place: Place, source: str) -> Manifest | None:
-    """What a library was made of, or None where there is no manifest that this version can read."""
+    """Return a library's manifest, or None if there is none that this version can read."""
     return _read(place.target(source, ".json"))
 
 
 def made_of(place: Place, source: str) -> Made:
-    """What a library that was built is made of."""
+    """Return the inputs of a library that was built."""
     found = manifest(place, source)
     assert found is not None, "it was built"
     return Made(recipe=found.recipe, inputs=found.inputs)
 
 
 def would_be_made_of(place: Place, source: str, made: Made, architectures: Sequence[str] | None) -> bool:
-    """Whether the library of a source, built now, would be made of the same; raises what ``build`` raises
-    before it compiles anything."""
+    """Whether building a source now would use the same inputs as ``made``. Raises as ``build`` does before it
+    compiles."""
     plan = _plan(source, architectures, place)
     is_same = all(_sha256(place.root / path) == digest for path, digest in made.inputs.items())
     return plan.recipe == made.recipe and is_same
 
 
 def with_architecture(architectures: Sequence[str], capability: str) -> tuple[str, ...]:
-    """The architectures, and the capability too unless code for one of them runs on it.
+    """Return the architectures, with the capability added unless code for one of them runs on it.
 
-    Code for 8.0 runs on 8.9, since the major version is the same; code for 9.0 does not run on 10.0.
+    Code for 8.0 runs on 8.9, because the major version is the same. Code for 9.0 does not run on 10.0.
     """
     major, minor = capability[:-1], capability[-1]
     runs = any(a == capability or (a[:-1] == major and a[-1] <= minor) for a in architectures)
@@ -216,8 +218,8 @@ def with_architecture(architectures: Sequence[str], capability: str) -> tuple[st
 def _architectures(
     source: str, wanted: Sequence[str] | None, nvcc: Nvcc, place: Place
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What to compile a CUDA source for: what is wanted and this machine's GPUs. Then, what of it this nvcc
-    does not know."""
+    """Return the architectures to compile a CUDA source for, including this machine's GPUs, and those that
+    this nvcc does not support."""
     last = manifest(place, source)
     capabilities = _capabilities()
     known = last.recipe.architectures if last else () if capabilities else (WITHOUT_GPU,)
@@ -240,7 +242,8 @@ def _names(architectures: Sequence[str]) -> str:
 
 
 def _capabilities() -> list[str]:
-    """Compute capabilities of this machine's GPUs, asked of the driver so that no CUDA context is made."""
+    """Return the compute capabilities of this machine's GPUs by the driver, without creating a CUDA
+    context."""
     return ["{}{}".format(*device.driver_facts_of(gpu).capability) for gpu in device.gpus()]
 
 
@@ -290,7 +293,7 @@ def _by_number(architecture: str) -> tuple[int, str]:
 
 @contextmanager
 def _lock(place: Place) -> Iterator[None]:
-    """Hold off other processes that build the same kernel. The lock lies beside the folder, not in it."""
+    """Keep other processes from building the same kernel. The lock file is beside the folder, not in it."""
     place.output.parent.mkdir(parents=True, exist_ok=True)
     with place.output.with_name(f"{place.output.name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -321,7 +324,7 @@ def _sha256(path: Path) -> str | None:
 
 
 def _make(plans: Sequence[_Plan], place: Place) -> None:
-    """Compile, and write the manifests."""
+    """Compile the plans and write their manifests."""
     for plan in plans:
         plan.manifest.unlink(missing_ok=True)
     before = _contents(place)
@@ -339,14 +342,14 @@ def _make(plans: Sequence[_Plan], place: Place) -> None:
 
 
 def _contents(place: Place) -> dict[str, str | None]:
-    """SHA-256 of every source and header of ours, by path relative to the root."""
+    """Return the SHA-256 digests of all our sources and headers, by path relative to the root."""
     files = (path for folder in (place.folder, place.shared) for path in folder.rglob("*") if path.is_file())
     paths = (path for path in files if path.suffix not in (".py", ".pyc"))
     return {os.path.relpath(path, place.root): _sha256(path) for path in paths}
 
 
 def _own_inputs(depfile: str, place: Place) -> Iterator[str]:
-    """The files of ours that a compiler's dependency file names, relative to the root."""
+    """Yield our files that a compiler's dependency file names, relative to the root."""
     names = depfile.replace("\\\n", " ").split(": ", 1)[1]
     for name in re.findall(r"(?:\\.|\S)+", names):
         path = Path(os.path.normpath(place.root / re.sub(r"\\(.)", r"\1", name)))

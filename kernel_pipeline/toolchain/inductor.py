@@ -1,10 +1,10 @@
-"""Where torch.compile and Triton keep what they compile, and what Inductor asks of this host's C++ compiler,
-asked once.
+"""The caches of torch.compile and Triton, and Inductor's checks of this host's vector instructions.
 
-Before its first kernel for a CPU, Inductor compiles and loads a trial of each vector instruction set that
-the CPU has: eight seconds the first time, one in every process after it (torch/_inductor/cpu_vec_isa.py).
-Where the best of them passes, ``TORCHINDUCTOR_VEC_ISA_OK=1`` says so to later processes. With that kernel it
-compiles its own headers, five seconds, and keeps them in its cache for every kernel after it.
+Before its first kernel for a CPU, Inductor compiles and loads a test program for each vector instruction set
+of the CPU. This takes eight seconds the first time, and one second in every later process
+(torch/_inductor/cpu_vec_isa.py). If the best instruction set passes, ``TORCHINDUCTOR_VEC_ISA_OK=1`` lets
+later processes skip the checks. With the first kernel Inductor also precompiles its headers, which takes five
+seconds, and keeps them in its cache.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ config.cpp.vec_isa_ok = True
 with suppress(Exception):
     torch.compile(torch.square)(torch.ones(64, 64))
 """
-"""Exits with 0 where the best that the CPU has passes, which is the one that is taken; then there is a first
-kernel, too."""
+"""A script that exits with 0 if the CPU's best instruction set, which Inductor uses, passes. It then compiles
+a first kernel, too."""
 
 CPUINFO = Path("/proc/cpuinfo")
 
 
 def variables() -> dict[str, str]:
-    """What the environment of a process that runs torch.compile has to hold: no pool of compilers, which
-    costs more to start than a kernel takes and outlives a worker that is killed; its caches; and what is
-    known. Raises UserError as ``caches`` does."""
+    """Return the environment variables for a process that runs torch.compile: the caches, the known result of
+    the checks, and no pool of compile processes. Starting the pool takes longer than compiling a kernel, and
+    the pool outlives a killed worker. Raises UserError as ``caches`` does."""
     found = COMPILES_ALONE | caches()
     if PASSED not in os.environ and _is_noted():
         found[PASSED] = "1"
@@ -65,9 +65,9 @@ def variables() -> dict[str, str]:
 
 
 def caches() -> dict[str, str]:
-    """Where torch.compile and Triton keep compiled code, unless the caller says.
+    """Return the variables that set the caches of torch.compile and Triton, unless the environment sets them.
 
-    Raises UserError where the folder is somebody else's: its code is run.
+    Raises UserError if a folder is not this user's alone, because the code in it is run.
     """
     found = {}
     if CACHE not in os.environ:
@@ -78,12 +78,15 @@ def caches() -> dict[str, str]:
 
 
 def cache() -> Path:
-    """The folder of torch.compile's code, which this user alone can write. Torch's own lies among the
-    temporary files, under a name that any account can take first, with code of its own in it; what torch
-    keeps there all the same, precompiled headers, is this user's alone, too."""
+    """Return the folder of torch.compile's code, which only this user can write.
+
+    Torch's default folder is among the temporary files, under a name that another account could create first
+    and fill with its own code. Torch still keeps precompiled headers there, so this function also makes sure
+    that the default folder belongs to this user alone.
+    """
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # an account without a name
+    except (KeyError, OSError):  # the account has no name
         user = f"uid_{os.getuid()}"
     user = re.sub(r'[\\/:*?"<>|]', "_", user)
     lock.own_folder(Path(tempfile.gettempdir(), f"torchinductor_{user}"), MEND)
@@ -91,14 +94,14 @@ def cache() -> Path:
 
 
 def is_tried() -> bool:
-    """Whether it is known, or was said by whoever set the variable."""
+    """Whether the best instruction set is known to pass, by an earlier trial or by the variable."""
     return PASSED in os.environ or _is_noted()
 
 
 @contextmanager
 def trying(environment: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Try the instruction sets in a process of its own meanwhile, and note it if the best passes. Left by an
-    exception, it waits for nothing."""
+    """Try the instruction sets in another process while the body runs, and record it if the best passes. If
+    the body raises an exception, end the process at once."""
     process = subprocess.Popen(
         under_reaper([sys.executable, "-c", TRIAL]),
         env={CACHE: str(cache()), **(os.environ if environment is None else environment), **COMPILES_ALONE},
@@ -117,7 +120,7 @@ def trying(environment: Mapping[str, str] | None = None) -> Iterator[None]:
 
 
 def _is_noted() -> bool:
-    # Where nothing ever passed, as on most hosts with a GPU, no compiler need be asked.
+    # Without the folder no trial has passed, as on most hosts with a GPU: skip starting the compiler.
     return _notes().is_dir() and _note().exists()
 
 
@@ -126,9 +129,9 @@ def _notes() -> Path:
 
 
 def _note() -> Path:
-    """The file that says that it passed, for this torch, compiler and CPU."""
+    """Return the file that records a passed trial for this torch, compiler and CPU."""
     try:
-        # Inductor takes this one whatever c++ is.
+        # Inductor uses g++ whatever c++ is.
         compiler = str(find_cxx({"CXX": "g++", **os.environ}))
     except UserError:
         compiler = ""

@@ -1,4 +1,4 @@
-"""Compilers run by ninja: sources in parallel, each with its log, each failure with its own message."""
+"""Run compilers by ninja: in parallel, with a log for each source and a message for each failure."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class CompileError(UserError):
-    """A source that does not compile or link; its text is the compiler's own."""
+    """A source that does not compile or link; the text is the compiler's message."""
 
 
 @dataclass(frozen=True)
 class LibraryBuild:
-    """A library to make of one source, by two commands: the compiler makes ``.o`` and ``.d``, the linker
-    ``.so``. All of them lie beside ``library``, with the compiler's output in ``.log``."""
+    """The build of a library from one source. The compiler writes ``.o`` and ``.d``, the linker ``.so``. All
+    files are beside ``library``, with the compiler's output in ``.log``."""
 
     source: Path
     library: Path
@@ -33,24 +33,24 @@ class LibraryBuild:
     link: tuple[str, ...]
 
     def file(self, suffix: str) -> Path:
-        """A file beside the library."""
+        """Return the path beside the library with the given suffix."""
         return self.library.with_suffix(suffix)
 
 
 def compile_all(
     jobs: Sequence[LibraryBuild], folder: Path, working_directory: Path
 ) -> dict[LibraryBuild, str]:
-    """Make the libraries from nothing, in ``folder``, and give each job's dependency file as text.
+    """Build the libraries from scratch in ``folder``. Return the text of each job's dependency file.
 
-    What stays in the folder is the same for the same sources and compilers: libraries, logs and the ninja
-    file. Raises CompileError with what the compilers say of the sources that fail.
+    The files that stay in the folder (libraries, logs and the ninja file) are identical for identical sources
+    and compilers. Raises CompileError with the compilers' messages for the sources that fail.
     """
     import ninja
     from ninja.ninja_syntax import Writer
 
     folder.mkdir(parents=True, exist_ok=True)
-    # ninja compares file times, which say nothing in a restored folder; nor may a file be written that a
-    # cache shares with the folder by a link.
+    # Delete all outputs: ninja compares file times, which mean nothing in a restored folder, and a file that
+    # a cache shares with the folder by a hard link must not be overwritten.
     passing = (folder / ".ninja_log", *(job.file(suffix) for job in jobs for suffix in (".o", ".d")))
     ninja_file = folder / "build.ninja"
     kept = (ninja_file, *(job.file(suffix) for job in jobs for suffix in (".so", ".log", ".link.log")))
@@ -78,15 +78,15 @@ _stopped = Event()
 
 
 def stop() -> None:
-    """End every build of this process from another thread than its own, as Ctrl-C ends that of the main
-    thread. Builds that come later end at once."""
+    """Stop all builds of this process, from another thread than those that build. Later builds stop at
+    once."""
     _stopped.set()
     for process in list(_running):
         process.terminate()
 
 
 def _run(command: Sequence[str], working_directory: Path) -> tuple[int, str]:
-    """The exit status of a command and what it printed. No compiler outlives this process, or Ctrl-C."""
+    """Run a command and return its exit status and output. No compiler outlives this process, or Ctrl-C."""
     with subprocess.Popen(
         under_reaper(command),
         cwd=working_directory,
@@ -111,7 +111,7 @@ def _write(writer: Writer, jobs: Sequence[LibraryBuild], folder: Path) -> None:
     from ninja.ninja_syntax import escape
 
     writer.variable("builddir", escape(str(folder)))
-    # A command that fails leaves its log as .failed, so that its message can be told from the others'.
+    # A failed command leaves its log as .failed, which separates its message from the others.
     writer.rule("run", "$call > $log 2>&1 || { mv $log $failed; exit 1; }")
     for job in jobs:
         compile_ = _variables(job, job.compile, "") | {"depfile": escape(str(job.file(".d")))}
@@ -121,7 +121,7 @@ def _write(writer: Writer, jobs: Sequence[LibraryBuild], folder: Path) -> None:
 
 
 def _variables(job: LibraryBuild, call: tuple[str, ...], step: str) -> dict[str, str]:
-    """A step's command and logs, quoted for the shell and then for ninja."""
+    """Return the ninja variables of a step: its command and logs, quoted for the shell and then for ninja."""
     from ninja.ninja_syntax import escape
 
     return {
@@ -132,7 +132,7 @@ def _variables(job: LibraryBuild, call: tuple[str, ...], step: str) -> dict[str,
 
 
 def _failures(jobs: Sequence[LibraryBuild]) -> str:
-    """What the compilers said about the sources that failed."""
+    """Return the compilers' messages for the sources that failed."""
     messages = []
     for job in jobs:
         for name, verb in (("", "compile"), (".link", "link")):

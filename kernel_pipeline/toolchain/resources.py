@@ -1,4 +1,4 @@
-"""What each compiled CUDA function asks of a multiprocessor, as ptxas tells it."""
+"""The resources of each compiled CUDA function, as ptxas reports them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .extension import Made, Place
 
 
 class FunctionResources(Record):
-    """One ``__global__`` function compiled for one architecture; sizes in bytes.
+    """The resources of a ``__global__`` function compiled for one architecture; sizes are in bytes.
 
-    ``shared`` is static shared memory: what a launch asks for on top is not known to the compiler.
-    ``constant`` is None for an architecture for which ptxas does not tell it (9.0 and newer).
+    ``shared`` is static shared memory; the compiler does not know the dynamic shared memory of a launch.
+    ``constant`` is None for architectures for which ptxas does not report it (9.0 and newer).
     """
 
     kernel: str
@@ -35,9 +35,10 @@ class FunctionResources(Record):
 
 
 class BuildReport(Record):
-    """A kernel's extensions as one machine built them: no time, host name or path of that machine.
+    """A report on a kernel's extensions as one machine built them, without time, host name or paths.
 
-    ``remarks`` are sentences on what was left out and why. ``made_of`` says it by source.
+    ``remarks`` are sentences on sources or architectures that were left out. ``made_of`` are the inputs of
+    each source's library.
     """
 
     kernel: str
@@ -51,13 +52,13 @@ class BuildReport(Record):
 
 
 def resources(place: Place, source: str) -> list[FunctionResources]:
-    """The functions of a CUDA source that was built, by name and architecture."""
+    """Return the functions of a built CUDA source, sorted by name and architecture."""
     log = place.target(source, ".log").read_text()
     return parse(log, place.name, str(place.source(source)))
 
 
 def parse(log: str, kernel: str, source: str) -> list[FunctionResources]:
-    """The functions in the output of ``nvcc -Xptxas=-v``."""
+    """Return the functions in the output of ``nvcc -Xptxas=-v``."""
     found = []
     for block in log.split("Compiling entry function ")[1:]:
         entry = re.match(r"'(\S+)' for '(\S+)'", block)
@@ -93,7 +94,7 @@ def parse(log: str, kernel: str, source: str) -> list[FunctionResources]:
 
 
 def short(demangled: str) -> str:
-    """A function's name with its template arguments, without its result and parameters.
+    """Return a function's name with its template arguments, without its result type and parameters.
 
     ``void softmax::rows<float, 4>(float const*, float*, long)`` becomes ``softmax::rows<float, 4>``.
     """
@@ -109,15 +110,15 @@ def short(demangled: str) -> str:
         elif character == "(" and depth == 0:
             end = i
             break
-    # c++filt spells a bool argument (bool)1 and an int one 4; cu++filt spells both with their type.
+    # c++filt writes a bool argument as (bool)1 and an int argument as 4; cu++filt writes both with a type.
     return re.sub(r"\((?:unsigned )?(?:int|bool|long)\)", "", demangled[start:end])
 
 
 def is_of_today(
     place: Place, sources: Sequence[str], known: BuildReport, architectures: Sequence[str] | None
 ) -> bool:
-    """Whether a report says what a build of these sources would say now. One with remarks may not: what was
-    left out may be there now. Raises what ``extension.build`` raises before it compiles anything."""
+    """Whether a report is up to date for these sources. A report with remarks is not, because what it left
+    out may be available now. Raises as ``extension.build`` does before it compiles."""
     if known.remarks or not sources or set(known.made_of) != set(sources):
         return False
     return known.torch == installed_torch().version and all(
@@ -128,8 +129,8 @@ def is_of_today(
 def made_today(
     place: Place, source: str, known: BuildReport, architectures: Sequence[str] | None = None
 ) -> Made | None:
-    """What the library of a source is made of, if a build now would make it of what the report names; else
-    None. Raises what ``extension.build`` raises before it compiles anything."""
+    """Return the inputs of a source's library from the report if a build now would use the same inputs, else
+    None. Raises as ``extension.build`` does before it compiles."""
     made = known.made_of.get(source)
     if made is None or not extension.would_be_made_of(place, source, made, architectures):
         return None
