@@ -1,4 +1,4 @@
-"""Files that a crash, a full disk or a second process finds whole."""
+"""Write and lock files so that a crash, a full disk or a second process leaves no partial content."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ WORK = (
     if (CHECKOUT / "kernels").is_dir()
     else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kernel_pipeline"
 )
-"""Where builds and notes go: the checkout, or a cache where the library is installed from a wheel."""
+"""The folder for builds and local files: the checkout, or the user's cache in an installation."""
 
 LOCAL = WORK / "local"
-"""Files of this checkout on this host alone; git ignores them."""
+"""The folder for files that concern only this checkout on this host; git ignores it."""
 
 WAIT_S = 60.0
-"""Many times what a command holds a ledger for."""
+"""The longest wait for a lock, in seconds; commands hold a ledger's lock far shorter."""
 
 POLL_S = 0.02
 FLOCK = "hhqqi4x"
@@ -34,14 +34,14 @@ FLOCK = "hhqqi4x"
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file in one step, so that a reader or a crash sees the old or the new, never a part; an
-    unchanged one is not touched.
+    """Replace a file atomically, so that a reader or a crash sees either the old or the new content. A file
+    with equal content is not touched.
 
-    Raises UserError when it can't be written; the old file stays.
+    Raises UserError if the file can't be written; the old file stays.
     """
     if path.exists() and path.read_bytes() == content:
         return
-    # Containers that share the folder count their processes each from 1.
+    # A process id would not be unique: containers that share the folder have their own process ids.
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -58,9 +58,9 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def content(path: Path) -> bytes:
-    """What a file holds; nothing if there is none. Raises UserError for one that can't be read."""
+    """Return a file's content; empty if there is no file. Raises UserError if it can't be read."""
     try:
-        # Opened, not asked for first: opening is what makes an NFS client ask its server.
+        # Do not test for existence first: only opening makes an NFS client ask its server.
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return b""
@@ -69,10 +69,10 @@ def content(path: Path) -> bytes:
 
 
 def append(path: Path, line: bytes) -> None:
-    """Add a line, which ends with a newline, and make sure that it is on the disk. A last line that a crash
-    left torn does not swallow it.
+    """Append a line, which must end with a newline, and sync it to the disk. If a crash left a torn last
+    line, first end that line.
 
-    Raises UserError when the disk is full or the file can't be written; what was appended before stays.
+    Raises UserError if the disk is full or the file can't be written; earlier lines stay.
     """
     try:
         with locked(path), path.open("a+b") as file:
@@ -88,7 +88,7 @@ def append(path: Path, line: bytes) -> None:
 
 
 def not_appended(path: Path, error: OSError) -> UserError:
-    """That nothing more can be added to a file that is appended to."""
+    """Return the error for a line that could not be appended to a file."""
     return UserError(
         f"can't write {path}: {error.strerror}. What was measured before is kept; "
         "make room and run the same command again to go on from here."
@@ -97,11 +97,11 @@ def not_appended(path: Path, error: OSError) -> UserError:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a file for this process alone, by a lock file beside it that the operating system lets go of when
-    the process ends in any way. Waits for another process that holds it, ``WAIT_S`` at most: any account that
-    may read the lock file can hold it, and for ever.
+    """Lock a file for this process by a lock file beside it. The operating system releases the lock when the
+    process ends in any way. Wait at most ``WAIT_S`` for another holder, because any account that can read the
+    lock file could hold the lock forever.
 
-    Raises UserError when the lock file can't be made, opened or locked; nothing was written then.
+    Raises UserError if the lock file can't be created, opened or locked.
     """
     beside = path.with_name(f".{path.name}.lock")
     try:
@@ -123,31 +123,31 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def _wait(descriptor: int) -> None:
-    """Take the lock of an open file, byte-range: what every NFS client passes on to its server. Raises
-    TimeoutError with who holds it."""
+    """Lock an open file by a byte-range lock, which every NFS client passes on to its server. Raises
+    TimeoutError with the holder."""
     deadline = monotonic() + WAIT_S
     while True:
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
-        except (BlockingIOError, PermissionError):  # EAGAIN or EACCES, by the system
+        except (BlockingIOError, PermissionError):  # EAGAIN or EACCES, depending on the system
             if monotonic() > deadline:
                 raise TimeoutError(_holder(descriptor)) from None
             sleep(POLL_S)
 
 
 def _holder(descriptor: int) -> str:
-    """The process that holds a lock on an open file, as fcntl(2) knows it."""
+    """Return the process that holds a lock on an open file, according to fcntl(2)."""
     asked = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     *_, process = struct.unpack(FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
     return f"process {process}" if process > 0 else "another process"
 
 
 def _lock(beside: Path) -> int:
-    """The descriptor of a lock file that this process holds until it is closed."""
+    """Lock a lock file and return its descriptor; closing the descriptor releases the lock."""
     while True:
         beside.parent.mkdir(parents=True, exist_ok=True)
-        # A link that someone else put there is not followed.
+        # O_NOFOLLOW: another account may have put a link there.
         descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o660)
         try:
             _wait(descriptor)
@@ -157,4 +157,4 @@ def _lock(beside: Path) -> int:
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # the folder was removed meanwhile: this one is nobody else's lock
+        os.close(descriptor)  # the lock file was removed meanwhile, so others lock a new one

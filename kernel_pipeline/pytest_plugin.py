@@ -1,11 +1,11 @@
-"""The pytest plugin: the fixture ``kernel_bench``, and comparisons of two commits by their tests.
+"""The pytest plugin: the fixture ``kernel_bench``, and comparisons of a commit with the working tree.
 
     def test_softmax(kernel_bench):
         kernel_bench(softmax, torch.randn(4096, 781, device="cuda"))
 
-``pytest --kernel-save=FILE`` appends a JSON line for each call; ``--kernel-compare=COMMIT`` runs the tests
-that use the fixture at that commit and in the working tree, in turns, and fails those that are slower now;
-``--kernel-report=FILE`` writes a page.
+``pytest --kernel-save=FILE`` appends a JSON line for each call of the fixture. ``--kernel-compare=COMMIT``
+runs the tests that use the fixture at that commit and in the working tree, in turns, and fails the tests that
+are slower now. ``--kernel-report=FILE`` writes an HTML page.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ if TYPE_CHECKING:
 FIXTURE = "kernel_bench"
 
 Name = tuple[str, int]
-"""A test and which of its calls of the fixture it is."""
+"""The node id of a test, and the number of a call of the fixture in it, from 0."""
 
 
 class SlowerError(Exception):
-    """A function is slower than at the commit that it is compared with, or only now invalid."""
+    """A function is slower than at the other commit, or has a valid time only there, or has none."""
 
 
 @dataclass(frozen=True)
 class CallRounds:
-    """The rounds' times of a call at a commit and now, in microseconds, and what they say."""
+    """A call's valid times in the rounds, at the commit and now, in microseconds, with their ratio and
+    verdict."""
 
     label: str
     before_us: tuple[float, ...]
@@ -51,7 +52,7 @@ class CallRounds:
 
 
 class Plugin:
-    """The times and comparisons of a session of pytest."""
+    """The times and comparisons of a pytest session."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
@@ -61,8 +62,8 @@ class Plugin:
 
     @pytest.fixture
     def kernel_bench(self, request: pytest.FixtureRequest) -> Callable[..., BenchResult]:
-        """Times a function as ``kernel_pipeline.bench`` does, with its arguments, and fails the test where
-        the output is wrong."""
+        """Time a function with the arguments of ``kernel_pipeline.bench``. Fail the test if the output is
+        wrong."""
         from .benchmark import bench
 
         def measure(function: Callable[..., Any], *inputs: Any, **options: Any) -> BenchResult:
@@ -78,8 +79,8 @@ class Plugin:
         return measure
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Leave out tests without the fixture where two commits are compared, and in a round all but its
-        own: pytest runs nothing if it is given a test that the commit does not have."""
+        """In a comparison deselect tests without the fixture, and in a round all tests but the given ones.
+        They are given by a file, because pytest runs nothing if an argument names a missing test."""
         compare, nodes = config.getoption("kernel_compare"), config.getoption("kernel_nodes")
         if compare or nodes:
             named = Path(nodes).read_text().splitlines() if nodes else ()
@@ -93,7 +94,7 @@ class Plugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> None:
-        """Hold the rounds of a comparison before the tests report it."""
+        """Run the rounds of a comparison before the tests report its result."""
         commit = self.config.getoption("kernel_compare")
         if commit and session.items and not session.config.option.collectonly:
             rounds = self.config.getoption("kernel_rounds")
@@ -106,7 +107,7 @@ class Plugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
-        """In a comparison a test says what came of it in the rounds, and does not run once more."""
+        """In a comparison report the test's result from the rounds instead of running the test again."""
         if not self.config.getoption("kernel_compare"):
             return None
         found = self.compared.get(pyfuncitem.nodeid, [])
@@ -118,7 +119,7 @@ class Plugin:
         return True
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print what was measured, and where it is kept."""
+        """Print the times and comparisons, and the files that were written; write the page."""
         rows = [said(one) for found in self.compared.values() for one in found]
         rows += [f"{node.rpartition('::')[2]}: {result}" for node, result in self.results]
         if not rows:
@@ -136,7 +137,7 @@ class Plugin:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options."""
+    """Add the plugin's options."""
     group = parser.getgroup("kernel benchmarks")
     group.addoption("--kernel-save", metavar="FILE", help="append a JSON line for each call of kernel_bench")
     group.addoption(
@@ -150,14 +151,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the fixture and the options' work."""
+    """Check the options and register the plugin."""
     if config.getoption("kernel_rounds") < 2:
         raise pytest.UsageError("--kernel-rounds: write 2 or more; one round says nothing of the noise.")
     config.pluginmanager.register(Plugin(config), "kernel_bench")
 
 
 def line(node: str, result: BenchResult) -> dict[str, Any]:
-    """A call of the fixture as a line of a file."""
+    """Return a call of the fixture as a JSON object."""
     import torch
 
     return {
@@ -182,15 +183,16 @@ def _append(path: Path, row: Mapping[str, Any]) -> None:
 
 
 Round = dict[Name, dict[str, Any]]
-"""The lines of one side in one round."""
+"""The rows of one side in one round, by call."""
 
 
 def rounds_of(
     root: Path, commit: str, nodes: Sequence[str], rounds: int, folder: Path
 ) -> dict[str, list[Round]]:
-    """Run tests at a commit and in the working tree in turns, each run a process of its own.
+    """Run tests at a commit and in the working tree in turns, each run in a process of its own. Return the
+    rounds of the sides ``before`` and ``now``.
 
-    Raises pytest.UsageError for a commit that git does not know.
+    Raises pytest.UsageError for an unknown commit, and if the tests of a run give no time.
     """
     tree = folder / "tree"
     added = _git(root, "worktree", "add", "--detach", str(tree), commit)
@@ -220,7 +222,8 @@ def _git(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def _run(root: Path, nodes: Sequence[str], file: Path) -> str:
-    """Run those tests that a side has; the end of what pytest printed, empty if it has none of them."""
+    """Run the tests that a side has. Return the end of pytest's output; empty if the side has none of
+    them."""
     files = dict.fromkeys(node.partition("::")[0] for node in nodes)
     there = [name for name in files if (root / name).exists()]
     if not there:
@@ -254,7 +257,7 @@ def _read(file: Path) -> Round:
 
 
 def judged(held: Mapping[str, Sequence[Round]]) -> dict[Name, CallRounds]:
-    """Compare both sides' times of each call, by its test and number."""
+    """Compare the times of each call on both sides, by test and number."""
     from .statistics.intervals import Rule, estimate, verdicts
 
     names = dict.fromkeys(name for rounds in held.values() for one in rounds for name in one)
@@ -289,7 +292,7 @@ def _valid(rounds: Sequence[Round], name: Name) -> tuple[float, ...]:
 
 
 def said(one: CallRounds) -> str:
-    """A comparison in a line."""
+    """Return a comparison as one line of text."""
     if one.verdict == "new":
         return f"{one.label}: {median(one.now_us):.4g} us, new"
     if one.verdict == "failed":
@@ -302,7 +305,7 @@ def said(one: CallRounds) -> str:
 
 
 def page(results: Sequence[tuple[str, BenchResult]], compared: Mapping[str, Sequence[CallRounds]]) -> str:
-    """All times as a page of HTML."""
+    """Return an HTML page with all times and comparisons."""
     from .comparison import html_table
 
     rows = [["test", "function", "us", "interval", "timer", "valid"]]

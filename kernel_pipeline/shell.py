@@ -1,4 +1,4 @@
-"""``python -m kernel_pipeline bench file.py:function --shape 4096,781``: a first look from a shell."""
+"""Time a function from a shell: ``python -m kernel_pipeline bench file.py:function --shape 4096,781``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ EXAMPLE = "python -m kernel_pipeline bench file.py:function --shape 4096,781 --d
 
 
 def main(words: Sequence[str]) -> int:
-    """Time the function that the words name and print its time; the exit status."""
+    """Time the function that the arguments name and print the result. Return the exit status: 0, 1 for an
+    invalid time, 2 for an error."""
     parser = argparse.ArgumentParser(prog="python -m kernel_pipeline bench", epilog=f"For example: {EXAMPLE}")
     parser.add_argument("function", help="FILE.py:FUNCTION, or MODULE:FUNCTION")
     parser.add_argument("--shape", action="append", required=True, help="of an input; once for each input")
@@ -58,7 +59,8 @@ def main(words: Sequence[str]) -> int:
 
 
 def named(text: str) -> Callable[..., Any]:
-    """The function of a file or module. Raises ValueError, ImportError, OSError or AttributeError."""
+    """Import the function ``FILE.py:FUNCTION`` or ``MODULE:FUNCTION``. Raises ValueError, ImportError,
+    OSError or AttributeError."""
     where, _, name = text.rpartition(":")
     if not where or not name:
         raise ValueError("no function is named")
