@@ -434,5 +434,5 @@ def bytes_of(dtype: str, *shapes: Sequence[int]) -> int:
 
 
 def summary(module: types.ModuleType) -> str:
-    """Return the first sentence of a kernel's declaration, on one line."""
+    """Return the first paragraph of a kernel's docstring, on one line."""
     return " ".join((inspect.getdoc(module) or "").split("\n\n")[0].split())

@@ -30,7 +30,7 @@ WAIT_S = 60.0
 
 POLL_S = 0.02
 FLOCK = "hhqqi4x"
-"""struct flock of 64-bit Linux."""
+"""The format of ``struct flock`` on 64-bit Linux, for the module ``struct``."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -104,7 +104,7 @@ class Loaded:
         return found
 
     def arguments(self, problem: Any) -> dict[str, Any]:
-        """Return the dimensions that entries take as named arguments."""
+        """Return the dimensions of a problem that entries take as named arguments, with their values."""
         return {name: getattr(problem, name) for name in self.kernel.arguments}
 
     def entry(self, provider: Provider) -> Callable[..., Any]:

@@ -36,7 +36,7 @@ Name = tuple[str, int]
 
 
 class SlowerError(Exception):
-    """A function is slower than at the other commit, or has a valid time only there, or has none."""
+    """A function is slower than at the other commit, or has no valid time now."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from .plans import MOST_PLANS, CallPlan, first, form_of
 from .registration import NAMESPACE, register
 
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
-"""Types of plain tensors."""
+"""The types of plain tensors, which are not subclasses with their own behaviour."""
 
 MOST_KNOWN = 4
 """The most kinds of call to recognise for the same shapes (``Function._shape``); the latest are kept."""

@@ -114,7 +114,7 @@ def ready(loaded: Loaded, problem: Any, choice: Choice, of: torch.device) -> Cal
 
 
 def _missing(provider: Provider, of: torch.device, gpu: Gpu | None) -> str | None:
-    """Return the reason why a provider can't be called on a device, or None."""
+    """Return the reason why a provider can't be called on a device, as a sentence, or None."""
     if provider.reference is not None:
         return "it takes its inputs in another form."
     if not provider.is_installed:
@@ -212,5 +212,5 @@ def _warn(sentence: str) -> None:
 
 
 def forget_warnings() -> None:
-    """Allow all warnings again."""
+    """Forget which warnings were given, so that they are given again."""
     _warned.clear()

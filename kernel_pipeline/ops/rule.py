@@ -23,7 +23,8 @@ NEIGHBOURS = 6
 """The number of nearest tuned problems that the rule uses."""
 
 MOST = 1.25
-"""The largest slowdown that is told apart: a slower configuration counts like one that was not measured."""
+"""The largest slowdown that the rule distinguishes: a slower configuration counts like one that was not
+measured."""
 
 OTHER_NUMBER = 0.25
 """The distance of a doubling in a dimension that is not part of the kernel's size; in the others it is 1."""

@@ -48,7 +48,7 @@ def digest(loaded: Loaded, provider: str) -> str:
 
 
 def of_file(file: Path) -> str:
-    """Return the digest of one file's tokens."""
+    """Return the digest of one file's code."""
     return _hashed([_text(file)])
 
 

@@ -84,8 +84,8 @@ class TunedProblem:
 class TunedRegion:
     """The problems that fit the L2 cache, or those that do not, with the rule's regret there.
 
-    The regret of a choice is its time compared with the fastest time. It is found by leaving out each tuned
-    problem in turn.
+    The regret of a choice is how much longer it takes than the fastest configuration. It is found by leaving
+    out each tuned problem in turn.
 
     problems, regret_median, regret_p90:
         The number of problems that could be left out, and the median and 90th percentile of the regret over

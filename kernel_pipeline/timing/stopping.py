@@ -40,8 +40,8 @@ class Budget:
 
 @dataclass(frozen=True)
 class Confidence:
-    """Met when the half-width of the median's 95 % interval is under ``target`` of the median, with at
-    least ``min_samples`` samples."""
+    """Met when there are at least ``min_samples`` samples, and the half-width of the median's 95 % interval
+    is at most ``target`` times the median."""
 
     target: float
     min_samples: int
@@ -53,7 +53,7 @@ class Confidence:
 
 @dataclass(frozen=True)
 class Count:
-    """Met at ``samples`` samples."""
+    """Met when there are ``samples`` samples."""
 
     samples: int
 

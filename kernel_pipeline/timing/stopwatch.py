@@ -308,8 +308,8 @@ def shifted(x: torch.Tensor, elements: int) -> torch.Tensor:
 
 
 def rolls(x: torch.Tensor, count: int, out: torch.Tensor, first: int = 1) -> None:
-    """Write ``count`` copies of what a tensor spans into the rows of ``out``, row i ``shifted`` by
-    ``first + i`` steps."""
+    """Write ``count`` copies of a tensor's memory into the rows of ``out``. Row i is ``shifted`` by ``first +
+    i`` steps of ``step_of`` elements."""
     span = out.shape[1]
     if span < 2:
         out.copy_(_spanned(x).expand(count, span))

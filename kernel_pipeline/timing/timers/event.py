@@ -27,7 +27,7 @@ def passed(event: torch.cuda.Event) -> bool:
 
 
 BATCH = 20
-"""Launches that are queued before the host waits for their events."""
+"""The launches to queue before the host waits for their events."""
 
 MARGIN = 2.0
 """The least ratio of the device's flush time before a launch to the host's time for the launch."""
