@@ -35,7 +35,7 @@ def elements(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def attend(  # noqa: PLR0913, PLR0917  # what Triton reads
+def attend(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     total: tl.tensor,
     sums: tl.tensor,
     maxima: tl.tensor,
@@ -95,7 +95,7 @@ def attend(  # noqa: PLR0913, PLR0917  # what Triton reads
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _flash(  # noqa: PLR0913, PLR0917  # what Triton reads
+def _flash(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     out: tl.tensor,
     q: tl.tensor,
     k: tl.tensor,

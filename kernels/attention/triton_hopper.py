@@ -42,7 +42,7 @@ def tile_of(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _attend(  # noqa: PLR0913, PLR0917  # what Triton reads
+def _attend(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     total: tl.tensor,
     sums: tl.tensor,
     maxima: tl.tensor,
@@ -90,7 +90,7 @@ def _attend(  # noqa: PLR0913, PLR0917  # what Triton reads
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _flash_hopper(  # noqa: PLR0913, PLR0917  # what Triton reads
+def _flash_hopper(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     out: tl.tensor,
     q: tl.tensor,
     k: tl.tensor,

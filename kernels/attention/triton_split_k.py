@@ -21,7 +21,7 @@ from .triton import LOG2_E, attend, elements
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _part(  # noqa: PLR0913, PLR0917  # what Triton reads
+def _part(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     totals: tl.tensor,
     sums_of: tl.tensor,
     maxima_of: tl.tensor,

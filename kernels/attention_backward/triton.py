@@ -20,7 +20,7 @@ from ..attention.triton import LOG2_E
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _block(  # what Triton reads
+def _block(  # Triton kernel arguments
     x: tl.tensor,
     entry: tl.tensor,
     head: tl.tensor,
@@ -64,7 +64,7 @@ def _delta(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _queries_of_keys(  # noqa: PLR0913, PLR0917  # what Triton reads
+def _queries_of_keys(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     dk: tl.tensor,
     dv: tl.tensor,
     of_k: tl.tensor,
@@ -109,7 +109,7 @@ def _queries_of_keys(  # noqa: PLR0913, PLR0917  # what Triton reads
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _of_keys(  # noqa: PLR0913, PLR0917  # what Triton reads
+def _of_keys(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     dk: tl.tensor,
     dv: tl.tensor,
     q: tl.tensor,
@@ -171,7 +171,7 @@ def _of_keys(  # noqa: PLR0913, PLR0917  # what Triton reads
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _keys_of_queries(  # noqa: PLR0913, PLR0917  # what Triton reads
+def _keys_of_queries(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     dq: tl.tensor,
     of_q: tl.tensor,
     given: tl.tensor,
@@ -212,7 +212,7 @@ def _keys_of_queries(  # noqa: PLR0913, PLR0917  # what Triton reads
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _of_queries(  # noqa: PLR0913, PLR0917  # what Triton reads
+def _of_queries(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     dq: tl.tensor,
     q: tl.tensor,
     k: tl.tensor,

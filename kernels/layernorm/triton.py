@@ -24,7 +24,7 @@ EARLY_WIDTH = tl.constexpr(8192)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _layernorm_tile(  # noqa: PLR0913, PLR0917  # what Triton reads
+def _layernorm_tile(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     out: tl.tensor,
     x: tl.tensor,
     weight: tl.tensor,
@@ -92,7 +92,7 @@ def _add_step(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _layernorm_online(  # noqa: PLR0913, PLR0917  # what Triton reads
+def _layernorm_online(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     out: tl.tensor,
     x: tl.tensor,
     weight: tl.tensor,

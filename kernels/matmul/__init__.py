@@ -1,26 +1,26 @@
 """Matrix product: ``out = a @ b`` of a, m by k, and b, k by n, standard normal.
 
-``layout`` says how each lies in memory: ``nn``, both row-major; ``nt``, b column-major, as a linear layer's
-weight is; ``tn`` and ``tt``.
+``layout`` says how each matrix lies in memory. ``nn``: both are row-major. ``nt``: b is column-major, like a
+linear layer's weight. ``tn`` and ``tt``: a is column-major.
 
-``arithmetic`` says how it is computed. ``ieee`` multiplies every bit of the inputs, and keeps sums in
-float32, which are rounded once. ``tf32`` lets the tensor cores round each float32 input to 11 bits.
-``fast_accum`` leaves the sums of float8 products in the tensor cores, which on Hopper keep 14 bits of them.
-``float8_e4m3fn`` comes with a scale of each matrix, and its product is bfloat16.
+``arithmetic`` says how the product is computed. ``ieee`` multiplies every bit of the inputs, keeps sums in
+float32, and rounds them once. ``tf32`` lets the tensor cores round each float32 input to 11 bits.
+``fast_accum`` leaves the sums of float8 products in the tensor cores, which on Hopper keep 14 bits of a sum.
+``float8_e4m3fn`` has one scale for each matrix, and its product is bfloat16.
 
-Two operations a product, ``2 m n k`` in all; each input is read once and the output written once. A large
-product is limited by its arithmetic. One of few rows (``decode``, a language model's step) is limited by
-memory: it reads all of b for a handful of rows.
+The work is two operations for each product, ``2 m n k`` in all; each input is read once and the output is
+written once. Arithmetic limits a large product. Memory limits a product of few rows (``decode``, a language
+model's step), which reads all of b for a handful of rows.
 
-The providers are the steps by which a product gets fast. ``cuda_naive`` and ``cuda_tiled`` are the two forms
-that a first lecture on CUDA shows (Kirk and Hwu, "Programming Massively Parallel Processors", chapters 3 and
-5). ``triton_naive`` has tensor cores. ``triton_tiled`` takes its tiles in groups of ``group_m`` rows, so that
-neighbouring programs share tiles in L2, and loads ahead, after Triton's tutorial "Matrix Multiplication".
-``triton_split_k`` shares the products of a tile among programs, ``triton_persistent`` has TMA copy tiles and
-keeps a program on each multiprocessor, ``cuda_wgmma`` is written for Hopper alone, after the CUTLASS
-documentation's "Efficient GEMM in CUDA": warps that copy, warps that multiply, clusters that share. For few
-rows there are ``triton_gemv`` and ``cuda_gemv``. What cuBLAS chooses depends on the environment too: on the
-workspace that ``CUBLAS_WORKSPACE_CONFIG`` allows.
+The providers are the steps by which a product gets fast. ``cuda_naive`` and ``cuda_tiled`` are the two
+kernels of a first lecture on CUDA (Kirk and Hwu, "Programming Massively Parallel Processors", chapters 3 and
+5). ``triton_naive`` uses tensor cores. ``triton_tiled`` takes its tiles in groups of ``group_m`` rows, so
+that neighbouring programs share tiles in L2, and prefetches, as in Triton's tutorial "Matrix
+Multiplication". ``triton_split_k`` shares the products of a tile among programs. ``triton_persistent`` copies
+tiles by TMA and keeps one program on each multiprocessor. ``cuda_wgmma`` is for Hopper alone, after the
+CUTLASS documentation's "Efficient GEMM in CUDA": producer warps copy, consumer warps multiply, and clusters
+share tiles. ``triton_gemv`` and ``cuda_gemv`` are for few rows. cuBLAS's choice depends on the environment
+too: on the workspace that ``CUBLAS_WORKSPACE_CONFIG`` allows.
 """
 
 from __future__ import annotations

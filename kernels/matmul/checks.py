@@ -1,4 +1,4 @@
-"""Checks of the inputs of this repository's providers."""
+"""Check the inputs of this repository's providers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ def check_product(
     scale_a: torch.Tensor | None = None,
     scale_b: torch.Tensor | None = None,
 ) -> None:
-    """Raises ValueError unless the inputs are two matrices of one dtype that can be multiplied, for an
-    unsupported dtype, for an arithmetic that the dtype does not have, and for float8 without scales or
-    scales without float8."""
+    """Raises ValueError unless a and b are two matrices that can be multiplied, of one supported dtype that
+    has the arithmetic. Float8 needs both scales, and no other dtype may have them."""
     check_shapes(a, b)
     dtype = str(a.dtype).removeprefix("torch.")
     scales = (scale_a, scale_b)
@@ -44,8 +43,8 @@ def check_shapes(a: torch.Tensor, b: torch.Tensor) -> None:
 
 
 def check_ieee(a: torch.Tensor, b: torch.Tensor, arithmetic: str) -> None:
-    """Checks the inputs of a kernel in float32 without tensor cores, which has only the arithmetic ``ieee``
-    and no float8."""
+    """Check the inputs of a float32 kernel without tensor cores. Raises ValueError for float8 and for any
+    arithmetic but ``ieee``."""
     check_shapes(a, b)
     check_dtype(a)
     if reason := refused(str(a.dtype).removeprefix("torch."), arithmetic):

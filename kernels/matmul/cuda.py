@@ -9,16 +9,16 @@ from .descriptors import lying
 
 
 def cuda_naive(a: torch.Tensor, b: torch.Tensor, arithmetic: str) -> torch.Tensor:
-    """A thread an element of the output, without shared memory. Raises ValueError unless the inputs are an
-    (m, k) and a (k, n) matrix of one dtype, and for an arithmetic other than ``ieee``."""
+    """Return the product, one thread per element of the output, without shared memory. Raises ValueError
+    unless the inputs are an (m, k) and a (k, n) matrix of one dtype and the arithmetic is ``ieee``."""
     check_ieee(a, b, arithmetic)
     out: torch.Tensor = torch.ops.matmul.cuda_naive(a, b)
     return out
 
 
 def cuda_tiled(a: torch.Tensor, b: torch.Tensor, arithmetic: str, tile: int) -> torch.Tensor:
-    """A thread an element of the output, with ``tile`` by ``tile`` tiles of both inputs in shared memory.
-    Raises as ``cuda_naive`` does."""
+    """Return the product, one thread per element of the output, with ``tile`` by ``tile`` tiles of both
+    inputs in shared memory. Raises as ``cuda_naive`` does."""
     check_ieee(a, b, arithmetic)
     out: torch.Tensor = torch.ops.matmul.cuda_tiled(a, b, tile)
     return out
@@ -27,8 +27,8 @@ def cuda_tiled(a: torch.Tensor, b: torch.Tensor, arithmetic: str, tile: int) -> 
 def cuda_gemv(
     a: torch.Tensor, b: torch.Tensor, arithmetic: str, columns: int, num_warps: int
 ) -> torch.Tensor:
-    """The product of few rows, without tensor cores. Raises as ``cuda_naive`` does, and RuntimeError for
-    more than 8 rows."""
+    """Return the product of few rows, without tensor cores. Raises as ``cuda_naive`` does, and RuntimeError
+    for more than 8 rows."""
     check_ieee(a, b, arithmetic)
     out: torch.Tensor = torch.ops.matmul.cuda_gemv(a, b, columns, num_warps)
     return out
@@ -48,10 +48,11 @@ def cuda_wgmma(  # noqa: PLR0913  # the parameters' names
     cluster_size: int,
     split_k: int,
 ) -> torch.Tensor:
-    """Hopper's tensor cores fed by TMA, a block a multiprocessor. Matrices whose rows begin at no multiple of
-    16 bytes are copied to such rows first, by one launch. Raises ValueError for inputs that are no (m, k)
-    and (k, n) matrix of one dtype and for an arithmetic that their dtype does not have, and RuntimeError for
-    what the kernel has no tensor cores for."""
+    """Return the product by Hopper's tensor cores, which TMA feeds, one block per multiprocessor.
+
+    A matrix whose rows do not begin at multiples of 16 bytes is first copied to aligned rows, by one launch.
+    Raises ValueError for inputs that are not an (m, k) and a (k, n) matrix of one dtype and for an arithmetic
+    that the dtype does not have, and RuntimeError for problems that the kernel does not support."""
     check_product(a, b, arithmetic, scale_a, scale_b)
     is_float8 = a.dtype == torch.float8_e4m3fn
     if a.numel() == 0 or b.numel() == 0:

@@ -1,17 +1,16 @@
-"""Matrices in the layout that the tensor memory accelerator (TMA) needs: rows that begin at multiples of 16
-bytes."""
+"""Lay out matrices as the tensor memory accelerator (TMA) needs them: rows begin at multiples of 16 bytes."""
 
 from __future__ import annotations
 
 import torch
 
 ALIGNMENT = 16
-"""Bytes that a descriptor's rows are multiples of."""
+"""The row pitch and the address of a descriptor's matrix are multiples of this many bytes."""
 
 
 def lying(x: torch.Tensor) -> tuple[torch.Tensor, bool]:
-    """Return the matrix as contiguous rows, and whether it is ``x`` transposed. It is ``x`` itself if
-    possible; if both are, the one with aligned rows."""
+    """Return ``x`` or its transpose, whichever has contiguous rows, and whether it is the transpose. If both
+    have, prefer aligned rows; if neither has, return a contiguous copy of ``x``."""
     found = [
         (rows, is_transposed)
         for rows, is_transposed in ((x, False), (x.t(), True))
@@ -24,8 +23,8 @@ def lying(x: torch.Tensor) -> tuple[torch.Tensor, bool]:
 
 
 def describable(x: torch.Tensor) -> tuple[torch.Tensor, bool]:
-    """Return the same with aligned rows for a descriptor: a copy with padded rows if those of ``x`` are not
-    aligned."""
+    """Return the same as ``lying``, but with aligned rows for a descriptor: rows that are not aligned are
+    copied to padded rows."""
     rows, is_transposed = lying(x)
     if _is_aligned(rows):
         return rows, is_transposed

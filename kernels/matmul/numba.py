@@ -15,12 +15,12 @@ from .checks import check_ieee
 
 @functools.cache
 def _tiled(tile: int) -> Any:
-    """The kernel for tiles of one size: an array in shared memory has a size that the compiler knows."""
+    """Return the kernel for one tile size, since the compiler must know the size of a shared array."""
 
     @cuda.jit  # type: ignore[untyped-decorator]
     def tiled(out: Any, a: Any, b: Any) -> None:
-        """A block does a tile of the output, a thread one element of it. In each step the threads load a
-        tile of a and one of b, an element each, and every element loaded is used ``tile`` times."""
+        """A block computes a tile of the output, one thread per element. In each step every thread loads one
+        element of a and one of b, and each loaded element is used ``tile`` times."""
         tile_of_a = cuda.shared.array((tile, tile), float32)
         tile_of_b = cuda.shared.array((tile, tile), float32)
         x = cuda.threadIdx.x
@@ -44,7 +44,7 @@ def _tiled(tile: int) -> Any:
 
 
 def tiled(a: torch.Tensor, b: torch.Tensor, arithmetic: str, tile: int) -> torch.Tensor:
-    """The product of an (m, k) and a (k, n) matrix, a block a ``tile`` by ``tile`` tile.
+    """Return the product of an (m, k) and a (k, n) matrix, one block per ``tile`` by ``tile`` tile.
 
     Raises ValueError for other inputs, for a dtype that Numba does not support, and for an arithmetic other
     than ``ieee``.

@@ -24,10 +24,10 @@ def matmul(
     """``a @ b``, as ``torch.matmul``.
 
     a: (..., m, k); b: (k, n). ``arithmetic="tf32"`` lets the tensor cores round float32 inputs to 11 bits,
-    whatever torch's own flags say. Matrices of float8_e4m3fn come with a scale each, a float32, and their
-    product is bfloat16, ``fast_accum`` their other arithmetic. Providers take float32, bfloat16, float16 and
-    float8_e4m3fn; the rest, a b of several matrices too, is torch's. Raises ValueError for an arithmetic that
-    a's dtype does not have, and for one scale without the other."""
+    whatever torch's own flags say. Each float8_e4m3fn matrix needs a scale, a float32; the product is then
+    bfloat16, and ``arithmetic="fast_accum"`` is allowed. Providers take float32, bfloat16, float16 and
+    float8_e4m3fn; torch computes everything else, such as a batched b. Raises ValueError for an arithmetic
+    that a's dtype does not have, and for one scale without the other."""
     if scale_a is None or scale_b is None:
         return by_flag(torch.matmul, a, b, arithmetic)
     made: torch.Tensor = scaled(as_matrix(a), b, scale_a, scale_b, arithmetic=arithmetic)
@@ -55,7 +55,7 @@ def problem(
     scale_b: torch.Tensor | None,
     arithmetic: str,
 ) -> Problem:
-    """Return the problem of all of a's rows and b, with their layouts in memory."""
+    """Return the problem of multiplying all rows of a by b, with both layouts in memory."""
     if a.dim() < 2 or b.dim() != 2 or a.shape[-1] != b.shape[0]:
         raise NotServedError(f"shapes {tuple(a.shape)} and {tuple(b.shape)} are not those of one product.")
     rows, columns = matrices(a, b)
@@ -81,13 +81,13 @@ def inputs(
 
 
 def matrices(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return two matrices, copied unless the elements of rows or of columns lie side by side."""
+    """Return both matrices, each copied unless its rows or its columns are contiguous."""
     rows = as_matrix(a)
     return rows if 1 in rows.stride() else rows.contiguous(), b if 1 in b.stride() else b.contiguous()
 
 
 def lies(x: torch.Tensor) -> str:
-    """``n`` for a matrix that is row-major, ``t`` for one that is column-major."""
+    """Return ``n`` for a row-major matrix and ``t`` for a column-major one."""
     return "n" if x.stride(1) == 1 else "t"
 
 
@@ -100,9 +100,8 @@ def backward(
     scale_a: torch.Tensor | None,
     arithmetic: str,
 ) -> tuple[torch.Tensor | None, ...]:
-    """``grad @ b.T`` and ``a.T @ grad``, products like the first, each only where needed. If a or b has
-    more dimensions, each product is summed over the broadcast ones. Raises NotImplementedError for scaled
-    matrices."""
+    """Return ``grad @ b.T`` and ``a.T @ grad``, each only where needed. If a or b has more dimensions, each
+    product is summed over the broadcast ones. Raises NotImplementedError for scaled matrices."""
     if scale_a is not None:
         raise NotImplementedError(
             "matmul of scaled matrices has no derivative: call it under torch.no_grad()."

@@ -1,4 +1,4 @@
-"""Parameters of each provider of the matrix product, and the checks of whether they fit a problem and a
+"""Declare the parameters of each provider of the matrix product, and check whether they fit a problem and a
 GPU."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .problem import FLOAT8, Problem, refused
 
 @dataclass(frozen=True, kw_only=True)
 class Tiles:
-    """A Triton program's block_m by block_n tile of the output, with block_k products a step."""
+    """A Triton program's block_m by block_n tile of the output, with block_k products per step."""
 
     block_m: int = one_of(16, 32, 64, 128, 256, default=128, unit="")
     block_n: int = one_of(16, 32, 64, 128, 256, default=128, unit="")
@@ -25,7 +25,7 @@ class Tiles:
 
 @dataclass(frozen=True, kw_only=True)
 class NaiveTiles:
-    """The side of the square tiles that a program computes; it takes 32 products a step."""
+    """The side of the square tile that a program computes, with 32 products per step."""
 
     side: int = one_of(32, 64, 128, default=64, unit="")
     num_warps: int = one_of(4, 8, unit="w")
@@ -33,11 +33,11 @@ class NaiveTiles:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitTiles:
-    """Tiles whose products are shared by ``split_k`` programs.
+    """Tiles of which ``split_k`` programs share the products.
 
-    ``reduction`` says how their sums are added: ``atomic``, each to the output in memory, in an unknown
-    order; ``workspace``, each is written to a place of its own, and a second kernel adds them in their
-    order.
+    ``reduction`` says how their sums are added. ``atomic``: each program adds its sum to the output in
+    memory, in an unknown order. ``workspace``: each program stores its sum in its own part of a workspace,
+    and a second kernel adds the parts in order.
     """
 
     block_m: int = one_of(16, 32, 64, 128, default=64, unit="")
@@ -51,8 +51,8 @@ class SplitTiles:
 
 @dataclass(frozen=True, kw_only=True)
 class PersistentTiles:
-    """Tiles that a program takes one after the other. ``epilogue_parts``: a tile is stored in so many parts,
-    for each of which shared memory holds only its part."""
+    """Tiles that a persistent program computes one after the other. A tile is stored in ``epilogue_parts``
+    parts, and shared memory holds one part at a time."""
 
     block_m: int = one_of(64, 128, default=128, unit="")
     block_n: int = one_of(64, 128, 256, default=128, unit="")
@@ -65,8 +65,8 @@ class PersistentTiles:
 
 @dataclass(frozen=True, kw_only=True)
 class GemvTiles:
-    """The block_k by block_n piece of b that a Triton program reads a step, and how many programs share the
-    products of its columns."""
+    """The block_k by block_n tile of b that a Triton program reads per step; ``split_k`` programs share the
+    products of a column."""
 
     block_n: int = one_of(8, 16, 32, 64, 128, default=32, unit="")
     block_k: int = one_of(32, 64, 128, 256, 512, default=128, unit="")
@@ -77,7 +77,7 @@ class GemvTiles:
 
 @dataclass(frozen=True, kw_only=True)
 class Gemv:
-    """The warps of a block; of a row-major b whose rows are aligned also the columns that a block takes."""
+    """The warps of a block, and the columns that it takes of a row-major b with aligned rows."""
 
     columns: int = one_of(32, 64, 128, unit="")
     num_warps: int = one_of(4, 8, 16, default=8, unit="w")
@@ -92,9 +92,9 @@ class Square:
 
 @dataclass(frozen=True, kw_only=True)
 class Wgmma:
-    """``stages`` buffers hold 128 bytes of each of the ``block_m`` rows of a and ``block_n`` columns of b of
-    a block's tile. ``cluster_size`` blocks one above the other share their columns of b by multicast.
-    ``split_k`` blocks share a tile, each with a part of k."""
+    """A block's tile: block_m rows of a and block_n columns of b. Each of ``stages`` buffers holds 128 bytes
+    of every row and column. ``cluster_size`` blocks, one above the other, share their columns of b by
+    multicast. ``split_k`` blocks share a tile, each with a part of k."""
 
     block_m: int = one_of(64, 128, default=128, unit="")
     block_n: int = one_of(64, 128, 256, default=256, unit="")
@@ -105,21 +105,20 @@ class Wgmma:
 
 
 MAX_ACCUMULATORS = 128
-"""Most float32 sums of a tile that a thread of a Triton program keeps, half of the registers it can have."""
+"""The most float32 sums of a tile that a thread of a Triton program keeps: half of its registers."""
 
 MAX_UNROLLED = 4096
-"""Most multiplications that a thread of a Triton program does in a step without tensor cores, where Triton
-writes out each: with so many it compiles for up to 5 seconds, where tiles for tensor cores take less than
-one."""
+"""The most multiplications per step of a thread without tensor cores. Triton unrolls all of them and compiles
+this many for up to 5 seconds; tiles for tensor cores take less than one."""
 
 MOST_ROWS = 8
-"""Most rows of a that a matrix-vector product takes along."""
+"""The most rows of a in a matrix-vector product."""
 
 MOST_WORKSPACE = 2**30
-"""Most bytes of parts of a split product, all of which are written and read."""
+"""The most bytes of a split product's workspace, all of which are written and read."""
 
 MOST_BLOCKS = 8
-"""Most blocks of a cluster that every GPU with clusters has."""
+"""The most blocks of a cluster on every GPU that has clusters."""
 
 FLOAT8_CAPABILITY = (8, 9)
 
@@ -138,8 +137,8 @@ class _Tiled(Protocol):
 
 
 def torch_fits(problem: Problem, parameters: None, gpu: Gpu | None) -> str | None:
-    """Return the reason why torch has no such arithmetic or layout, or None. On a CPU torch would silently
-    compute ``ieee``."""
+    """Return the reason why torch does not support the arithmetic or the layout, or None. On a CPU torch
+    would silently compute ``ieee``."""
     del parameters
     if reason := refused(problem.dtype, problem.arithmetic):
         return reason
@@ -156,14 +155,14 @@ def torch_fits(problem: Problem, parameters: None, gpu: Gpu | None) -> str | Non
 
 
 def compiled_fits(problem: Problem, parameters: None, gpu: Gpu | None) -> str | None:
-    """Return the reason for a compiled product, which does not support float8, or None."""
+    """Return the reason why torch.compile can't compute the product, such as float8, or None."""
     if problem.dtype == FLOAT8:
         return "it multiplies without scales, and float8 has scales"
     return torch_fits(problem, parameters, gpu)
 
 
 def peer_fits(problem: Problem, parameters: None, gpu: Gpu | None) -> str | None:
-    """Return the reason why quack has no such product, or None."""
+    """Return the reason why quack does not support the product, or None."""
     del parameters, gpu
     if problem.dtype not in ("bfloat16", "float16"):
         return "it is asked for bfloat16 and float16 alone"
@@ -173,7 +172,7 @@ def peer_fits(problem: Problem, parameters: None, gpu: Gpu | None) -> str | None
 
 
 def rows_are_aligned(problem: Problem) -> bool:
-    """Whether every row of the inputs and of the output, as they lie in memory, is a multiple of 16 bytes."""
+    """Whether every row of the inputs and of the output, as stored in memory, is a multiple of 16 bytes."""
     a = problem.k if problem.layout[0] == "n" else problem.m
     b = problem.n if problem.layout[1] == "n" else problem.k
     itemsize = ITEM_BYTES[problem.dtype]
@@ -182,7 +181,7 @@ def rows_are_aligned(problem: Problem) -> bool:
 
 
 def ieee_fits(problem: Problem, parameters: object, gpu: Gpu | None) -> str | None:
-    """Return the reason why a kernel in float32 without tensor cores has no such product, or None."""
+    """Return the reason why a float32 kernel without tensor cores can't compute the product, or None."""
     del parameters, gpu
     if problem.arithmetic != "ieee":
         return f"{problem.arithmetic} is done by tensor cores, which this kernel does not use"
@@ -192,7 +191,8 @@ def ieee_fits(problem: Problem, parameters: object, gpu: Gpu | None) -> str | No
 
 
 def gemv_fits(problem: Problem, parameters: Gemv, gpu: Gpu | None) -> str | None:
-    """Return the reason why a product has too many rows, or a block too many warps for it, or None."""
+    """Return the reason why a has too many rows for a matrix-vector product, or a block too many warps, or
+    None."""
     if reason := ieee_fits(problem, parameters, gpu) or _few_rows(problem):
         return reason
     if problem.m > MOST_ROWS // 2 and parameters.num_warps > 8:
@@ -203,8 +203,8 @@ def gemv_fits(problem: Problem, parameters: Gemv, gpu: Gpu | None) -> str | None
 
 
 def triton_gemv_fits(problem: Problem, tiles: GemvTiles, gpu: Gpu | None) -> str | None:
-    """Return the reason why a Triton program can't compute a product of few rows like this or needs less,
-    or None."""
+    """Return the reason why a Triton program can't compute this product of few rows, or why smaller tiles are
+    enough, or None."""
     if reason := gemv_fits(problem, Gemv(), gpu):
         return reason
     if reason := _smaller_does(problem, ("n", 8), tiles.block_n) or _smaller_does(
@@ -225,12 +225,13 @@ def _few_rows(problem: Problem) -> str | None:
 
 
 def tiles_fit(problem: Problem, tiles: _Tiled, gpu: Gpu | None) -> str | None:
-    """Return the reason why a Triton program can't have these tiles or needs no such large ones, or None."""
+    """Return the reason why a Triton program can't have these tiles or why smaller ones are enough, or
+    None."""
     return _tiles_fit(problem, tiles, gpu, narrowest=16)
 
 
 def _tiles_fit(problem: Problem, tiles: _Tiled, gpu: Gpu | None, narrowest: int) -> str | None:
-    """Return the reason for a provider without tiles of fewer columns than ``narrowest``, or None."""
+    """As ``tiles_fit``, for a provider whose tiles have at least ``narrowest`` columns."""
     if reason := triton_fits(problem, gpu):
         return reason
     # Hopper's tensor cores take 64 rows at once, even if there are fewer.
@@ -247,18 +248,18 @@ def _tiles_fit(problem: Problem, tiles: _Tiled, gpu: Gpu | None, narrowest: int)
 
 
 def naive_fits(problem: Problem, tiles: NaiveTiles, gpu: Gpu | None) -> str | None:
-    """Return the reason for square tiles, or None."""
+    """Return the reason why the naive kernel's square tiles do not fit, or None."""
     sized = Tiles(block_m=tiles.side, block_n=tiles.side, block_k=32, num_warps=tiles.num_warps, num_stages=2)
     return _tiles_fit(problem, sized, gpu, narrowest=32)
 
 
 def split_fits(problem: Problem, tiles: SplitTiles, gpu: Gpu | None) -> str | None:
-    """Return the reason for tiles whose products are shared, or None."""
+    """Return the reason why split tiles do not fit, or None."""
     return tiles_fit(problem, tiles, gpu) or _split_fits(problem, tiles.split_k, tiles.block_k)
 
 
 def persistent_fits(problem: Problem, tiles: PersistentTiles, gpu: Gpu | None) -> str | None:
-    """Return the reason for tiles that TMA copies and of which a program keeps several, or None."""
+    """Return the reason why the persistent kernel's tiles, which TMA copies, do not fit, or None."""
     if reason := _tiles_fit(problem, tiles, gpu, narrowest=64):
         return reason
     part = tiles.block_n // tiles.epilogue_parts
@@ -267,7 +268,7 @@ def persistent_fits(problem: Problem, tiles: PersistentTiles, gpu: Gpu | None) -
 
 
 def triton_fits(problem: Problem, gpu: Gpu | None) -> str | None:
-    """Return the reason why Triton has no such arithmetic, or None."""
+    """Return the reason why Triton does not support the arithmetic, or None."""
     if reason := refused(problem.dtype, problem.arithmetic):
         return reason
     if problem.dtype == FLOAT8 and gpu is not None and gpu.capability < FLOAT8_CAPABILITY:
@@ -276,7 +277,8 @@ def triton_fits(problem: Problem, gpu: Gpu | None) -> str | None:
 
 
 def wgmma_fits(problem: Problem, tiles: Wgmma, gpu: Gpu | None) -> str | None:
-    """Return the reason why Hopper's kernel can't compute a problem like this or needs less, or None."""
+    """Return the reason why Hopper's kernel can't compute the problem or why smaller tiles are enough, or
+    None."""
     reason = (
         refused(problem.dtype, problem.arithmetic)
         or _wgmma_multiplies(problem, tiles)
@@ -307,7 +309,7 @@ def _wgmma_multiplies(problem: Problem, tiles: Wgmma) -> str | None:
 
 
 def _cluster_fits(problem: Problem, tiles: Wgmma, gpu: Gpu | None) -> str | None:
-    """Return the reason why blocks can't share tiles like this or why fewer are enough, or None."""
+    """Return the reason why blocks can't share tiles like this, or why fewer blocks are enough, or None."""
     blocks = tiles.cluster_size * tiles.split_k
     if blocks > MOST_BLOCKS:
         return f"too large a cluster: cluster_size x split_k is {blocks} > {MOST_BLOCKS}"
@@ -324,10 +326,10 @@ def _cluster_fits(problem: Problem, tiles: Wgmma, gpu: Gpu | None) -> str | None
 
 
 def wgmma_shared_memory(tiles: Wgmma) -> int:
-    """Bytes of shared memory of a block: 128 bytes of each row and column a stage, then up to 128 columns of
-    the output in 16 bits, with what lies between them; or, where blocks share a tile, in place of all that
-    the tile's sums in float32, and what other blocks send of them. Beside these the barriers with what aligns
-    them."""
+    """Return a block's bytes of shared memory. Each stage holds 128 bytes of every row and column, and up to
+    128 columns of the output are staged in 16 bits, with padding. With split_k, the same memory later holds
+    the tile's float32 sums and the sums that other blocks send. The barriers and their alignment add to
+    that."""
     buffers = 128 * (tiles.block_m + tiles.block_n) * tiles.stages
     barriers = 1024 + 8 * (2 * tiles.stages + 1)
     if tiles.split_k == 1:
@@ -365,10 +367,10 @@ def _shared_memory_fits(tiles: _Tiled, problem: Problem, gpu: Gpu | None, beside
 
 
 def _accumulators(tiles: _Tiled) -> int:
-    """Return the float32 sums of a thread."""
+    """Return the number of float32 sums per thread."""
     return tiles.block_m * tiles.block_n // (32 * tiles.num_warps)
 
 
 def compile_weight(tiles: _Tiled) -> float:
-    """Return a weight of the compile time: multiplications of a thread in a step."""
+    """Return a weight of the compile time: a thread's multiplications per step."""
     return _accumulators(tiles) * tiles.block_k

@@ -1,4 +1,4 @@
-"""The matrix product by other projects, where they are installed."""
+"""The matrix product of other projects, where they are installed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 
 def quack(a: torch.Tensor, b: torch.Tensor, arithmetic: str) -> torch.Tensor:
-    """quack's kernel in the CuTe DSL, in the configuration that its heuristic takes."""
+    """Return the product by quack's CuTe DSL kernel, in the configuration that quack's heuristic chooses."""
     del arithmetic
     from quack.gemm_interface import gemm
 

@@ -1,4 +1,4 @@
-"""The matrix product's inputs and its right answer."""
+"""The matrix product's inputs and its reference in float64."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from kernel_pipeline.tensors import dtype_of, normal
 from .problem import FLOAT8, Problem
 
 CHUNK = 1 << 26
-"""Elements of a that are made float64 at a time, half a gigabyte, so that only b and the answer are there
+"""Elements of a that are converted to float64 at a time, half a gigabyte. Only b and the output are held
 whole."""
 
 
 def inputs(problem: Problem, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
-    """Both matrices, standard normal, each as the layout says. For float8 a scale of each follows, which
-    multiplies its values: the largest magnitude is the dtype's largest number."""
+    """Return both matrices, standard normal, in the layout of the problem. For float8 the scale of each
+    matrix follows: the largest magnitude becomes the dtype's largest number."""
     shapes = [
         shape if lies == "n" else shape[::-1]
         for shape, lies in zip(problem.shapes, problem.layout, strict=True)
@@ -29,14 +29,14 @@ def inputs(problem: Problem, device: torch.device, seed: int) -> tuple[torch.Ten
 
 
 def scaled(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the tensor as float8, and the one scale that multiplies its values."""
+    """Return the tensor as float8, and the scale that multiplies its values."""
     dtype = dtype_of(FLOAT8)
     scale = x.abs().amax() / torch.finfo(dtype).max
     return (x / scale).to(dtype), scale
 
 
 def outputs(problem: Problem) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """One m by n matrix."""
+    """Return the shape and dtype of the one m by n output."""
     return [((problem.m, problem.n), dtype_of(problem.output_dtype))]
 
 
@@ -48,7 +48,7 @@ def reference(
     *,
     arithmetic: str,
 ) -> torch.Tensor:
-    """The product in float64, for any arithmetic of the providers."""
+    """Return the product in float64, whatever the arithmetic of the providers."""
     del arithmetic
     wide = b.double()
     out = wide.new_empty((a.shape[0], b.shape[1]))

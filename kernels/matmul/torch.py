@@ -15,14 +15,13 @@ def by_flag(
     b: torch.Tensor,
     arithmetic: str,
 ) -> torch.Tensor:
-    """Return ``multiply(a, b)``, for float32 by ``arithmetic``: a flag of torch that is set for this call
-    only. cuBLAS reads it on the host when it is called, so that a CUDA graph keeps the value at its
-    capture.
+    """Return ``multiply(a, b)``, with torch's flag for the arithmetic of float32 set for this call only.
+    cuBLAS reads the flag on the host when it is called, so a CUDA graph keeps the value at its capture.
 
-    Set by ``allow_tf32``, which keeps torch's older and newer flag the same. The newer one alone,
-    ``fp32_precision``, leaves them different, and what reads the older one then raises; torch.compile on a
-    GPU did in 2.10. Both are restored, because ``allow_tf32 = False`` writes "ieee" where "none" may have
-    been.
+    ``allow_tf32`` sets torch's older and newer flag alike. Setting the newer one alone,
+    ``fp32_precision``, leaves them different, and code that reads the older one then raises, as torch.compile
+    did on a GPU in torch 2.10. Both flags are restored, because ``allow_tf32 = False`` writes "ieee" where
+    the newer one may have been "none".
     """
     flags = torch.backends.cuda.matmul
     allowed, precision = flags.allow_tf32, flags.fp32_precision
@@ -42,7 +41,7 @@ def matmul(
     *,
     arithmetic: str,
 ) -> torch.Tensor:
-    """torch's own product; for float8 that of two scaled matrices."""
+    """Return torch's own product; for float8 the product of two scaled matrices."""
     if scale_a is None or scale_b is None:
         return by_flag(torch.mm, without_padding(a), without_padding(b), arithmetic)
     return torch._scaled_mm(

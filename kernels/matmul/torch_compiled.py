@@ -1,6 +1,8 @@
-"""The matrix product for torch.compile. Dynamo can't trace the setting of a flag, so it skips the function
-that sets it: that function runs uncompiled, and the function that it calls is compiled, while the flag is
-set. This is a file of its own because Dynamo takes seconds to import.
+"""The matrix product for torch.compile.
+
+Dynamo can't trace the setting of a flag, so it skips the function that sets it. That function runs
+uncompiled and calls a compiled function while the flag is set. This module is separate because Dynamo takes
+seconds to import.
 """
 
 from __future__ import annotations
@@ -18,15 +20,15 @@ with_flag, unpadded = skip(by_flag), skip(without_padding)
 
 @skip
 def matmul(a: torch.Tensor, b: torch.Tensor, arithmetic: str) -> torch.Tensor:
-    """torch's own product, for torch.compile alone."""
+    """Return torch's own product, for torch.compile alone."""
     out: torch.Tensor = with_flag(_product, unpadded(a), unpadded(b), arithmetic)
     return out
 
 
 @skip
 def max_autotune(a: torch.Tensor, b: torch.Tensor, arithmetic: str) -> torch.Tensor:
-    """torch's own product, for which Inductor times cuBLAS and its own Triton templates at each shape and
-    takes the fastest: ``mode="max-autotune"`` without its CUDA graphs."""
+    """Return torch's own product, for which Inductor times cuBLAS and its own Triton templates at each shape
+    and chooses the fastest. This is ``mode="max-autotune"`` without its CUDA graphs."""
     with torch._inductor.config.patch(max_autotune=True):
         out: torch.Tensor = with_flag(_product_to_tune, unpadded(a), unpadded(b), arithmetic)
     return out
@@ -37,6 +39,6 @@ def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _product_to_tune(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """A function of its own, because Dynamo keeps one graph for a function and shapes, regardless of
+    """Multiply in a separate function: Dynamo keeps one graph per function and shapes, regardless of
     Inductor's options."""
     return torch.mm(a, b)

@@ -1,6 +1,6 @@
 """The matrix product in Triton: one program for each tile of the output.
 
-It runs on the current CUDA device, takes matrices with any strides and gives a contiguous tensor.
+The kernels run on the current CUDA device, take matrices with any strides and return a contiguous tensor.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from .checks import check_product
 
 
 def empty_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return an empty tensor for the product; bfloat16 for float8."""
+    """Return an empty tensor for the product, which is bfloat16 for float8 inputs."""
     dtype = torch.bfloat16 if a.dtype == torch.float8_e4m3fn else a.dtype
     return a.new_empty((a.shape[0], b.shape[1]), dtype=dtype)
 
 
 def precision(arithmetic: str) -> str:
-    """Return the arithmetic as an argument of ``tl.dot``, which has none for float8."""
+    """Return ``tl.dot``'s input_precision, which has no value of its own for float8."""
     return "tf32" if arithmetic == "tf32" else "ieee"
 
 
 def imprecise_sums(a: torch.Tensor, arithmetic: str, block_k: int) -> int | None:
-    """Return the number of float8 products that the tensor cores may sum up before the sum is added in
-    float32; None leaves it to Triton, which sums up all of them."""
+    """Return the number of float8 products that the tensor cores may add before their sum is added in
+    float32. None leaves it to Triton, which keeps all sums in the tensor cores."""
     return block_k if a.dtype == torch.float8_e4m3fn and arithmetic == "ieee" else None
 
 
@@ -37,8 +37,8 @@ def is_interpreted(kernel: object) -> bool:
 
 
 def operands(kernel: object, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return both matrices as the kernel takes them. Triton's interpreter reads a NaN of float8 as a
-    number, so it gets float32."""
+    """Return both matrices as the kernel takes them. Triton's interpreter reads a float8 NaN as a number, so
+    it gets float32."""
     if is_interpreted(kernel) and a.dtype == torch.float8_e4m3fn:
         return a.float(), b.float()
     return a, b
@@ -46,18 +46,18 @@ def operands(kernel: object, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Te
 
 @triton.jit  # type: ignore[untyped-decorator]
 def grouped(program: tl.tensor, tiles_m: tl.tensor, tiles_n: tl.tensor, GROUP_M: tl.constexpr) -> tl.tensor:
-    """The row and the column of a program's tile: column by column within GROUP_M rows of tiles, then the
-    next rows. Programs that run at the same time then need few rows of a and few columns of b, which fit in
-    L2."""
+    """Return the row and the column of a program's tile. Programs go column by column through GROUP_M rows of
+    tiles, then through the next rows. Programs that run at the same time then need few rows of a and few
+    columns of b, which fit in L2."""
     programs_of_group = GROUP_M * tiles_n
     first = program // programs_of_group * GROUP_M
-    rows = min(tiles_m - first, GROUP_M)  # the last group may be of fewer rows
+    rows = min(tiles_m - first, GROUP_M)  # the last group may have fewer rows
     within = program % programs_of_group
     return first + within % rows, within // rows
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _naive(  # noqa: PLR0913, PLR0917  # what Triton reads
+def _naive(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     out: tl.tensor,
     a: tl.tensor,
     b: tl.tensor,
@@ -76,8 +76,8 @@ def _naive(  # noqa: PLR0913, PLR0917  # what Triton reads
     IMPRECISE: tl.constexpr,
     WIDEN: tl.constexpr,
 ) -> None:
-    """A program sums up the products of one square tile, BLOCK_K a step: tiles row by row, a mask on every
-    load, and a load only after the products before it."""
+    """A program computes one square tile, BLOCK_K products per step. Tiles go row by row, every load is
+    masked, and no load is prefetched."""
     tiles_n = tl.cdiv(n, SIDE)
     tile_m, tile_n = tl.program_id(0) // tiles_n, tl.program_id(0) % tiles_n
     row = tile_m.to(tl.int64) * SIDE + tl.arange(0, SIDE)[:, None]
@@ -112,8 +112,8 @@ def naive(
     side: int,
     num_warps: int,
 ) -> torch.Tensor:
-    """The product, one program for each square of ``side``, as in a first kernel. Raises as ``tiled``
-    does."""
+    """Return the product, one program per tile of ``side`` by ``side``, as in a first kernel. Raises as
+    ``tiled`` does."""
     check_product(a, b, arithmetic, scale_a, scale_b)
     (m, k), n = a.shape, b.shape[1]
     out = empty_product(a, b)
@@ -142,7 +142,7 @@ def naive(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def tile_of(  # noqa: PLR0913, PLR0917  # what Triton reads
+def tile_of(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     a: tl.tensor,
     b: tl.tensor,
     m: tl.tensor,
@@ -165,10 +165,10 @@ def tile_of(  # noqa: PLR0913, PLR0917  # what Triton reads
     IMPRECISE: tl.constexpr,
     WIDEN: tl.constexpr,
 ) -> tl.tensor:
-    """The float32 sums of the products from ``begin`` to ``k`` of a tile with these rows and columns.
+    """Return the float32 sums of the products from ``begin`` to ``k`` for these rows and columns of a tile.
 
-    EVEN_M: no tile reaches past the last row, so rows need no mask. The same for EVEN_N and EVEN_K.
-    WIDEN is for Triton's interpreter, whose dot takes a bfloat16's bits for a whole number.
+    EVEN_M: no tile reaches past the last row, so rows need no mask. EVEN_N and EVEN_K mean the same for
+    columns and for k. WIDEN is for Triton's interpreter, whose dot reads a bfloat16's bits as an integer.
     """
     depth = tl.arange(0, BLOCK_K).to(tl.int64)
     first = tl.cast(begin, tl.int64)
@@ -179,7 +179,7 @@ def tile_of(  # noqa: PLR0913, PLR0917  # what Triton reads
 
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for start in range(begin, k, BLOCK_K):
-        # Both matrices are 0 past the end, and so are their products there.
+        # Both matrices are read as 0 past the end, so their products there are 0.
         if EVEN_M and EVEN_K:
             of_a = tl.load(a_from)
         elif EVEN_K:
@@ -206,7 +206,7 @@ def tile_of(  # noqa: PLR0913, PLR0917  # what Triton reads
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _tiled(  # noqa: PLR0913, PLR0917  # what Triton reads
+def _tiled(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     out: tl.tensor,
     a: tl.tensor,
     b: tl.tensor,
@@ -230,7 +230,7 @@ def _tiled(  # noqa: PLR0913, PLR0917  # what Triton reads
     IMPRECISE: tl.constexpr,
     WIDEN: tl.constexpr,
 ) -> None:
-    """A program sums up the products of one tile, BLOCK_K a step, in float32, and rounds them once."""
+    """A program computes one tile, BLOCK_K products per step, in float32, and rounds its sums once."""
     tile_m, tile_n = grouped(tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N), GROUP_M)
     # 64 bits: row * a_row passes 2**31 in a matrix of more than 2**31 elements.
     row = tile_m.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[:, None]
@@ -282,8 +282,8 @@ def tiled(  # noqa: PLR0913  # the parameters' names
     num_warps: int,
     num_stages: int,
 ) -> torch.Tensor:
-    """The product of an (m, k) and a (k, n) matrix, a program a ``block_m`` by ``block_n`` tile. Raises
-    ValueError for other inputs and for an arithmetic that their dtype does not have."""
+    """Return the product of an (m, k) and a (k, n) matrix, one program per ``block_m`` by ``block_n`` tile.
+    Raises ValueError for other inputs and for an arithmetic that their dtype does not have."""
     check_product(a, b, arithmetic, scale_a, scale_b)
     (m, k), n = a.shape, b.shape[1]
     out = empty_product(a, b)

@@ -1,8 +1,8 @@
 """The product of few rows in Triton: matrix-vector products without tensor cores.
 
-All of b is read for a handful of multiplications an element, so only reading counts. A program goes through
-a strip of b that is ``block_n`` columns wide, ``block_k`` rows a step, and keeps the products of each place
-of a step apart. They are added up once, at the end: no step waits for a sum across threads.
+All of b is read for a handful of multiplications per element, so only the reading time counts. A program goes
+through a strip of b that is ``block_n`` columns wide, ``block_k`` rows per step. Each position of a step has
+its own partial sum. They are reduced once, at the end: no step waits for a reduction across threads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _zeros(ROWS: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr) -> tl.
     """Return zeros, one tensor for each row."""
     sums = ()
     for _ in tl.static_range(ROWS):
-        # Triton unpacks no tuple.
+        # Triton does not support tuple unpacking.
         sums = sums + (tl.zeros([FIRST, SECOND], tl.float32),)  # type: ignore[assignment]  # noqa: RUF005
     return sums
 
@@ -39,7 +39,7 @@ def _added(
     inside: tl.tensor,
     AXIS: tl.constexpr,
 ) -> tl.tuple:
-    """The sums of each row with the products of its elements, from ``a`` on, and a piece of b."""
+    """Add, to the sums of each row, the products of a piece of b and that row's elements from ``a`` on."""
     found = ()
     for row in tl.static_range(len(sums)):
         of_a = tl.load(a + tl.cast(a_row, tl.int64) * row, mask=inside & (row < m), other=0.0).to(tl.float32)
@@ -49,7 +49,7 @@ def _added(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _gemv(  # noqa: PLR0913, PLR0917  # what Triton reads
+def _gemv(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     out: tl.tensor,
     a: tl.tensor,
     b: tl.tensor,
@@ -67,22 +67,22 @@ def _gemv(  # noqa: PLR0913, PLR0917  # what Triton reads
     STAGES: tl.constexpr,
     ALONG_K: tl.constexpr,
 ) -> None:
-    """A program sums up one part of the products of BLOCK_N columns with all rows, of which ROWS is the next
-    power of two.
+    """A program computes one part of the products of BLOCK_N columns with all rows. ROWS is the number of
+    rows, rounded up to a power of two.
 
-    ALONG_K: b's neighbours in memory are those along k. A piece of b then has k as its last dimension, else
-    n. Each row has sums of its own, of the piece's shape, so that they lie in the registers where b's loads
-    put it. Sums of all rows in one tensor would have a layout of their own, and each step would move b
-    through shared memory.
+    ALONG_K: elements of b that are neighbours along k are neighbours in memory. A piece of b then has k as
+    its last dimension, else n. Each row has its own sums, in the piece's shape and layout: they stay in the
+    registers to which b was loaded. Sums of all rows in one tensor would have another layout, and each step
+    would move b through shared memory.
     """
     part = tl.program_id(1)
     begin, end = part_of(part, k, SPLIT_K, BLOCK_K)
     column = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     depth = tl.arange(0, BLOCK_K).to(tl.int64)
-    AXIS: tl.constexpr = 1 if ALONG_K else 0  # of k in a piece of b
+    AXIS: tl.constexpr = 1 if ALONG_K else 0  # the dimension of k in a piece of b
     of_column = tl.expand_dims(column, AXIS)
     sums = _zeros(ROWS, BLOCK_N if ALONG_K else BLOCK_K, BLOCK_K if ALONG_K else BLOCK_N)
-    # Named explicitly, because Triton loads ahead by itself only for tiles of tensor cores.
+    # num_stages is explicit, because Triton by itself pipelines only loops with tensor cores.
     for start in tl.range(begin, end, BLOCK_K, num_stages=STAGES):
         at = start + depth
         of_k = tl.expand_dims(at, 1 - AXIS)
@@ -106,8 +106,8 @@ def gemv(
     num_warps: int,
     num_stages: int,
 ) -> torch.Tensor:
-    """The product of at most ``MOST_ROWS`` rows, ``split_k`` programs a strip of ``block_n`` columns.
-    Raises ValueError for other inputs and for an arithmetic other than ``ieee``."""
+    """Return the product of at most ``MOST_ROWS`` rows, ``split_k`` programs per strip of ``block_n``
+    columns. Raises ValueError for other inputs and for an arithmetic other than ``ieee``."""
     check_ieee(a, b, arithmetic)
     (m, k), n = a.shape, b.shape[1]
     if m > MOST_ROWS:

@@ -1,12 +1,12 @@
-"""The matrix product in Triton with the tensor memory accelerator (TMA): a program for each multiprocessor,
-which takes tile after tile.
+"""The matrix product in Triton with the tensor memory accelerator (TMA): a persistent program on each
+multiprocessor computes tile after tile.
 
-Tiles are copied by descriptors, a whole tile an instruction, which neither takes registers nor computes
-addresses. The loop over tiles and that over k are one loop to the compiler (``flatten``): while a tile is
-rounded and stored, the copies of the next one are under way.
+Descriptors copy tiles, one instruction per tile, without registers or address arithmetic in the threads. The
+compiler sees the loop over tiles and the loop over k as one loop (``flatten``): while a tile is rounded and
+stored, the copies of the next tile are under way.
 
-A descriptor wants rows that begin at multiples of 16 bytes. What has others is copied to padded rows first;
-an output that has others is stored by threads.
+A descriptor needs rows that begin at multiples of 16 bytes. Inputs with other rows are first copied to padded
+rows; an output with other rows is stored by threads.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .triton import (
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _store_columns(  # noqa: PLR0913, PLR0917  # what Triton reads
+def _store_columns(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     to: tl.tensor,
     out: tl.tensor,
     values: tl.tensor,
@@ -43,12 +43,12 @@ def _store_columns(  # noqa: PLR0913, PLR0917  # what Triton reads
     COLUMNS: tl.constexpr,
     BY_TMA: tl.constexpr,
 ) -> None:
-    """Rounds some columns of a tile and stores them, by TMA or by threads, up to the end."""
+    """Round some columns of a tile and store them, by TMA or by threads, up to the matrix's end."""
     result = values.to(out.dtype.element_ty)
     if BY_TMA:
         to.store([top, left], result)
     else:
-        # The place of the tile in 64 bits, those within it in 32, which take half of the registers.
+        # The tile's offset needs 64 bits; offsets within it take 32, which halves their registers.
         row, column = tl.arange(0, BLOCK_M)[:, None], tl.arange(0, COLUMNS)[None, :]
         corner = out + tl.cast(top, tl.int64) * n + left
         tl.store(corner + row * n + column, result, mask=(row < m - top) & (column < n - left))
@@ -56,12 +56,12 @@ def _store_columns(  # noqa: PLR0913, PLR0917  # what Triton reads
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _halves(values: tl.tensor, ROWS: tl.constexpr, COLUMNS: tl.constexpr) -> tl.tensor:
-    """The left and the right half of the columns, each within its own threads."""
+    """Return the left and the right half of the columns, without moving elements between threads."""
     return values.reshape(ROWS, 2, COLUMNS // 2).permute(0, 2, 1).split()
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _persistent(  # noqa: PLR0913, PLR0917  # what Triton reads
+def _persistent(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     to: tl.tensor,
     of_a: tl.tensor,
     of_b: tl.tensor,
@@ -83,10 +83,10 @@ def _persistent(  # noqa: PLR0913, PLR0917  # what Triton reads
     IMPRECISE: tl.constexpr,
     WIDEN: tl.constexpr,
 ) -> None:
-    """A program takes tiles whose numbers differ by the number of programs.
+    """A program computes every tile whose number is its own plus a multiple of the number of programs.
 
-    A_TRANSPOSED: the descriptor is that of a's transposed matrix, whose rows lie in memory one after the
-    other. The same for B_TRANSPOSED.
+    A_TRANSPOSED: the descriptor is that of a's transpose, whose rows are contiguous in memory. B_TRANSPOSED
+    means the same for b.
     """
     tiles_m, tiles_n = tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N)
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True):
@@ -135,8 +135,8 @@ def persistent(  # noqa: PLR0913  # the parameters' names
     num_stages: int,
     epilogue_parts: int,
 ) -> torch.Tensor:
-    """The product, a program a multiprocessor. Raises ValueError unless the inputs are an (m, k) and a (k,
-    n) matrix, and for an arithmetic that their dtype does not have."""
+    """Return the product, by one persistent program per multiprocessor. Raises ValueError unless the inputs
+    are an (m, k) and a (k, n) matrix, and for an arithmetic that their dtype does not have."""
     check_product(a, b, arithmetic, scale_a, scale_b)
     (m, k), n = a.shape, b.shape[1]
     out = empty_product(a, b)

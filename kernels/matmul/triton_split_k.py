@@ -1,9 +1,9 @@
-"""The matrix product in Triton, the products of a tile shared by several programs (split-K).
+"""The matrix product in Triton, with several programs sharing the products of a tile (split-K).
 
-A product of few tiles and a long k leaves multiprocessors without a tile. Here ``split_k`` programs take a
-part of k each. Their sums come together in memory: either each adds its own to the output by atomics, which
-has to be float32 and 0 before, and whose last bits differ from call to call; or each writes its own to a
-workspace, and a second kernel adds them up in their order.
+A product of few tiles and a long k leaves multiprocessors without a tile. Here ``split_k`` programs each take
+a part of k, and their sums are added in one of two ways. With atomics each program adds its sum to the
+output, which must be float32 and 0 before; the last bits then differ from call to call. With a workspace each
+program stores its own sum, and a second kernel adds the sums in order.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ REDUCE_BLOCK = 1024
 
 @triton.jit  # type: ignore[untyped-decorator]
 def part_of(part: tl.tensor, k: tl.tensor, SPLIT_K: tl.constexpr, BLOCK_K: tl.constexpr) -> tl.tensor:
-    """Return the bounds of a part of k, in whole steps; the last parts may have fewer steps, or none."""
+    """Return the bounds of a part of k, in whole steps. The last parts may have fewer steps, or none."""
     steps = tl.cdiv(tl.cdiv(k, BLOCK_K), SPLIT_K)
     begin = part * steps * BLOCK_K
     return begin, min(begin + steps * BLOCK_K, k)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _split(  # noqa: PLR0913, PLR0917  # what Triton reads
+def _split(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     sums: tl.tensor,
     a: tl.tensor,
     b: tl.tensor,
@@ -61,10 +61,10 @@ def _split(  # noqa: PLR0913, PLR0917  # what Triton reads
     IMPRECISE: tl.constexpr,
     WIDEN: tl.constexpr,
 ) -> None:
-    """A program sums up one part of the products of one tile: adds them to ``sums``, m by n, or writes them
-    to its own m by n of ``sums``."""
+    """A program computes one part of the products of one tile. It adds the sums to ``sums``, an m by n
+    matrix, or stores them in its own m by n matrix of ``sums``."""
     tiles_m = tl.cdiv(m, BLOCK_M)
-    # Down the rows first: programs that run together read the same columns of b, which is the larger.
+    # Tiles go down the rows first: concurrent programs read the same columns of b, the larger matrix.
     tile_m, tile_n = tl.program_id(0) % tiles_m, tl.program_id(0) // tiles_m
     part = tl.program_id(1)
     begin, end = part_of(part, k, SPLIT_K, BLOCK_K)
@@ -112,7 +112,7 @@ def _reduce(
     SPLIT_K: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
 ) -> None:
-    """A program adds up BLOCK_SIZE elements of all parts, in their order, and rounds them once."""
+    """A program adds BLOCK_SIZE elements of all parts, in order, and rounds each sum once."""
     offset = tl.program_id(0).to(tl.int64) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
     inside = offset < elements
     total = tl.zeros([BLOCK_SIZE], tl.float32)
@@ -129,7 +129,7 @@ def reduced(
     scale_a: torch.Tensor | None = None,
     scale_b: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """``out``, the sum of ``parts``, times the scales."""
+    """Write the sum of ``parts``, times the scales, to ``out``, and return it."""
     _reduce[launch_grid(triton.cdiv(out.numel(), REDUCE_BLOCK))](
         out,
         parts,
@@ -158,8 +158,8 @@ def split_k(  # noqa: PLR0913  # the parameters' names
     num_stages: int,
     reduction: str,
 ) -> torch.Tensor:
-    """The product, ``split_k`` programs a tile. Raises ValueError unless the inputs are an (m, k) and a (k,
-    n) matrix, and for an arithmetic that their dtype does not have."""
+    """Return the product, ``split_k`` programs per tile. Raises ValueError unless the inputs are an (m, k)
+    and a (k, n) matrix, and for an arithmetic that their dtype does not have."""
     check_product(a, b, arithmetic, scale_a, scale_b)
     (m, k), n = a.shape, b.shape[1]
     out = empty_product(a, b)

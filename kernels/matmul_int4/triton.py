@@ -25,7 +25,7 @@ REDUCED = 1024
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _gemm(  # noqa: PLR0913, PLR0917  # what Triton reads
+def _gemm(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     out: tl.tensor,
     x: tl.tensor,
     packed: tl.tensor,

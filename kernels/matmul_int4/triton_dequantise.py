@@ -18,7 +18,7 @@ BLOCK_K = 256
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _dequantise(  # noqa: PLR0913, PLR0917  # what Triton reads
+def _dequantise(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     w: tl.tensor,
     packed: tl.tensor,
     scales: tl.tensor,

@@ -11,7 +11,7 @@ from .triton_weights import pairs_at, scale_and_zero, weight, words_at
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _gemv(  # noqa: PLR0913, PLR0917  # what Triton reads
+def _gemv(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     out: tl.tensor,
     x: tl.tensor,
     packed: tl.tensor,

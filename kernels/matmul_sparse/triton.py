@@ -21,7 +21,7 @@ GROUP_M = 8
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _gemm(  # noqa: PLR0913, PLR0917  # what Triton reads
+def _gemm(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     out: tl.tensor,
     x: tl.tensor,
     values: tl.tensor,

@@ -23,7 +23,7 @@ EARLY_WIDTH = tl.constexpr(8192)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _rmsnorm_tile(  # noqa: PLR0913, PLR0917  # what Triton reads
+def _rmsnorm_tile(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     out: tl.tensor,
     x: tl.tensor,
     weight: tl.tensor,

@@ -34,7 +34,7 @@ def _softmax_row(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _softmax_tile(  # noqa: PLR0913, PLR0917  # what Triton reads
+def _softmax_tile(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     out: tl.tensor,
     x: tl.tensor,
     row_stride: tl.int64,

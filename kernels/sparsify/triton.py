@@ -13,7 +13,7 @@ from .checks import checked
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _four(  # noqa: PLR0913, PLR0917  # what Triton reads
+def _four(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     w: tl.tensor,
     row: tl.tensor,
     column: tl.tensor,
@@ -66,7 +66,7 @@ def _prune(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _compress(  # noqa: PLR0913, PLR0917  # what Triton reads
+def _compress(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     values: tl.tensor,
     metadata: tl.tensor,
     w: tl.tensor,
