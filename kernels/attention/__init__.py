@@ -1,22 +1,22 @@
 """Attention, forward: ``out = softmax(q @ k.T / sqrt(head_dim)) @ v`` for each batch entry and head.
 
-q is (batch, heads, seq_q, head_dim), k and v are (batch, kv_heads, seq_k, head_dim). With fewer ``kv_heads``
-than ``heads`` neighbouring query heads share a key head (grouped-query attention). With ``causal`` a query
-sees the keys up to its own position, where the last query and the last key have the same position: the mask
-is aligned at the bottom right, as FlashAttention does it. A query that would see no key is refused. q is
-normal with a standard deviation of 2, k and v are standard normal: attention is as peaked as real one, which
-makes a block of keys that is left out show.
+q is (batch, heads, seq_q, head_dim); k and v are (batch, kv_heads, seq_k, head_dim). With fewer ``kv_heads``
+than ``heads``, neighbouring query heads share a key head (grouped-query attention). With ``causal`` a query
+sees the keys up to its own position. The last query and the last key have the same position, so the mask is
+aligned at the bottom right, as in FlashAttention. A query that would see no key is refused. q is normal with
+a standard deviation of 2, k and v are standard normal: attention is then as peaked as in a real model, and a
+block of keys that a kernel leaves out shows.
 
-The work is counted as the FlashAttention papers do: two matrix products of two operations a multiplication,
-``4 batch heads seq_q seq_k head_dim``, half of that where ``causal``. Softmax is not counted. q, k and v are
-read once and out is written once. Long sequences are limited by arithmetic. A decoding step (``seq_q=1``)
-is limited by memory: it reads all keys and values for one row.
+The work is counted as in the FlashAttention papers: two matrix products with two operations for each
+multiplication, ``4 batch heads seq_q seq_k head_dim``, half of that with ``causal``. Softmax is not counted.
+q, k and v are read once and out is written once. Arithmetic limits long sequences. Memory limits a decoding
+step (``seq_q=1``), which reads all keys and values for one row.
 
 ``triton_flash`` is FlashAttention-2 (Dao, 2023, arXiv:2307.08691) over the online softmax of Milakov and
-Gimelshein (2018, arXiv:1805.02867). ``triton_flash_hopper`` is the same by TMA in a persistent kernel.
-``triton_split_k`` is Flash-Decoding (Dao, Haziza, Massa and Sizov, 2023): parts of the keys are attended to
-side by side, and a second kernel merges them. ``cuda_flash`` is FlashAttention-3 (Shah and others, 2024,
-arXiv:2407.08608) in CUDA C++ for Hopper alone. There is a kernel of its own for the backward pass,
+Gimelshein (2018, arXiv:1805.02867). ``triton_flash_hopper`` is the same algorithm in a persistent kernel with
+TMA. ``triton_split_k`` is Flash-Decoding (Dao, Haziza, Massa and Sizov, 2023): programs attend to parts of
+the keys in parallel, and a second kernel merges the parts. ``cuda_flash`` is FlashAttention-3 (Shah and
+others, 2024, arXiv:2407.08608) in CUDA C++ for Hopper alone. The backward pass is a kernel of its own,
 ``attention_backward``.
 """
 
@@ -39,20 +39,19 @@ from kernel_pipeline.contract import (
 )
 
 MOST_INTERPRETED = 160
-"""The longest sequence that Triton's interpreter is given, as one batch entry: several blocks, the last of
-them in part."""
+"""The longest sequence for Triton's interpreter, with one batch entry: several blocks, the last partly
+full."""
 
 DEEPEST_GROUP = 128
-"""Most queries that share a key head in ``triton_split_k``; more keep a GPU busy without a split."""
+"""The most queries per key head for ``triton_split_k``; more keep a GPU busy without a split."""
 
 MAX_ACCUMULATORS = 160
-"""Most float32 numbers of scores and sums that a thread of a Triton program may have to keep; with more it
-spills."""
+"""The most float32 scores and sums that a thread of a Triton program may keep; with more it spills."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Batch entries of heads, each with its queries, keys and values."""
+    """A batch of heads, each with queries, keys and values."""
 
     batch: int = 4
     heads: int = 16
@@ -76,13 +75,13 @@ class Problem:
 
     @property
     def group(self) -> int:
-        """Query heads that share a key head."""
+        """The number of query heads that share a key head."""
         return self.heads // self.kv_heads
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flash:
-    """A program's queries, and the keys that it takes a step."""
+    """The queries of a program (block_m), and the keys that it takes per step (block_n)."""
 
     block_m: int = one_of(32, 64, 128, default=128, unit="")
     block_n: int = one_of(32, 64, 128, default=64, unit="")
@@ -92,7 +91,7 @@ class Flash:
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """In how many parts the keys are taken, and the keys that a program takes a step."""
+    """The number of parts of the keys (split_k), and the keys that a program takes per step (block_n)."""
 
     split_k: int = one_of(1, 2, 4, 8, 16, 32, 64, default=8, unit="p")
     block_n: int = one_of(32, 64, 128, default=64, unit="")
@@ -102,8 +101,8 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True)
 class Hopper:
-    """Tiles of the persistent kernel, and its programs a multiprocessor: with two of them one does softmax
-    while the other multiplies."""
+    """The tiles of the persistent kernel, and its programs per multiprocessor. With two programs, one
+    computes softmax while the other multiplies."""
 
     block_m: int = one_of(64, 128, default=128, unit="")
     block_n: int = one_of(64, 128, default=128, unit="")
@@ -113,13 +112,13 @@ class Hopper:
 
 
 CUDA_TILES = {64: ((128, 128), (128, 192), (192, 128)), 128: ((128, 128), (128, 160), (128, 176))}
-"""The tiles that ``flash.cu`` has, ``block_m`` and ``block_n``, by head_dim. A warpgroup takes 64 queries.
-Two of them have 232 registers a thread for scores, probabilities and sums, three have 160."""
+"""The tiles that ``flash.cu`` has, as (block_m, block_n), by head_dim. A warpgroup takes 64 queries. Scores,
+probabilities and sums may take 232 registers per thread with two warpgroups, 160 with three."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WarpSpecialized:
-    """Queries of a tile, the keys of a step, and the buffers of keys and values that copies go round."""
+    """The queries of a tile, the keys of a step, and the stages of the ring of keys and values."""
 
     block_m: int = one_of(128, 192, default=128, unit="")
     block_n: int = one_of(128, 160, 176, 192, default=128, unit="")
@@ -127,37 +126,37 @@ class WarpSpecialized:
 
 
 def work(problem: Problem) -> Work:
-    """q, k and v read once, out written once; two products of ``2 seq_q seq_k head_dim`` operations a head,
-    half of them where ``causal``."""
+    """Return the least work: q, k and v read once, out written once, and two products of ``2 seq_q seq_k
+    head_dim`` operations per head, half of them with ``causal``."""
     moved = bytes_of(problem.dtype, *problem.shapes, problem.shape)
     return Work(moved, {problem.dtype: operations(problem, products=2)})
 
 
 def operations(problem: Problem, products: int) -> int:
-    """Of some products of every query with every key, or of half of them where ``causal``."""
+    """Return the operations of ``products`` products of queries and keys, half of them with ``causal``."""
     every = 2 * products * problem.batch * problem.heads * problem.seq_q * problem.seq_k * problem.head_dim
     return every // 2 if problem.causal else every
 
 
 def tolerance(problem: Problem) -> Tolerance:
-    """Return how far an output may be from the reference, for inputs as they are made: q is normal with a
-    standard deviation of 2, k and v are standard normal.
+    """Return how far an output may be from the reference, for the inputs of ``reference.py``: q is normal
+    with a standard deviation of 2, k and v are standard normal.
 
-    Scores are then normal with a standard deviation of 2, and the few largest make up most of a row's sum.
-    So an output depends on few keys, however many its row sees, and one bound holds for the first and the
+    Scores are then normal with a standard deviation of 2, and the few largest make up most of a row's sum. So
+    an output depends on few keys, however many keys its row sees, and one bound holds for the first and the
     last row of a causal mask. The squares of a row's n probabilities sum up to ``exp(4) / n`` on average, or
-    to less than 1: an output is about the root of that large. eps is of the dtype.
+    to less than 1; an output is about as large as the root of that sum. eps is that of the dtype.
 
-    - *Probabilities* are rounded to the dtype before they are multiplied by v, each on its own: up to 2 eps.
-    - *Scores* are rounded to the dtype by ``manual``, as by everybody who writes attention so. A score
-      between 4 and 8 is wrong by up to 2 eps, and so is its probability, relative to it. Where two keys share
-      a row, that moves the output by a quarter of it times the difference of their values. Of 2e6 outputs
-      the worst was wrong by 5 eps, and of rows that see many keys by 40 eps of an output's size: 10 and 80
-      allow for the worst of 1e8.
-    - *The output* is rounded once, by half an eps relative to it; 4 eps are for a single probability that
-      outweighs the others.
+    - *Probabilities* are rounded to the dtype one by one before they are multiplied by v: up to 2 eps.
+    - *Scores* are rounded to the dtype by ``manual``, as in any attention that is written as separate
+      operators. A score between 4 and 8 is wrong by up to 2 eps, and its probability by the same, relative to
+      it. Where two keys share a row, that moves the output by a quarter of the error times the difference of
+      the values. The worst of 2e6 outputs was wrong by 5 eps, and in rows that see many keys by 40 eps of an
+      output's size: 10 and 80 allow for the worst of 1e8.
+    - *The output* is rounded once, by half an eps relative to it. The limit has 4 eps, for a single
+      probability that outweighs the others.
 
-    With a block of 32 keys left out of 4096, one output in 500 is wrong by more than this.
+    If a kernel leaves out a block of 32 keys of 4096, one output in 500 exceeds this limit.
     """
     eps = EPSILON[problem.dtype]
     worst = 10.0 if problem.causal else min(10.0, 80 * math.sqrt(math.exp(4) / problem.seq_k))
@@ -165,8 +164,8 @@ def tolerance(problem: Problem) -> Tolerance:
 
 
 def interpreted(problem: Problem) -> Problem:
-    """Return a small problem for Triton's slow interpreter: one batch entry, one key head of up to two query
-    heads, few queries and keys. Odd dimensions stay odd."""
+    """Return a small problem for Triton's slow interpreter: one batch entry, one key head with up to two
+    query heads, few queries and keys. Odd dimensions stay odd."""
     group = min(problem.group, 2)
     seq_q, seq_k = (min(length, MOST_INTERPRETED + length % 2) for length in (problem.seq_q, problem.seq_k))
     return dataclasses.replace(
@@ -199,7 +198,8 @@ def any_fits(problem: Problem, parameters: object, gpu: Gpu | None) -> str | Non
 
 
 def square_fits(problem: Problem, parameters: object, gpu: Gpu | None) -> str | None:
-    """Return the reason for a provider whose causal mask is aligned at the top left, or None."""
+    """Return the reason why a provider with a causal mask aligned at the top left can't compute the problem,
+    or None."""
     del parameters, gpu
     if problem.causal and problem.seq_q != problem.seq_k:
         return refused(problem) or "its causal mask is for as many queries as keys"
@@ -207,15 +207,16 @@ def square_fits(problem: Problem, parameters: object, gpu: Gpu | None) -> str | 
 
 
 def sdpa_cudnn_fits(problem: Problem, parameters: object, gpu: Gpu | None) -> str | None:
-    """Return the reason for SDPA's cuDNN backend, which refuses a single query with a single key, or None."""
+    """Return the reason why SDPA's cuDNN backend can't compute the problem, or None. It refuses a single
+    query with a single key."""
     if problem.seq_q == problem.seq_k == 1:
         return refused(problem) or "cuDNN takes no single query with a single key"
     return square_fits(problem, parameters, gpu)
 
 
 def sdpa_flash_fits(problem: Problem, parameters: object, gpu: Gpu | None) -> str | None:
-    """Return the reason for SDPA's flash backend, whose causal mask is aligned at the top left on a CPU, or
-    None."""
+    """Return the reason why SDPA's flash backend can't compute the problem, or None. On a CPU its causal mask
+    is aligned at the top left."""
     return square_fits(problem, parameters, gpu) if gpu is None else refused(problem)
 
 
@@ -232,8 +233,8 @@ def tiles_fit(problem: Problem, tiles: Flash | Hopper, gpu: Gpu | None) -> str |
 
 
 def hopper_fits(problem: Problem, tiles: Hopper, gpu: Gpu | None) -> str | None:
-    """Return the reason for the persistent kernel, which also keeps a block of the output in shared memory
-    and may have several programs on a multiprocessor, or None."""
+    """Return the reason why the persistent kernel's tiles don't fit, or None. It also keeps a block of the
+    output in shared memory and may have several programs per multiprocessor."""
     if reason := _tiles_fit(problem, tiles, gpu, blocks_of_queries=2):
         return reason
     staged = 2 * tiles.block_m + 2 * tiles.num_stages * tiles.block_n
@@ -245,7 +246,8 @@ def hopper_fits(problem: Problem, tiles: Hopper, gpu: Gpu | None) -> str | None:
 
 
 def warp_specialized_fits(problem: Problem, tiles: WarpSpecialized, gpu: Gpu | None) -> str | None:
-    """Return the reason for the kernel in CUDA C++, which has fixed tiles for each head_dim, or None."""
+    """Return the reason why the CUDA C++ kernel, which has fixed tiles for each head_dim, does not have these
+    tiles, or None."""
     if reason := refused(problem):
         return reason
     if (tiles.block_m, tiles.block_n) not in CUDA_TILES[problem.head_dim]:
@@ -260,8 +262,8 @@ def warp_specialized_fits(problem: Problem, tiles: WarpSpecialized, gpu: Gpu | N
 
 
 def cuda_shared_memory(head_dim: int, tiles: WarpSpecialized) -> int:
-    """Bytes of shared memory of a block: the queries, the stages of keys and values, and a kilobyte for the
-    barriers. ``too_much_shared`` adds one for what aligns them."""
+    """Return a block's bytes of shared memory: the queries, the stages of keys and values, and 1 KiB for the
+    barriers. ``too_much_shared`` adds 1 KiB for alignment."""
     return 2 * head_dim * (tiles.block_m + 2 * tiles.stages * tiles.block_n) + 1024
 
 
@@ -284,8 +286,8 @@ def _tiles_fit(
 
 
 def too_much_shared(needed: int, num_stages: int, gpu: Gpu | None) -> str | None:
-    """Return the reason why the stages' bytes do not fit into shared memory, or None; None without a GPU."""
-    # Some hundred bytes more are for barriers and reductions.
+    """Return the reason why the stages do not fit into shared memory, or None; None without a GPU."""
+    # Barriers and reductions take some hundred bytes more.
     if gpu is not None and needed + 1024 > gpu.shared_memory:
         return f"too much for the shared memory: {needed} bytes in {num_stages} stages > {gpu.shared_memory}"
     return None
@@ -305,12 +307,12 @@ def split_fits(problem: Problem, split: Split, gpu: Gpu | None) -> str | None:
 
 
 def rows_of(queries: int) -> int:
-    """The rows of the tile that holds the queries of one key head; a tensor core takes 16 at least."""
+    """Return the rows of the tile that holds all queries of one key head; a tensor core takes at least 16."""
     return max(16, 1 << (queries - 1).bit_length())
 
 
 def compile_weight(tiles: Flash | Hopper) -> float:
-    """Return a weight of the compile time: products of a thread in a step."""
+    """Return a weight of the compile time: a thread's products per step."""
     return tiles.block_m * tiles.block_n / tiles.num_warps
 
 

@@ -8,7 +8,7 @@ from .checks import check_attention
 from .descriptors import copied_if_needed
 
 
-def cuda_flash(  # the parameters' names
+def cuda_flash(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -17,9 +17,9 @@ def cuda_flash(  # the parameters' names
     block_n: int,
     stages: int,
 ) -> torch.Tensor:
-    """FlashAttention-3 for Hopper: wgmma and TMA, ``block_m`` queries a tile, ``block_n`` keys a step.
-    Tensors that TMA can't address are copied first. Raises ValueError for queries, keys and values that
-    don't fit together, and RuntimeError for tiles that don't exist for their head_dim."""
+    """Return attention by FlashAttention-3 for Hopper: wgmma and TMA, ``block_m`` queries per tile,
+    ``block_n`` keys per step. Tensors that TMA can't address are copied first. Raises ValueError for queries,
+    keys and values that don't fit together, and RuntimeError for tiles that don't exist for the head_dim."""
     check_attention(q, k, v, causal)
     ready = (copied_if_needed(q), copied_if_needed(k), copied_if_needed(v))
     out: torch.Tensor = torch.ops.attention.cuda_flash(*ready, causal, block_m, block_n, stages)

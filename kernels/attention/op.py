@@ -14,7 +14,7 @@ from .checks import check_attention
 from .torch import aligned_rows, visible
 
 FLASH_HEAD_DIM = 8
-"""Head dimensions that torch's flash attention takes on a GPU are multiples of this."""
+"""On a GPU torch's flash attention takes head dimensions that are multiples of this."""
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool = False) -> torch.Tensor:
@@ -23,8 +23,8 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool = 
 
     q: (batch, heads, seq_q, head_dim); k, v: (batch, kv_heads, seq_k, head_dim), kv_heads dividing heads.
     With ``causal`` the last query and the last key have the same position (torch's own is_causal aligns the
-    first ones). Providers take bfloat16 and float16 and head dimensions of 64 and 128; the rest is
-    torch's."""
+    first query and key). Providers take bfloat16 and float16 and head dimensions of 64 and 128; torch
+    computes everything else."""
     mask = visible(q, k) if causal and q.shape[2] != k.shape[2] else None
     return torch.nn.functional.scaled_dot_product_attention(
         q,
@@ -32,7 +32,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool = 
         v,
         attn_mask=mask,
         is_causal=causal and mask is None,
-        enable_gqa=bool(q.shape[1] != k.shape[1]),  # of symbols where a graph is traced
+        enable_gqa=bool(q.shape[1] != k.shape[1]),  # a traced graph compares symbols, which gives a SymBool
     )
 
 
@@ -40,7 +40,7 @@ def attention_with_lse(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention, and the logarithm of the sum of each row's exponentials, which the backward pass needs:
-    (batch, heads, seq_q), in float32, for float64 in float64. The second output has no gradient."""
+    (batch, heads, seq_q), float32, or float64 for float64 inputs. The second output has no gradient."""
     square = q.shape[2] == k.shape[2] or not causal
     if 0 in (*q.shape, *k.shape):
         return attention(q, k, v, causal), q.new_zeros(q.shape[:3], dtype=_wide(q))
@@ -59,8 +59,8 @@ def attention_with_lse(
 
 
 def masked_scores(q: torch.Tensor, k: torch.Tensor, causal: bool) -> torch.Tensor:
-    """Return the scores of equally many query and key heads, in float32 at least, -inf for a key that is
-    not seen."""
+    """Return the scores for as many query heads as key heads, in float32 at least; -inf for a key that the
+    query does not see."""
     wide = _wide(q)
     scores: torch.Tensor = (q.to(wide) * scale_of(q)) @ k.to(wide).mT
     if causal:
@@ -69,13 +69,13 @@ def masked_scores(q: torch.Tensor, k: torch.Tensor, causal: bool) -> torch.Tenso
 
 
 def probabilities(scores: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
-    """Return probabilities from scores and the logarithm of each row's sum; 0 for a key that is not seen."""
+    """Return probabilities from scores and each row's log-sum-exp; 0 for a key that is masked."""
     p = torch.exp(scores - lse.to(scores.dtype)[..., None])
     return p.masked_fill(scores == -torch.inf, 0.0)
 
 
 def scale_of(q: torch.Tensor) -> float:
-    """Return the factor of the scores, which are 0 if head_dim is 0."""
+    """Return the factor of the scores, 1 / sqrt(head_dim); 1 for a head_dim of 0."""
     return 1 / math.sqrt(max(1, q.shape[3]))
 
 
@@ -84,13 +84,13 @@ def _wide(q: torch.Tensor) -> torch.dtype:
 
 
 def expanded(q: torch.Tensor, *tensors: torch.Tensor) -> list[torch.Tensor]:
-    """Return keys and values with a head for each of q's."""
+    """Return the tensors (keys, values) with one head for each head of q."""
     group = q.shape[1] // max(1, tensors[0].shape[1])
     return [x.repeat_interleave(group, 1) if group > 1 else x for x in tensors]
 
 
 def problem(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> Problem:
-    """The kernel's problem."""
+    """Return the kernel's problem. Raises NotServedError for shapes that the kernel refuses."""
     if (
         q.dim() != 4
         or k.dim() != 4
@@ -110,14 +110,14 @@ def problem(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> 
 
 
 def trains(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> bool:
-    """Whether the backward kernel supports such a call, and torch's flash attention its forward pass, by
-    torch's own check. Torch differentiates the other calls."""
+    """Return whether the backward kernel supports the call and, by torch's own check, flash attention its
+    forward pass. Torch differentiates the other calls."""
     try:
         check_attention(q, k, v, causal)
     except ValueError:
         return False
     if q.is_cuda:
-        # The kernel of scaled_dot_product_attention, whose own mask is for equally many queries and keys.
+        # The forward kernel of scaled_dot_product_attention masks only as many queries as keys.
         square = bool(causal and q.shape[2] == k.shape[2])
         grouped = bool(q.shape[1] != k.shape[1])
         asked = torch.backends.cuda.SDPAParams(q, k, v, None, 0.0, square, grouped)
@@ -133,7 +133,7 @@ def backward(
     outs: tuple[torch.Tensor, torch.Tensor],
     causal: bool,
 ) -> tuple[torch.Tensor | None, ...]:
-    """Return the gradients by the kernel ``attention_backward``."""
+    """Return the gradients, by the kernel ``attention_backward``."""
     operator = ops.function("attention_backward").operator
     made: tuple[torch.Tensor, ...] = operator(q, k, v, *outs, grad, causal)
     return made

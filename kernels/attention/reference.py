@@ -1,4 +1,4 @@
-"""Attention's inputs and its right answer."""
+"""Attention's inputs and its reference in float64."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from kernel_pipeline.tensors import dtype_of, normal
 from . import Problem
 
 CHUNK = 1 << 25
-"""Scores that are there in float64 at a time, a quarter of a gigabyte."""
+"""Scores that are held in float64 at a time, a quarter of a gigabyte."""
 
 
 def inputs(problem: Problem, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
-    """q, normal with a standard deviation of 2, and k and v, standard normal."""
+    """Return q, normal with a standard deviation of 2, and k and v, standard normal."""
     q, k, v = normal(problem.shapes, problem.dtype, device, seed)
     return 2 * q, k, v
 
 
 def outputs(problem: Problem) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """One tensor like q."""
+    """Return the shape and dtype of the one output, which is like q."""
     return [(problem.shape, dtype_of(problem.dtype))]
 
 
 def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
-    """The definition in float64."""
+    """Return attention by its definition, in float64."""
     out = q.new_empty(q.shape, dtype=torch.float64)
     group = q.shape[1] // k.shape[1]
     rows = max(1, CHUNK // max(1, k.shape[2]))
@@ -43,11 +43,11 @@ def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -
 
 
 def scaled(q: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-    """Return the scores of some queries of a head."""
+    """Return the scores of some queries of one head."""
     return torch.mm(q, keys.mT).mul_(1 / math.sqrt(q.shape[1]))
 
 
 def hidden(top: int, rows: int, seq_q: int, seq_k: int, device: torch.device) -> torch.Tensor:
-    """Return the mask of keys that queries from number ``top`` on do not see."""
+    """Return the mask of the keys that queries from index ``top`` on do not see."""
     query = torch.arange(top, top + rows, device=device)[:, None] + seq_k - seq_q
     return torch.arange(seq_k, device=device)[None, :] > query

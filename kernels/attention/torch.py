@@ -1,6 +1,6 @@
 """Attention by torch: with the full matrix, and by each backend of ``scaled_dot_product_attention``.
 
-The backend is pinned, because torch's own choice is not always the fastest, and differs between versions.
+The backend is fixed, because torch's own choice is not always the fastest and differs between versions.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
 def visible(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """Return the mask of keys that a query sees, where the last query and the last key have the same
-    position: a lower triangle at the bottom right."""
+    """Return the mask of the keys that each query sees. The last query and the last key have the same
+    position: a lower triangle, aligned at the bottom right."""
     every = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device)
     return every.tril(k.shape[2] - q.shape[2])
 
 
 def manual(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
-    """The definition as separate operators: the full matrix of scores goes to memory and back several
-    times."""
+    """Return attention by separate operators: the full matrix of scores is written to memory and read back
+    several times."""
     group = q.shape[1] // k.shape[1]
     if group > 1:
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
@@ -33,16 +33,16 @@ def manual(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> t
 
 
 def aligned_rows(*tensors: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors, copied where a row's elements do not lie side by side, which the fused backends refuse, or
-    on a GPU where a row begins at no multiple of 16 bytes: torch 2.11's flash attention then ends in a
-    misaligned address, and cuDNN answers NaN."""
+    """Return the tensors, copied where the fused backends can't read them. All refuse rows whose elements are
+    not contiguous. Rows that do not begin at multiples of 16 bytes give a misaligned address in the flash
+    attention of torch 2.11 on a GPU, and NaN in cuDNN."""
     return [x if _is_aligned(x) else x.clone(memory_format=torch.contiguous_format) for x in tensors]
 
 
 def _is_aligned(x: torch.Tensor) -> bool:
     if not x.is_cuda or x.stride(-1) != 1:
         return x.stride(-1) == 1
-    # A fake tensor, by which torch.compile learns of shapes, has no address.
+    # A fake tensor, which torch.compile uses to infer shapes, has no address.
     address = 0 if isinstance(x, FakeTensor) else x.data_ptr()
     steps = [step for step, size in zip(x.stride()[:-1], x.shape, strict=False) if size > 1]
     return all(place % 16 == 0 for place in (address, *(step * x.element_size() for step in steps)))
@@ -58,23 +58,23 @@ def _sdpa(
 
 
 def sdpa_flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
-    """FlashAttention-2, as torch has it."""
+    """Return attention by FlashAttention-2, as built into torch."""
     q, k, v = aligned_rows(q, k, v)
     if causal and q.is_cuda and q.shape[2] != k.shape[2]:
-        # scaled_dot_product_attention refuses this shape, since its own mask is aligned at the top left.
+        # scaled_dot_product_attention refuses this shape, because its causal mask is aligned at the top left.
         out: torch.Tensor = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, is_causal=True)[0]
         return out
     return _sdpa(SDPBackend.FLASH_ATTENTION, q, k, v, causal)
 
 
 def sdpa_cudnn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
-    """cuDNN's fused attention."""
+    """Return attention by cuDNN's fused kernel."""
     q, k, v = aligned_rows(q, k, v)
     return _sdpa(SDPBackend.CUDNN_ATTENTION, q, k, v, causal)
 
 
 def sdpa_math(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
-    """torch's unfused form, which computes in float32."""
+    """Return attention by torch's unfused form, which computes in float32."""
     if causal and q.shape[2] != k.shape[2]:
         with sdpa_kernel(SDPBackend.MATH):
             return torch.nn.functional.scaled_dot_product_attention(

@@ -1,7 +1,7 @@
 """Attention by torch.compile: flex attention, for which Inductor generates a Triton kernel.
 
-Its block mask says which blocks of keys a block of queries sees. It is made once for each shape, outside of
-the compiled and timed code, as users of flex attention do. This is a file of its own because flex attention
+A block mask says which blocks of keys each block of queries sees. It is made once for each shape, outside of
+the compiled and timed code, as users of flex attention do. This module is separate because flex attention
 takes long to import.
 """
 
@@ -28,7 +28,7 @@ def _block_mask(seq_q: int, seq_k: int, device: torch.device) -> BlockMask:
 
 @skip
 def flex(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
-    """Flex attention, for torch.compile alone."""
+    """Return flex attention, for torch.compile alone."""
     mask = _block_mask(q.shape[2], k.shape[2], q.device) if causal else None
     return _flex(q, k, v, mask, q.shape[1] != k.shape[1])
 

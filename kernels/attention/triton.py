@@ -1,6 +1,6 @@
 """FlashAttention in Triton: one program for each block of queries, without scores in device memory.
 
-It runs on the current CUDA device, takes tensors with any strides and gives a contiguous tensor.
+It runs on the current CUDA device, takes tensors with any strides and returns a contiguous tensor.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kernel_pipeline.tensors import launch_grid
 from .checks import check_attention
 
 LOG2_E = tl.constexpr(math.log2(math.e))
-"""exp(x) is exp2(x * LOG2_E), and exp2 is the one that the GPU has."""
+"""exp(x) is exp2(x * LOG2_E); the GPU has an instruction for exp2."""
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -28,8 +28,8 @@ def elements(
     row: tl.tensor,
     column: tl.tensor,
 ) -> tl.tensor:
-    """Return the offsets of these rows and columns of a head, in 64 bits: a tensor may have more than 2**31
-    elements."""
+    """Return pointers to these rows and columns of a head. Offsets have 64 bits: a tensor may have more than
+    2**31 elements."""
     of_head = x + entry.to(tl.int64) * strides[0] + head.to(tl.int64) * strides[1]
     return of_head + row.to(tl.int64) * strides[2] + column.to(tl.int64) * strides[3]
 
@@ -54,13 +54,13 @@ def attend(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     MASKED: tl.constexpr,
     WIDEN: tl.constexpr,
 ) -> tl.tensor:
-    """Online softmax over the keys ``first`` to ``last``, BLOCK_N a step: a step's scores are scaled by the
-    largest score so far, and the earlier sums are rescaled.
+    """Compute online softmax over the keys ``first`` to ``last``, BLOCK_N per step: a step's scores are
+    scaled by the largest score so far, and the earlier sums are rescaled.
 
-    Scores are in units of log2: ``scale`` has log2(e) in it. ``keys`` and ``values`` point to the elements of
-    the first BLOCK_N of all keys. MASKED: a step may have keys past the end, or, if CAUSAL, past a query's
-    position. Without it every query sees every key of the steps. Gives the sums of values and of
-    probabilities, and the largest scores.
+    Scores are in units of log2: ``scale`` contains log2(e). ``keys`` and ``values`` point to the first
+    BLOCK_N keys and values of the head. MASKED: a step may reach past the last key, or, with CAUSAL, past a
+    query's position. Without MASKED every query sees every key of the steps. Returns the sums of the values
+    and of the probabilities, and the largest scores.
     """
     column = tl.arange(0, BLOCK_N)
     for start in tl.range(first, last, BLOCK_N):
@@ -78,7 +78,7 @@ def attend(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
                 seen = seen & (start + column[None, :] <= positions[:, None])
             scores = tl.where(seen, scores, -float("inf"))
         largest = tl.maximum(maxima, tl.max(scores, 1) * scale)
-        # If the keys are split, a query may see no key of a part.
+        # With split keys, a query may see no key of a part, and its largest score is -inf.
         from_largest = tl.where(largest == -float("inf"), 0.0, largest) if MASKED else largest
         p = tl.math.exp2(scores * scale - from_largest[:, None])
         shrink = tl.math.exp2(maxima - from_largest)
@@ -118,17 +118,17 @@ def _flash(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
 ) -> None:
     """A program attends BLOCK_M queries of one head to all keys that they see.
 
-    First come the blocks of keys that every query sees all of, then, masked, the others: those on the
-    diagonal, and the last one if it is not full. EVEN_Q: no block of queries reaches past the last. EVEN_K:
-    the same for keys. WIDEN is for Triton's interpreter, whose dot takes a bfloat16's bits for a whole
-    number.
+    First come the blocks of keys that all queries see, unmasked. Then come, masked, the blocks on the
+    diagonal, and the last block if it is not full. EVEN_Q: no block of queries reaches past the last query.
+    EVEN_K: the same for keys. WIDEN is for Triton's interpreter, whose dot reads a bfloat16's bits as an
+    integer.
     """
     blocks = tl.cdiv(seq_q, BLOCK_M)
-    # Programs of neighbouring numbers share a head's keys in L2.
+    # Programs with neighbouring numbers share a head's keys in L2.
     head_of_all = (tl.program_id(0) // blocks).to(tl.int64)
     block = tl.program_id(0) % blocks
     if CAUSAL:
-        block = blocks - 1 - block  # those that see most keys take longest and begin first
+        block = blocks - 1 - block  # blocks that see the most keys take longest and begin first
     entry = head_of_all // heads
     head = head_of_all % heads
 
@@ -205,7 +205,7 @@ def _flash(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
         tl.store(to, result, mask=row[:, None] < seq_q)
 
 
-def flash(  # the parameters' names
+def flash(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -215,8 +215,8 @@ def flash(  # the parameters' names
     num_warps: int,
     num_stages: int,
 ) -> torch.Tensor:
-    """Attention, a program ``block_m`` queries of one head, ``block_n`` keys a step. Raises ValueError for
-    queries, keys and values that don't fit together."""
+    """Return attention, one program per ``block_m`` queries of one head, ``block_n`` keys per step. Raises
+    ValueError for queries, keys and values that don't fit together."""
     check_attention(q, k, v, causal)
     batch, heads, seq_q, head_dim = q.shape
     seq_k = k.shape[2]

@@ -1,8 +1,8 @@
 """FlashAttention in Triton for Hopper: a persistent kernel whose tiles the tensor memory accelerator copies.
 
-One program or a few on each multiprocessor take one block of queries after the other. The copy engine
-(TMA) fills in zeros past the end of a sequence and writes nothing there. It needs rows that begin at
-multiples of 16 bytes, one after the other in memory: other tensors are copied first.
+One or a few programs per multiprocessor each take one block of queries after the other. TMA reads zeros past
+the end of a sequence and writes nothing there. It needs contiguous rows that begin at multiples of 16 bytes;
+tensors with other rows are copied first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .descriptors import copied_if_needed, descriptor
 from .triton import LOG2_E
 
 IN_L2 = 32 << 20
-"""Bytes of keys and values that programs of one time share in L2: of an H200's 60 MB what is surely there."""
+"""Bytes of keys and values that concurrent programs share in L2: they surely stay in an H200's 60 MB."""
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -29,8 +29,9 @@ def tile_of(
 ) -> tl.tensor:
     """Return the block of queries and the head of a tile's number.
 
-    A section is as many heads as have their keys in L2 together. The blocks of all its heads that see most
-    keys come first: the longest work begins first, and all programs end at about the same time.
+    A section is a number of heads whose keys fit in L2 together. Within a section the blocks that see the
+    most keys come first, for all heads: the longest work begins first, and all programs end at about the same
+    time.
     """
     first = number // (section * blocks) * section
     wide = tl.minimum(section, heads - first)
@@ -62,7 +63,7 @@ def _attend(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     MASKED: tl.constexpr,
     WIDEN: tl.constexpr,
 ) -> tl.tensor:
-    """``attend`` of ``kernels/attention/triton.py``, whose keys and values come by descriptors."""
+    """As ``attend`` of ``kernels/attention/triton.py``, with descriptors for keys and values."""
     column = tl.arange(0, BLOCK_N)
     for start in tl.range(first, last, BLOCK_N):
         of_k = k.load([entry, key_head, start, 0]).reshape(BLOCK_N, HEAD_DIM)
@@ -109,10 +110,10 @@ def _flash_hopper(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     EVEN_K: tl.constexpr,
     WIDEN: tl.constexpr,
 ) -> None:
-    """A program attends one block of BLOCK_M queries after the other to all keys that they see.
+    """A persistent program attends blocks of BLOCK_M queries, one after the other, to all keys that they see.
 
-    out, q, k and v are descriptors. First come the blocks of keys that every query sees all of, then the
-    others, masked. WIDEN is for Triton's interpreter, whose dot takes a bfloat16's bits for a whole number.
+    out, q, k and v are descriptors. First come the blocks of keys that all queries see, then the others,
+    masked. WIDEN is for Triton's interpreter, whose dot reads a bfloat16's bits as an integer.
     """
     blocks = tl.cdiv(seq_q, BLOCK_M)
     for number in tl.range(tl.program_id(0), blocks * batch * heads, tl.num_programs(0)):
@@ -155,12 +156,12 @@ def _flash_hopper(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
 
 
 def heads_in_l2(k: torch.Tensor, group: int, causal: bool) -> int:
-    """Return the query heads of a section. Without a mask all blocks take equally long, and one head is
-    best for L2."""
+    """Return the number of query heads in a section. Without a causal mask all blocks take equally long, and
+    a section of one head uses L2 best."""
     return max(1, IN_L2 // (2 * k.shape[2] * k.shape[3] * k.itemsize)) * group if causal else 1
 
 
-def flash_hopper(  # noqa: PLR0913, PLR0917  # the parameters' names
+def flash_hopper(  # noqa: PLR0913, PLR0917  # inputs and parameters
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -171,8 +172,9 @@ def flash_hopper(  # noqa: PLR0913, PLR0917  # the parameters' names
     num_stages: int,
     per_sm: int,
 ) -> torch.Tensor:
-    """Attention, ``per_sm`` programs a multiprocessor, each ``block_m`` queries of one head at a time,
-    ``block_n`` keys a step. Raises ValueError for queries, keys and values that don't fit together."""
+    """Return attention, ``per_sm`` programs per multiprocessor, each with ``block_m`` queries of one head at
+    a time and ``block_n`` keys per step. Raises ValueError for queries, keys and values that don't fit
+    together."""
     check_attention(q, k, v, causal)
     batch, heads, seq_q, head_dim = q.shape
     group, seq_k = heads // k.shape[1], k.shape[2]

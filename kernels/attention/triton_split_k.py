@@ -1,8 +1,8 @@
 """Attention of few queries to many keys in Triton: the keys are split, and the parts are merged.
 
-One query keeps one multiprocessor busy, which can't read all keys at the rate of the memory. So several
-programs take a part of the keys each. Each stores the values' sum, scaled by its own largest score, with that
-score and the sum of its probabilities. A second kernel scales the parts alike and adds them up.
+One query keeps only one multiprocessor busy, which can't read all keys at the rate of the memory. So several
+programs each take a part of the keys. Each stores its weighted sum of values, scaled by its own largest
+score, with that score and the sum of its probabilities. A second kernel rescales the parts and adds them.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def _part(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     EVEN_K: tl.constexpr,
     WIDEN: tl.constexpr,
 ) -> None:
-    """A program attends all queries of the heads that share a key head to ``span`` keys of it.
+    """A program attends all queries that share a key head to ``span`` keys of it.
 
-    The queries make one tile of ROWS rows, so that keys and values are read once for the whole group.
-    EVEN_K: no part has a block that is not full.
+    The queries make one tile of ROWS rows, so that the whole group reads keys and values once. EVEN_K: every
+    block of keys is full.
     """
     part = tl.program_id(0) % SPLIT_K
     key_head_of_all = (tl.program_id(0) // SPLIT_K).to(tl.int64)
@@ -81,7 +81,7 @@ def _part(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
         MASKED=CAUSAL or not EVEN_K,
         WIDEN=WIDEN,
     )
-    # In the order of q's rows: (batch, heads, seq_q), each followed by its parts.
+    # Results are in the order of q's rows, (batch, heads, seq_q), with the parts of a row side by side.
     to = ((entry * kv_heads * group + head) * seq_q + query) * SPLIT_K + part
     tl.store(totals + to[:, None] * HEAD_DIM + column[None, :], total, mask=row[:, None] < queries)
     tl.store(sums_of + to, sums, mask=row < queries)
@@ -97,7 +97,7 @@ def _merge(
     SPLIT_K: tl.constexpr,
     HEAD_DIM: tl.constexpr,
 ) -> None:
-    """A program merges the parts of one query: each is scaled to the largest score of all."""
+    """A program merges the parts of one query, each rescaled to the largest score of all parts."""
     query = tl.program_id(0).to(tl.int64)
     part = query * SPLIT_K + tl.arange(0, SPLIT_K)
     column = tl.arange(0, HEAD_DIM)
@@ -108,7 +108,7 @@ def _merge(
     tl.store(out + query * HEAD_DIM + column, result.to(out.dtype.element_ty))
 
 
-def split_k(  # the parameters' names
+def split_k(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -118,8 +118,8 @@ def split_k(  # the parameters' names
     num_warps: int,
     num_stages: int,
 ) -> torch.Tensor:
-    """Attention with the keys in ``split_k`` parts, ``block_n`` keys a step. Raises ValueError for queries,
-    keys and values that don't fit together."""
+    """Return attention with the keys in ``split_k`` parts, ``block_n`` keys per step. Raises ValueError for
+    queries, keys and values that don't fit together."""
     check_attention(q, k, v, causal)
     batch, heads, seq_q, head_dim = q.shape
     kv_heads, seq_k = k.shape[1], k.shape[2]
@@ -127,7 +127,7 @@ def split_k(  # the parameters' names
     out = q.new_empty(q.shape)
     if out.numel() == 0:
         return out
-    # Whole blocks a part; the last part may have fewer.
+    # A part has whole blocks; the last part may have fewer.
     span = triton.cdiv(triton.cdiv(seq_k, split_k), block_n) * block_n
     totals = q.new_empty((batch * heads * seq_q, split_k, head_dim), dtype=torch.float32)
     sums = q.new_empty((batch * heads * seq_q, split_k), dtype=torch.float32)

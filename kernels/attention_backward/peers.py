@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 
-def flash_attn_4(  # the inputs' names
+def flash_attn_4(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,

@@ -25,7 +25,7 @@ def outputs(problem: Problem) -> list[tuple[tuple[int, ...], torch.dtype]]:
     return [(shape, dtype_of(problem.dtype)) for shape in problem.shapes]
 
 
-def reference(  # the inputs' names
+def reference(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,

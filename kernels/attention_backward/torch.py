@@ -10,7 +10,7 @@ from ..attention.torch import aligned_rows, visible
 Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def manual(  # the inputs' names
+def manual(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -35,7 +35,7 @@ def manual(  # the inputs' names
     return dq, dk, dv
 
 
-def sdpa_flash(  # the inputs' names
+def sdpa_flash(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -56,7 +56,7 @@ def sdpa_flash(  # the inputs' names
     return made
 
 
-def _flash_on_cpu(  # the inputs' names
+def _flash_on_cpu(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -76,7 +76,7 @@ def _flash_on_cpu(  # the inputs' names
     return dq, dk, dv
 
 
-def sdpa_cudnn(  # the inputs' names
+def sdpa_cudnn(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,

@@ -20,7 +20,7 @@ from ..attention.triton import LOG2_E
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _block(  # Triton kernel arguments
+def _block(
     x: tl.tensor,
     entry: tl.tensor,
     head: tl.tensor,
@@ -268,7 +268,7 @@ def _of_queries(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     dq.store([entry, head, block * BLOCK, 0], sums.to(dq.dtype).reshape(1, 1, BLOCK, HEAD_DIM))
 
 
-def flash(  # noqa: PLR0913, PLR0917  # the inputs' and the parameters' names
+def flash(  # noqa: PLR0913, PLR0917  # inputs and parameters
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,

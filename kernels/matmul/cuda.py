@@ -34,7 +34,7 @@ def cuda_gemv(
     return out
 
 
-def cuda_wgmma(  # noqa: PLR0913  # the parameters' names
+def cuda_wgmma(  # noqa: PLR0913  # inputs and parameters
     a: torch.Tensor,
     b: torch.Tensor,
     scale_a: torch.Tensor | None = None,

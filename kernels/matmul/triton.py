@@ -268,7 +268,7 @@ def _tiled(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
         tl.store(to, result, mask=(row < m) & (column < n))
 
 
-def tiled(  # noqa: PLR0913  # the parameters' names
+def tiled(  # noqa: PLR0913  # inputs and parameters
     a: torch.Tensor,
     b: torch.Tensor,
     scale_a: torch.Tensor | None = None,

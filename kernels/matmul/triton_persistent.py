@@ -120,7 +120,7 @@ def _persistent(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
                 _store_columns(to, out, four, top, left + HALF + QUARTER, m, n, BLOCK_M, QUARTER, BY_TMA)
 
 
-def persistent(  # noqa: PLR0913  # the parameters' names
+def persistent(  # noqa: PLR0913  # inputs and parameters
     a: torch.Tensor,
     b: torch.Tensor,
     scale_a: torch.Tensor | None = None,

@@ -143,7 +143,7 @@ def reduced(
     return out
 
 
-def split_k(  # noqa: PLR0913  # the parameters' names
+def split_k(  # noqa: PLR0913  # inputs and parameters
     a: torch.Tensor,
     b: torch.Tensor,
     scale_a: torch.Tensor | None = None,

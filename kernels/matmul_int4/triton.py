@@ -113,7 +113,7 @@ def _reduce(
     tl.store(out + place, total.to(out.dtype.element_ty), mask=inside)
 
 
-def gemm(  # noqa: PLR0913, PLR0917  # the parameters' names
+def gemm(  # noqa: PLR0913, PLR0917  # inputs and parameters
     x: torch.Tensor,
     packed: torch.Tensor,
     scales_and_zeros: torch.Tensor,
@@ -133,7 +133,7 @@ def gemm(  # noqa: PLR0913, PLR0917  # the parameters' names
     )
 
 
-def split(  # noqa: PLR0913, PLR0917  # the parameters' names
+def split(  # noqa: PLR0913, PLR0917  # inputs and parameters
     x: torch.Tensor,
     packed: torch.Tensor,
     scales_and_zeros: torch.Tensor,
