@@ -1,4 +1,4 @@
-"""The problem of kernels over the elements of a matrix, and its interpreted form. Without torch."""
+"""Declare the problem of elementwise kernels over a matrix, and its small form. Imports no torch."""
 
 from __future__ import annotations
 

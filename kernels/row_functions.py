@@ -1,4 +1,4 @@
-"""Problems of ops over the rows and over the elements of a tensor."""
+"""Make the problems of ops over the rows and over the elements of a tensor."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from . import elementwise, rows
 
 
 def rows_problem(x: torch.Tensor, *parameters: torch.Tensor) -> rows.Matrix:
-    """Return the problem of a tensor's rows along its last dimension, with weights that have a number for
-    each column. Raises NotServedError for other tensors."""
+    """Return the problem of a tensor's rows along its last dimension, where each parameter has one number per
+    column. Raises NotServedError for other tensors."""
     columns = x.shape[-1] if x.dim() else 1
     for one in parameters:
         if one.shape != (columns,):
@@ -23,7 +23,7 @@ def rows_problem(x: torch.Tensor, *parameters: torch.Tensor) -> rows.Matrix:
 
 
 def elements_problem(x: torch.Tensor) -> elementwise.Matrix:
-    """Return the problem of a tensor's elements, in rows of its last dimension. Raises NotServedError for
+    """Return the problem of a tensor's elements, in rows along its last dimension. Raises NotServedError for
     other tensors."""
     columns = x.shape[-1] if x.dim() else 1
     made: elementwise.Matrix = problem_of(

@@ -1,7 +1,7 @@
-"""The problem, the parameters and the limits of kernels over the rows of a matrix. Imports no torch.
+"""Declare the problem, the parameters and the limits of kernels over the rows of a matrix. Imports no torch.
 
-A Triton program keeps a whole row in registers (register-resident), or takes it in steps of ``block_size``
-columns, twice (two-pass). ``kernels/rows_plan.py`` has the strategies of the CUDA kernel.
+A Triton program keeps a whole row in registers (register-resident), or reads it twice in steps of
+``block_size`` columns (two-pass). ``kernels/rows_plan.py`` has the strategies of the CUDA kernel.
 """
 
 from __future__ import annotations
@@ -16,22 +16,21 @@ if TYPE_CHECKING:
     import torch
 
 MAX_RESIDENT_COLUMNS = 65536
-"""Most columns of a register-resident row of a Triton program: 64 float32 registers a thread at 32 warps, the
-most there are."""
+"""The most columns of a register-resident row of a Triton program: 64 float32 registers per thread with 32
+warps, the maximum."""
 
 MAX_ELEMENTS = 64
-"""Most elements of a step that a thread of a Triton program takes on, a quarter of the registers it can have:
-with more, no launch was any provider's fastest on an H200, and Triton compiled for seconds or, in the widest
-rows, tens of seconds."""
+"""The most elements of a step per thread of a Triton program, a quarter of its registers. With more elements
+no launch was any provider's fastest on an H200, and Triton compiled for seconds or, for the widest rows, tens
+of seconds."""
 
 INTERPRETED_ROWS = 8
-"""Rows that Triton's interpreter is given: programs that differ only in their row run the same code."""
+"""Rows for Triton's interpreter: programs that differ only in their row run the same code."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Matrix:
-    """A matrix for operations on rows. 4096 rows fill every GPU several times with one program for each
-    row."""
+    """A matrix for operations on rows. With one program per row, 4096 rows fill every GPU several times."""
 
     rows: int = 4096
     columns: int
@@ -50,7 +49,7 @@ class Matrix:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """The launch of a program with one register-resident row."""
+    """The launch of a program that keeps one row in registers."""
 
     num_warps: int = one_of(1, 2, 4, 8, 16, 32, default=4, unit="w")
 
@@ -69,14 +68,14 @@ def few_rows(problem: Matrix) -> Matrix:
 
 
 def elements_a_thread(parameters: Any) -> float:
-    """Return a weight of the compile time."""
+    """Return a weight of the compile time: elements per thread."""
     block_size: int = getattr(parameters, "block_size", 1024)
     num_warps: int = parameters.num_warps
     return block_size / (32 * num_warps)
 
 
 def row_too_wide(columns: int) -> str | None:
-    """Return the reason why rows of so many columns can't be register-resident in a Triton program, or
+    """Return the reason why rows of this many columns can't be register-resident in a Triton program, or
     None."""
     if columns > MAX_RESIDENT_COLUMNS:
         return f"one block holds a row: {columns} columns > {MAX_RESIDENT_COLUMNS}"
@@ -84,7 +83,7 @@ def row_too_wide(columns: int) -> str | None:
 
 
 def threads_too_full(elements: int, num_warps: int) -> str | None:
-    """Return the reason why a Triton program needs more warps for so many elements, or None."""
+    """Return the reason why a Triton program needs more warps for this many elements, or None."""
     of_thread = elements // (32 * num_warps)
     if of_thread > MAX_ELEMENTS:
         return f"too much for the registers: {of_thread} elements a thread > {MAX_ELEMENTS}"
@@ -92,7 +91,7 @@ def threads_too_full(elements: int, num_warps: int) -> str | None:
 
 
 def row_fits(problem: Any, parameters: Row | None, gpu: Gpu | None) -> str | None:
-    """Return the reason why a row can't be register-resident in a Triton program with so many warps, or
+    """Return the reason why a row can't be register-resident in a Triton program with these warps, or
     None."""
     del gpu
     reason = row_too_wide(problem.columns)
@@ -103,20 +102,20 @@ def row_fits(problem: Any, parameters: Row | None, gpu: Gpu | None) -> str | Non
 
 
 def step_fits(problem: Any, parameters: Tile, gpu: Gpu | None) -> str | None:
-    """Return the reason why a Triton program needs more warps for a block_size, or None."""
+    """Return the reason why a Triton program needs more warps for its block_size, or None."""
     del problem, gpu
     return threads_too_full(parameters.block_size, parameters.num_warps)
 
 
 def rows_fit_tile(problem: Any, parameters: Tile, gpu: Gpu | None) -> str | None:
-    """Return why a Triton program of register-resident rows can't have this block_size, or None."""
+    """Return the reason why a program of register-resident rows can't have this block_size, or None."""
     if problem.columns > parameters.block_size:
         return f"one block holds whole rows: {problem.columns} columns > block_size {parameters.block_size}"
     return row_too_wide(problem.columns) or step_fits(problem, parameters, gpu)
 
 
 MAX_UNROLLED_COLUMNS = 32768
-"""Columns up to which a two-pass Triton kernel is compiled for their number."""
+"""Columns up to which a two-pass Triton kernel is compiled for a constant number of columns."""
 
 
 def constexpr_columns(columns: int) -> int | None:
@@ -130,21 +129,21 @@ def constexpr_columns(columns: int) -> int | None:
 
 
 MAX_FEW_ROWS = 64
-"""Rows up to which a Triton kernel of register-resident rows is compiled for their number of columns."""
+"""Rows up to which a register-resident Triton kernel is compiled for a constant number of columns."""
 
 
 def constexpr_columns_of_few_rows(rows: int, columns: int) -> int | None:
-    """Return the same for a Triton kernel of register-resident rows: instructions limit few rows, and a
-    constexpr number of columns saves some.
+    """Return the number of columns as a constexpr of a register-resident Triton kernel, or None. Instructions
+    limit a matrix of few rows, and a constexpr number of columns saves some.
 
-    On an H200 layernorm of 37 rows of 781 float32 columns took 1.95 us instead of 2.07; but rmsnorm of 4096
-    rows 8.2 instead of 7.6.
+    On an H200 it shortened layernorm of 37 rows of 781 float32 columns from 2.07 to 1.95 us, but lengthened
+    rmsnorm of 4096 rows from 7.6 to 8.2 us.
     """
     return columns if rows <= MAX_FEW_ROWS else None
 
 
 def vector_width(x: torch.Tensor, block_size: int) -> int:
-    """Return the elements of one load of a thread: 16 bytes, but no more than ``block_size``, if Triton
-    knows that all rows begin at multiples of 16 bytes, else one."""
+    """Return the elements of one load of a thread: 16 bytes, but at most ``block_size``, if Triton knows that
+    all rows begin at multiples of 16 bytes; else one."""
     aligned = x.data_ptr() % 16 == 0 and x.stride(0) % 16 == 0
     return min(16 // x.element_size(), block_size) if aligned else 1

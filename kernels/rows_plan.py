@@ -1,7 +1,7 @@
-"""Parameters of the CUDA row kernels' launch plan, and checks of plans. Without torch.
+"""Declare the parameters of the CUDA row kernels' launch plan, and check plans. Imports no torch.
 
-``kernels/include/launch_plan.h`` defines a plan, ``kernels/include/plan_rows.h`` makes it. A plan that does
-not fit is no point of a sweep, and the operator refuses it.
+``kernels/include/launch_plan.h`` defines a plan, ``kernels/include/plan_rows.h`` makes it. A sweep has no
+point for a plan that does not fit, and the operator refuses it.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ STRATEGIES = (
     "multi_pass",
     "split_multi_pass",
 )
-"""Where the CUDA kernel keeps a row between its read and its write; auto leaves that to the plan."""
+"""Where the CUDA kernel keeps a row between reading and writing it; with auto the plan decides."""
 
 # The same limits are in kernels/include/launch_plan.h and plan_rows.h.
 
 MIN_ELEMENTS = 8
-"""Fewest elements of a thread."""
+"""The fewest elements per thread."""
 
 MAX_REGISTER_ELEMENTS = 32
-"""Most elements of a thread in registers; twice as many of 16 bits, where the operation has a bias."""
+"""The most elements per thread in registers; twice as many 16-bit elements where the operation has a bias."""
 
 REDUCTION_BYTES = 2048
-"""Shared memory of a block's reduction, at the most."""
+"""The most shared memory of a block's reduction, in bytes."""
 
 MAX_PERSISTENT_WARPS = 16
-"""Of a block of the persistent kernel, so that each thread has 128 registers."""
+"""The most warps of a persistent block, so that each thread has 128 registers."""
 
 MAX_PERSISTENT_VECTORS = 8
-"""Vectors of 16 bytes of a row that a thread of the persistent kernel has."""
+"""The most vectors of 16 bytes of a row per thread of the persistent kernel."""
 
 PERSISTENT_BYTES = 4464
-"""Shared memory of the persistent kernel beside its stages, at the most."""
+"""The most shared memory of the persistent kernel beside its stages, in bytes."""
 
 LINE_BYTES = 128
-"""Warps of the persistent kernel begin at multiples of this."""
+"""In the persistent kernel, each warp's part of a row begins at a multiple of this many bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowsPlan(Tile):
-    """Requests for the plan. A block takes ``block_size`` elements. 0 leaves a number to the plan."""
+    """Requests for the plan. A block takes ``block_size`` elements. With 0 the plan chooses the number."""
 
     strategy: str = one_of(*STRATEGIES, omit_default=True)
     cluster_size: int = one_of(0, 1, 2, 3, 4, 6, 8, 12, 16, omit_default=True)
@@ -63,13 +63,13 @@ def plan_fits(problem: Any, plan: RowsPlan, gpu: Gpu | None) -> str | None:
 
 
 def plan_with_bias_fits(problem: Any, plan: RowsPlan, gpu: Gpu | None) -> str | None:
-    """Return the reason for an operation with a bias, or None."""
+    """As ``plan_fits``, for an operation with a bias."""
     twice = ITEM_BYTES[problem.dtype] == 2
     return next(_reasons(problem, plan, gpu, MAX_REGISTER_ELEMENTS * (2 if twice else 1)), None)
 
 
 def _reasons(problem: Any, plan: RowsPlan, gpu: Gpu | None, elements: int) -> Iterator[str]:
-    """Yield the reasons against a plan; a thread has at most ``elements`` in registers."""
+    """Yield the reasons against a plan; a thread keeps at most ``elements`` in registers."""
     largest = _largest_cluster(gpu)
     if plan.stages and plan.strategy != "persistent":
         yield f"{plan.strategy} takes no stages"
@@ -93,8 +93,8 @@ def _reasons(problem: Any, plan: RowsPlan, gpu: Gpu | None, elements: int) -> It
 
 
 def _resident(problem: Any, plan: RowsPlan, largest: int, room: int) -> Iterator[str]:
-    """Yield the reasons against a row in registers or shared memory, where a block has room for ``room``
-    elements."""
+    """Yield the reasons against keeping a row in registers or shared memory, with room for ``room`` elements
+    per block."""
     if plan.cluster_size & (plan.cluster_size - 1):
         yield f"{plan.strategy} needs a power of two as cluster_size: {plan.cluster_size}"
     if plan.block_size > room:
@@ -124,10 +124,10 @@ def _persistent(problem: Any, plan: RowsPlan, gpu: Gpu | None) -> Iterator[str]:
     cluster = plan.cluster_size or 1 << (needed - 1).bit_length()
     if needed > min(cluster, largest):
         yield f"{problem.columns} columns take {needed} blocks, a cluster has {min(cluster, largest)}"
-    lines = -(-problem.columns * item // (LINE_BYTES * cluster))  # of a block
+    lines = -(-problem.columns * item // (LINE_BYTES * cluster))  # lines per block
     if (cluster - 1) * lines * LINE_BYTES >= problem.columns * item:
         yield f"cluster_size {cluster} leaves blocks without work: {problem.columns} columns"
-    # Each warp's part of a stage is a whole number of lines, and one more where rows are unaligned.
+    # Each warp's part of a stage is a whole number of lines, plus one line where rows are unaligned.
     unaligned = problem.columns * item % 16 != 0
     lines_a_warp = -(-lines // plan.num_warps) + unaligned
     stages = max(plan.stages, 3) * plan.num_warps * lines_a_warp * LINE_BYTES + PERSISTENT_BYTES
@@ -136,7 +136,7 @@ def _persistent(problem: Any, plan: RowsPlan, gpu: Gpu | None) -> Iterator[str]:
 
 
 def _largest_cluster(gpu: Gpu | None) -> int:
-    """Return the blocks of the largest cluster: 1 before sm_90, the portable size after sm_100."""
+    """Return the most blocks of a cluster: 1 before sm_90, the portable size 8 after sm_10x, else 16."""
     if gpu is None:
         return 16
     major = gpu.capability[0]
@@ -144,5 +144,5 @@ def _largest_cluster(gpu: Gpu | None) -> int:
 
 
 def _shared_memory(gpu: Gpu | None) -> int:
-    """Return the most shared memory of a block, or without a GPU that of any."""
+    """Return the most shared memory of a block in bytes; without a GPU, the most of any GPU."""
     return 227 << 10 if gpu is None else gpu.shared_memory

@@ -5,21 +5,21 @@ With ``s = q @ k.T / sqrt(head_dim)``, ``p = exp(s - lse)``, ``delta`` the row s
 
     dv = p.T @ d_out,   dq = ds @ k / sqrt(head_dim),   dk = ds.T @ q / sqrt(head_dim)
 
-The problem and the layout are those of ``attention``. The inputs are q, k, v, what a forward pass leaves (its
-output ``out`` and of each row ``lse``, the logarithm of the sum of its exponentials, in float32) and
-``d_out``. The outputs are dq, dk and dv. With fewer ``kv_heads`` than ``heads``, dk and dv are sums over the
-heads that share a key head.
+The problem and the layout are those of ``attention``. The inputs are q, k, v, the forward pass's output
+``out`` and its ``lse``, the logarithm of the sum of each row's exponentials, in float32, and ``d_out``. The
+outputs are dq, dk and dv. With fewer ``kv_heads`` than ``heads``, dk and dv are sums over the heads that
+share a key head.
 
-What is measured are the formulas, for any out and lse. These are random, lse as large as a forward pass has
-it where nothing is masked. With those of a real one each row of a causal mask would have its own size.
+out and lse are random: the formulas hold for any values. lse is as large as in a forward pass without a mask.
+With the lse of a real forward pass each row of a causal mask would have its own size.
 
-The work is counted as the FlashAttention papers do: five matrix products, ``10 batch heads seq_q seq_k
-head_dim`` operations, half of that where ``causal``. Each input is read once, each output is written once.
+The work is counted as in the FlashAttention papers: five matrix products, ``10 batch heads seq_q seq_k
+head_dim`` operations, half of that with ``causal``. Each input is read once, each output is written once.
 
-``triton_flash`` recomputes p in two kernels and so does seven products: in one a program keeps a block of
-keys and their sums, in the other a block of queries. Nothing is added by atomics, so that the outputs are
-the same at every call. The algorithm is FlashAttention-2's (Dao, 2023, arXiv:2307.08691). Blocks are copied
-by TMA, without which the second product's operands leave too few registers: it needs Hopper.
+``triton_flash`` recomputes p in two kernels, which makes seven products. In one kernel a program keeps a
+block of keys and their sums, in the other a block of queries. Without atomics the outputs are the same at
+every call. The algorithm is FlashAttention-2's (Dao, 2023, arXiv:2307.08691). It needs Hopper, because TMA
+copies the blocks: without TMA, the operands of the second product would leave too few registers.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from ..attention import (
 )
 
 MAX_ACCUMULATORS = 192
-"""Most float32 numbers of scores and sums that a thread may have to keep; with more it spills."""
+"""The most float32 scores and sums that a thread may keep; with more it spills."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flash:
-    """The keys, or the queries, that a program keeps (``block``), and those of the other that it takes a
-    step (``block_step``)."""
+    """The keys, or the queries, that a program keeps (``block``), and the queries, or the keys, that it takes
+    per step (``block_step``)."""
 
     block: int = one_of(32, 64, 128, default=128, unit="")
     block_step: int = one_of(32, 64, 128, default=64, unit="")
@@ -57,8 +57,8 @@ class Flash:
 
 
 def work(problem: Problem) -> Work:
-    """q, k, v, out, d_out and lse read once, dq, dk and dv written once; five products of ``2 seq_q seq_k
-    head_dim`` operations a head, half of them where ``causal``."""
+    """Return the least work: q, k, v, out, d_out and lse read once, dq, dk and dv written once, and five
+    products of ``2 seq_q seq_k head_dim`` operations per head, half of them with ``causal``."""
     q, k, v = problem.shapes
     moved = bytes_of(problem.dtype, *(q, k, v) * 2, q, q) + bytes_of("float32", problem.shape[:3])
     return Work(moved, {problem.dtype: operations(problem, products=5)})
@@ -67,18 +67,18 @@ def work(problem: Problem) -> Work:
 def tolerance(problem: Problem) -> tuple[Tolerance, ...]:
     """Return how far dq, dk and dv may be from the reference.
 
-    A probability is ``exp(s - 0.5) / seq_k``, and the squares of a row's sum up to ``e / seq_k`` on average,
-    those of a column to ``e seq_q / seq_k**2``, once for each of the ``group`` heads that share it. An
-    element of ``(d_out @ v.T - delta) / sqrt(head_dim)`` is about the root of 2 large. The roots of these
+    A probability is ``exp(s - 0.5) / seq_k``. The squares of a row's probabilities sum up to ``e / seq_k`` on
+    average, those of a column to ``e seq_q / seq_k**2``, once for each of the ``group`` heads that share it.
+    An element of ``(d_out @ v.T - delta) / sqrt(head_dim)`` is about the root of 2 large. The roots of these
     products are the sizes of dq, dk and dv. A causal mask leaves a part of each sum.
 
-    p and ds are rounded to the dtype before they are multiplied, each on its own, and the outputs are rounded
-    once: up to 2 eps of the size. ``manual`` rounds the scores too, as everybody who writes it so does, which
-    makes a large probability wrong by 2 eps, relative to it: of 1e5 outputs the worst was wrong by 8 eps of
-    the size, and 16 allow for the worst of 1e8. 4 eps are relative to the output, for a single probability
-    that outweighs the others. ``manual`` also rounds ``d_out @ v.T`` before it takes delta away, which can
-    cancel: where sums have few terms, the largest probability counts. Of N normal scores the largest is about
-    ``sqrt(2 log(N))``, and its probability's gradient is wrong by up to 2 eps.
+    p and ds are rounded to the dtype one by one before they are multiplied, and the outputs are rounded once:
+    up to 2 eps of the size. ``manual`` rounds the scores too, as any implementation by separate operators
+    does, and a large probability is then wrong by 2 eps, relative to it: the worst of 1e5 outputs was wrong
+    by 8 eps of the size, and 16 allow for the worst of 1e8. 4 eps are relative to the output, for a single
+    probability that outweighs the others. ``manual`` also rounds ``d_out @ v.T`` before it subtracts delta,
+    and the two may cancel: in sums of few terms the largest probability counts. The largest of N normal
+    scores is about ``sqrt(2 log(N))``, and the gradient of its probability is wrong by up to 2 eps.
     """
     eps = EPSILON[problem.dtype]
     row = math.sqrt(math.e / problem.seq_k)
@@ -99,7 +99,7 @@ def flash_fits(problem: Problem, tiles: Flash, gpu: Gpu | None) -> str | None:
             return reason
     if tiles.block < 16 * tiles.num_warps:
         return f"a warp takes 16 rows: {tiles.num_warps} warps > {tiles.block} / 16"
-    # Two sums of the block, and the scores and their gradients of a step.
+    # A thread keeps two sums of the block, and a step's scores and their gradients.
     kept = 2 * tiles.block * (problem.head_dim + tiles.block_step) // (32 * tiles.num_warps)
     if kept > MAX_ACCUMULATORS:
         return f"too much for the registers: {kept} scores and sums a thread > {MAX_ACCUMULATORS}"
@@ -109,7 +109,7 @@ def flash_fits(problem: Problem, tiles: Flash, gpu: Gpu | None) -> str | None:
 
 
 def compile_weight(tiles: Flash) -> float:
-    """Return a weight of the compile time: products of a thread in a step."""
+    """Return a weight of the compile time: a thread's products per step."""
     return tiles.block * tiles.block_step / tiles.num_warps
 
 

@@ -21,8 +21,8 @@ def attention_backward(
     """dq, dk and dv of ``attention(q, k, v, causal)``, given the gradient of its output.
 
     out and d_out: like q; lse: (batch, heads, seq_q), the logarithm of the sum of each row's exponentials.
-    Providers support the same tensors as those of ``attention``; other calls use the formulas in torch,
-    with all scores in memory. It has no derivative of its own."""
+    Providers support the same tensors as those of ``attention``; for other calls torch computes the formulas
+    with all scores in memory. This function has no derivative of its own."""
     kv_heads, group = k.shape[1], q.shape[1] // max(1, k.shape[1])
     keys, values = expanded(q, k, v)
     scores = masked_scores(q, keys, causal)
@@ -46,7 +46,7 @@ def refused(
     d_out: torch.Tensor,
     causal: bool,
 ) -> str | None:
-    """Return the reason why these tensors don't fit together, or None; torch's operators don't check."""
+    """Return the reason why these tensors don't fit together, or None; torch's operators do not check it."""
     del causal
     if q.dim() != 4 or k.dim() != 4 or k.shape != v.shape:
         return (

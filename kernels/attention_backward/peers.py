@@ -1,4 +1,4 @@
-"""Attention's backward pass by other projects, where they are installed."""
+"""Attention's backward pass of other projects, where they are installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def flash_attn_4(
     d_out: torch.Tensor,
     causal: bool,
 ) -> tuple[torch.Tensor, ...]:
-    """FlashAttention-4 in the CuTe DSL, whose tensors are (batch, sequence, heads, head_dim)."""
+    """Return the gradients by FlashAttention-4 (CuTe DSL), which takes (batch, sequence, heads, head_dim)."""
     from flash_attn.cute.interface import _flash_attn_bwd
 
     swapped = [x.transpose(1, 2) for x in (q, k, v, out, d_out)]

@@ -1,4 +1,4 @@
-"""The inputs of attention's backward pass and its right answer."""
+"""The inputs of attention's backward pass and its reference in float64."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ..attention.reference import CHUNK, hidden, scaled
 
 
 def inputs(problem: Problem, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
-    """q, k, v, out and d_out, standard normal, and lse, normal with a standard deviation of 0.1 around the
-    average of a row that sees all keys: ``log(seq_k) + 0.5``."""
+    """Return q, k, v, out and d_out, standard normal, and lse, normal with a standard deviation of 0.1 around
+    the average of a row that sees all keys: ``log(seq_k) + 0.5``."""
     q, k, v, out, d_out = normal([*problem.shapes, problem.shape, problem.shape], problem.dtype, device, seed)
     (lse,) = normal([problem.shape[:3]], "float32", device, seed + 1)
     return q, k, v, out, lse * 0.1 + (math.log(problem.seq_k) + 0.5), d_out
 
 
 def outputs(problem: Problem) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """dq, dk and dv, like q, k and v."""
+    """Return the shapes and dtypes of dq, dk and dv, which are like q, k and v."""
     return [(shape, dtype_of(problem.dtype)) for shape in problem.shapes]
 
 
@@ -34,7 +34,7 @@ def reference(
     d_out: torch.Tensor,
     causal: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The formulas in float64, of out and lse as they are given."""
+    """Return the gradients by the formulas in float64, for the given out and lse."""
     dq = q.new_zeros(q.shape, dtype=torch.float64)
     dk, dv = (k.new_zeros(k.shape, dtype=torch.float64) for _ in range(2))
     group, scale = q.shape[1] // k.shape[1], q.shape[3] ** -0.5

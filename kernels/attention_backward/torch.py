@@ -1,4 +1,4 @@
-"""Attention's backward pass by torch: with the full matrices, and by backends of
+"""Attention's backward pass by torch: with the full matrices of scores, and by backends of
 ``scaled_dot_product_attention``, whose backward operators are called directly."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def manual(
     d_out: torch.Tensor,
     causal: bool,
 ) -> Gradients:
-    """The formulas as separate operators, each of which reads and writes full matrices."""
+    """Return the gradients by separate operators, each of which reads and writes full matrices."""
     kv_heads, group = k.shape[1], q.shape[1] // k.shape[1]
     if group > 1:
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
@@ -44,7 +44,7 @@ def sdpa_flash(
     d_out: torch.Tensor,
     causal: bool,
 ) -> Gradients:
-    """FlashAttention-2, as torch has it; on a CPU torch's own, which knows no groups."""
+    """Return the gradients by torch's FlashAttention-2; on a CPU by torch's kernel, which has no groups."""
     q, k, v, out, d_out = aligned_rows(q, k, v, out, d_out)
     if not q.is_cuda:
         return _flash_on_cpu(q, k, v, out, lse, d_out, causal)
@@ -85,7 +85,7 @@ def sdpa_cudnn(
     d_out: torch.Tensor,
     causal: bool,
 ) -> Gradients:
-    """cuDNN's fused backward pass."""
+    """Return the gradients by cuDNN's fused backward pass."""
     q, k, v, out, d_out = aligned_rows(q, k, v, out, d_out)
     lse = lse.contiguous() if lse.data_ptr() % 16 == 0 else lse.clone(memory_format=torch.contiguous_format)
     unused = torch.empty((), dtype=torch.int64, device=q.device)  # the dropout's random state

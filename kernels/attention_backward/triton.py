@@ -1,7 +1,7 @@
-"""Attention's backward pass in Triton: two kernels that recompute the probabilities, and no atomics.
+"""Attention's backward pass in Triton: two kernels that recompute the probabilities, without atomics.
 
-It runs on the current CUDA device and gives contiguous tensors. Blocks of tensors come by descriptors: by the
-copy engine on Hopper, whose addresses take no registers.
+It runs on the current CUDA device and returns contiguous tensors. Descriptors load blocks of tensors; on
+Hopper TMA copies them, and their addresses take no registers.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ def _block(
     HEAD_DIM: tl.constexpr,
     WIDEN: tl.constexpr,
 ) -> tl.tensor:
-    """ROWS rows of a head, from ``row`` on; zeros past the last. WIDEN is for Triton's interpreter, whose dot
-    takes a bfloat16's bits for a whole number."""
+    """Load ROWS rows of a head, from ``row`` on; zeros past the last row. WIDEN is for Triton's interpreter,
+    whose dot reads a bfloat16's bits as an integer."""
     loaded = x.load([entry, head, row, 0]).reshape(ROWS, HEAD_DIM)
     return loaded.to(tl.float32) if WIDEN else loaded
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _narrow(x: tl.tensor, like: tl.tensor, WIDEN: tl.constexpr) -> tl.tensor:
-    """Rounded to the inputs' dtype, as a tensor core takes it."""
+    """Round to the dtype of ``like``, which the tensor cores take; WIDEN converts back to float32."""
     rounded = x.to(like.dtype)
     return rounded.to(tl.float32) if WIDEN else rounded
 
@@ -52,7 +52,7 @@ def _delta(
     HEAD_DIM: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """The row sums of ``out * d_out``, one program for each block of a head's rows."""
+    """A program computes the row sums of ``out * d_out`` for one block of a head's rows."""
     blocks = tl.cdiv(seq_q, BLOCK)
     head_of_all = tl.program_id(0) // blocks
     entry, head = head_of_all // heads, head_of_all % heads
@@ -86,10 +86,11 @@ def _queries_of_keys(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     CAUSAL: tl.constexpr,
     WIDEN: tl.constexpr,
 ) -> tl.tensor:
-    """Adds the contributions of a head's queries ``first`` to ``last`` to dk and dv of a block of keys.
-    Scores are transposed, one row for each key, so that they are the first factor of both products. A query
-    past the end has probabilities of 0, because its lse is infinite. CAUSAL: some queries do not see all
-    keys."""
+    """Add the contributions of a head's queries ``first`` to ``last`` to dk and dv of a block of keys.
+
+    Scores are transposed, one row for each key, so that they are the first operand of both products. The
+    probabilities of a query past the end are 0, because its lse is infinite. CAUSAL: some queries do not see
+    all keys."""
     for start in tl.range(first, last, STEP):
         row = start + tl.arange(0, STEP)
         inside = row < seq_q
@@ -129,9 +130,9 @@ def _of_keys(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     CAUSAL: tl.constexpr,
     WIDEN: tl.constexpr,
 ) -> None:
-    """dk and dv: a program keeps BLOCK keys and takes the queries of all heads that share them, STEP at once.
+    """A program computes dk and dv of BLOCK keys from the queries of all heads that share them, STEP at once.
 
-    Where CAUSAL, the first keys are seen by most queries. Their programs have the smallest numbers in each
+    With CAUSAL most queries see the first keys. The programs of these keys have the smallest numbers in each
     head, and begin first.
     """
     blocks = tl.cdiv(seq_k, BLOCK)
@@ -146,7 +147,7 @@ def _of_keys(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     first = 0
     full = 0
     if CAUSAL:
-        # The first query that sees a key of the block, and the first step whose queries see all of them.
+        # The first step with a query that sees a key of the block; the first step whose queries see all keys.
         first = tl.maximum(block * BLOCK - offset, 0) // STEP * STEP
         full = tl.maximum(tl.cdiv((block + 1) * BLOCK - 1 - offset, STEP) * STEP, first)
         full = tl.minimum(full, tl.cdiv(seq_q, STEP) * STEP)
@@ -163,7 +164,7 @@ def _of_keys(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
             *(sum_k, sum_v, of_k, of_v, q, d_out, lse + rows, delta + rows, entry, head, key),
             *(full, seq_q, seq_q, offset, scale, HEAD_DIM, STEP, False, WIDEN),
         )
-    # scale contains log2(e), which dk must not.
+    # scale contains log2(e), and dk must not.
     sum_k = sum_k * (scale / LOG2_E)
     at = [entry, key_head, block * BLOCK, 0]
     dk.store(at, sum_k.to(dk.dtype).reshape(1, 1, BLOCK, HEAD_DIM))
@@ -192,8 +193,8 @@ def _keys_of_queries(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     MASKED: tl.constexpr,
     WIDEN: tl.constexpr,
 ) -> tl.tensor:
-    """Adds the contributions of the keys ``first`` to ``last`` to dq of a block of queries. MASKED: there
-    may be keys past the end, or, if CAUSAL, past a query's position."""
+    """Add the contributions of the keys ``first`` to ``last`` to dq of a block of queries. MASKED: there may
+    be keys past the end, or, with CAUSAL, past a query's position."""
     for start in tl.range(first, last, STEP):
         of_k = _block(k, entry, key_head, start, STEP, HEAD_DIM, WIDEN)
         scores = tl.dot(of_q, tl.trans(of_k))
@@ -232,7 +233,7 @@ def _of_queries(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     EVEN_K: tl.constexpr,
     WIDEN: tl.constexpr,
 ) -> None:
-    """dq: a program keeps BLOCK queries and takes the keys that they see, STEP at once. EVEN_K: no step
+    """A program computes dq of BLOCK queries from the keys that they see, STEP at once. EVEN_K: no step
     reaches past the last key."""
     blocks = tl.cdiv(seq_q, BLOCK)
     head_of_all = tl.program_id(0) // blocks
@@ -281,8 +282,8 @@ def flash(  # noqa: PLR0913, PLR0917  # inputs and parameters
     num_warps: int,
     num_stages: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """dq, dk and dv, a program ``block`` keys or queries of one head, ``block_step`` of the other a step.
-    Raises ValueError for tensors that don't fit together."""
+    """Return dq, dk and dv. A program takes ``block`` keys or queries of one head, and ``block_step`` queries
+    or keys per step. Raises ValueError for tensors that don't fit together."""
     check_attention(q, k, v, causal)
     if out.shape != q.shape or d_out.shape != q.shape or lse.shape != q.shape[:3]:
         raise ValueError(

@@ -3,10 +3,10 @@
 ``out = 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))``, the approximation in section 2
 of Hendrycks and Gimpel, "Gaussian Error Linear Units (GELUs)", 2016, arXiv:1606.08415.
 
-Nine flops an element: two multiplications for the cube, one by 0.044715, the sum with x, one by
-sqrt(2 / pi), tanh counted as one, the sum with 1, half of x, and the product. Fused, an element costs
-one read and one write, and memory limits it; unfused, every operation is a kernel that reads and
-writes the whole tensor, and that traffic is what fusing saves.
+An element costs nine flops: two multiplications for the cube, one by 0.044715, the sum with x, one by
+sqrt(2 / pi), tanh counted as one, the sum with 1, half of x, and the product. A fused kernel reads and writes
+each element once, and memory limits it. Unfused, every operation is a kernel that reads and writes the whole
+tensor; fusing saves that traffic.
 
 The formula gives NaN at -inf, which is ``-inf * 0``, though its limit there is 0; torch, the reference
 and every provider give NaN too. At +inf it gives +inf.
@@ -24,14 +24,14 @@ TOLERANCES = {
     "bfloat16": Tolerance(rtol=1.6e-2, atol=8e-3),
     "float16": Tolerance(rtol=2e-3, atol=1e-3),
 }
-"""Set by the unfused form, which rounds to the dtype after each of its operations: 2 eps of the output and
-1 eps beside it, twice what four million normal inputs showed. The second is for the left of zero, where tanh
-nears -1 and ``1 + tanh`` cancels: what remains is as wrong as tanh was. The float32 row leaves room for a
-tanh made of a fast exp."""
+"""The unfused form sets the limits, because it rounds to the dtype after each operation: 2 eps relative to
+the output and 1 eps absolute, twice the error of four million normal inputs. The absolute part is for
+negative x, where tanh nears -1 and ``1 + tanh`` cancels: the difference has tanh's absolute error. The
+float32 limit allows a tanh made of a fast exp."""
 
 
 def work(problem: Matrix) -> Work:
-    """The matrix read once and written once; nine operations an element."""
+    """Return the least work: the matrix read and written once; nine operations per element."""
     return Work(bytes_of(problem.dtype, problem.shape, problem.shape), {"float32": 9 * problem.elements})
 
 

@@ -13,12 +13,12 @@ def gelu(x: torch.Tensor) -> torch.Tensor:
     """GELU of each element in its tanh form, as ``torch.nn.functional.gelu(x, approximate="tanh")``, of
     x's shape and dtype.
 
-    Providers take float32, bfloat16 and float16; the rest is torch's."""
+    Providers take float32, bfloat16 and float16; torch computes everything else."""
     return torch.nn.functional.gelu(x, approximate="tanh")
 
 
 def backward(grad: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    """Return the derivative of the tanh form by torch's operator."""
+    """Return the derivative of the tanh form, by torch's operator."""
     return (torch.ops.aten.gelu_backward(grad, x, approximate="tanh"),)
 
 

@@ -8,10 +8,10 @@ import torch
 
 
 def manual(x: torch.Tensor) -> torch.Tensor:
-    """The formula as written, one kernel for each operation."""
+    """Return GELU by its formula, one kernel for each operation."""
     return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
 def gelu(x: torch.Tensor) -> torch.Tensor:
-    """torch's fused kernel."""
+    """Return GELU by torch's fused kernel."""
     return torch.nn.functional.gelu(x, approximate="tanh")

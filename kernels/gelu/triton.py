@@ -1,6 +1,6 @@
 """GELU's tanh form in Triton, one program for each block of the flat tensor.
 
-Runs on the current CUDA device and gives a contiguous tensor.
+It runs on the current CUDA device and returns a contiguous tensor.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from kernel_pipeline.tensors import check_dtype, launch_grid
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _gelu_flat(out: tl.tensor, x: tl.tensor, elements: tl.int64, BLOCK_SIZE: tl.constexpr) -> None:
-    """A program handles BLOCK_SIZE neighbouring elements, in float32, and keeps nothing else.
+    """A program computes BLOCK_SIZE neighbouring elements, in float32.
 
-    ``0.5 * (1 + tanh(u))`` is the logistic function of ``2 * u``, and so ``1 / (1 + exp(-2 * u))``. That
-    form needs no tanh, doesn't cancel where tanh nears -1, and where exp overflows divides by infinity,
-    which gives the 0 that belongs there.
+    ``0.5 * (1 + tanh(u))`` is the logistic function of ``2 * u``, that is ``1 / (1 + exp(-2 * u))``. That
+    form needs no tanh and does not cancel where tanh nears -1. Where exp overflows, it divides by infinity,
+    which gives the correct 0.
     """
-    # 64 bits: tensors of more than 2**31 elements.
+    # 64 bits, for tensors of more than 2**31 elements.
     offset = tl.program_id(0).to(tl.int64) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
     inside = offset < elements
     values = tl.load(x + offset, mask=inside).to(tl.float32)
@@ -31,7 +31,7 @@ def _gelu_flat(out: tl.tensor, x: tl.tensor, elements: tl.int64, BLOCK_SIZE: tl.
 
 
 def gelu_flat(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
-    """GELU, one program for each block of ``block_size`` elements."""
+    """Return GELU, one program for each block of ``block_size`` elements."""
     check_dtype(x)
     x = x.contiguous()
     out = torch.empty_like(x)

@@ -1,17 +1,18 @@
 """Layer normalization over the rows of a matrix: ``out = (x - mean) / sqrt(var + eps) * weight + bias``.
 
-After Ba, Kiros and Hinton, "Layer Normalization", 2016, arXiv:1607.06450; mean and var are the row's, var
-without Bessel's correction, eps is 1e-5, torch's default. weight and bias have a number for each column.
+The definition is that of Ba, Kiros and Hinton, "Layer Normalization", 2016, arXiv:1607.06450. mean and var
+belong to the row, var without Bessel's correction; eps is 1e-5, torch's default. weight and bias have one
+number for each column.
 
-All inputs have the same dtype. Eight flops an element: the addition to the sum, the subtraction of the mean,
-its square and the addition to the squares' sum, the factor, weight and bias, and one for the mean's share.
-Memory limits it: each element of x is read once and written once as long as a program can hold its row;
-weight and bias stay in the caches.
+All inputs have the same dtype. An element costs eight flops: the addition to the sum, the subtraction of the
+mean, its square and the addition to the squares' sum, the factor, weight and bias, and one for the mean's
+share. Memory limits the time: each element of x is read once and written once as long as a program can hold
+its row; weight and bias stay in the caches.
 
-All compute in float32, the providers written here from differences to an element of the row, so that a row of
-equal numbers is the bias exactly. The mean itself is rounded to float32: what differs by less than that is
-lost. Past 1e16 the squares may overflow. A row with a NaN or an infinity is all NaN. A matrix without columns
-is refused by the providers written here. There is no backward pass.
+All providers compute in float32. This repository's providers first subtract an element of the row, so that a
+row of equal numbers gives the bias exactly. The mean is rounded to float32, so smaller differences are lost.
+Past 1e16 the squares may overflow. A row with a NaN or an infinity is all NaN. This repository's providers
+refuse a matrix without columns. There is no backward pass.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ TOLERANCES = {
     "bfloat16": Tolerance(rtol=8e-3, atol=2e-5),
     "float16": Tolerance(rtol=1e-3, atol=2e-5),
 }
-"""An output is rounded once, by half an eps; the rest is float32's. The absolute part is for where weight
-times normalized value and bias cancel: both are a few units, and each is wrong by some float32 eps of
-that."""
+"""An output is rounded once, by half an eps; the remaining error is float32's. The absolute part is for
+outputs where weight times normalized value and bias cancel: both are a few units large, and each is wrong by
+some float32 eps of that."""
 
 
 def work(problem: Matrix) -> Work:
-    """The matrix read once and written once, weight and bias read once; eight operations an element."""
+    """Return the least work: the matrix read and written once, weight and bias read once; eight operations
+    per element."""
     of_columns = (problem.columns,)
     moved = bytes_of(problem.dtype, problem.shape, of_columns, of_columns, problem.shape)
     return Work(moved, {"float32": 8 * problem.elements})

@@ -11,11 +11,10 @@ from . import EPS
 
 
 def layernorm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = 1e-5) -> torch.Tensor:
-    """Layer normalization over x's last dimension, as ``torch.nn.functional.layer_norm``; of x's
-    shape.
+    """Layer normalization over x's last dimension, as ``torch.nn.functional.layer_norm``, in x's shape.
 
     x: any shape; weight and bias: (columns,). Providers take float32, bfloat16 and float16, one dtype for
-    all three, and the default eps; the rest is torch's."""
+    all three, and the default eps; torch computes everything else."""
     return torch.nn.functional.layer_norm(x, weight.shape, weight, bias, eps)
 
 
@@ -29,8 +28,8 @@ def problem(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: floa
 def backward(
     grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor | None, ...]:
-    """Return the gradients by the operator of torch's own function, from each row's mean and deviation,
-    which are recomputed."""
+    """Return the gradients by torch's own backward operator, with each row's mean and deviation
+    recomputed."""
     shape = list(weight.shape)
     _, mean, deviation = torch.native_layer_norm(x, shape, weight, bias, eps)
     made: tuple[torch.Tensor, ...] = torch.ops.aten.native_layer_norm_backward(

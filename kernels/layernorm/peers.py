@@ -1,4 +1,4 @@
-"""Layer normalization by other projects, where they are installed."""
+"""Layer normalization of other projects, where they are installed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from . import EPS
 
 
 def quack(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """quack's kernel in the CuTe DSL, without a backward pass."""
-    # Not layernorm_fwd, which takes weight and bias only in float32.
+    """Return layer normalization by quack's CuTe DSL kernel, without its autograd function."""
+    # layernorm_fwd would take weight and bias only in float32.
     from quack.rmsnorm import _rmsnorm_fwd
 
     x = x.contiguous()
@@ -19,7 +19,7 @@ def quack(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Te
 
 
 def liger(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """Liger's Triton kernel; it stores each row's mean and scale too."""
+    """Return layer normalization by Liger's Triton kernel, which also stores each row's mean and scale."""
     from liger_kernel.ops.layer_norm import layer_norm_forward
 
     out: torch.Tensor = layer_norm_forward(x.contiguous(), weight.contiguous(), bias.contiguous(), EPS)[0]

@@ -1,4 +1,4 @@
-"""Layer normalization's inputs and its right answer."""
+"""Layer normalization's inputs and its reference in float64."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from . import EPS
 
 
 def inputs(problem: Matrix, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
-    """The matrix, the weight and the bias, standard normal."""
+    """Return the matrix, the weight and the bias, standard normal."""
     of_columns = (problem.columns,)
     return normal([problem.shape, of_columns, of_columns], problem.dtype, device, seed)
 
 
 def outputs(problem: Matrix) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """A matrix like the input's."""
+    """Return the shape and dtype of the one output, which is like the matrix."""
     return [(problem.shape, dtype_of(problem.dtype))]
 
 
 def reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """The definition in float64."""
+    """Return layer normalization by its definition, in float64."""
     wide = x.double()
     centered = wide - wide.mean(dim=-1, keepdim=True)
     scale = torch.rsqrt(centered.square().mean(dim=-1, keepdim=True) + EPS)

@@ -8,5 +8,5 @@ from . import EPS
 
 
 def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """torch's fused kernel."""
+    """Return layer normalization by torch's fused kernel."""
     return torch.nn.functional.layer_norm(x, weight.shape, weight, bias, EPS)

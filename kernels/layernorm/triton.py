@@ -1,9 +1,8 @@
-"""Layer normalization in Triton: register-resident rows, one or several a program, and rows in two
-passes.
+"""Layer normalization in Triton: register-resident rows, one or several per program, and rows in two passes.
 
-All run on the current CUDA device, take rows any distance apart and give a contiguous tensor. EVEN_N: no step
-reaches past a row's end, so its columns need no mask. COLUMNS: their number where it is a constexpr,
-else None.
+The kernels run on the current CUDA device, take rows any distance apart and return a contiguous tensor.
+EVEN_N: no step reaches past a row's end, so its columns need no mask. COLUMNS: the number of columns where it
+is a constexpr, else None.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from . import EPS
 _EPS = tl.constexpr(EPS)
 
 EARLY_WIDTH = tl.constexpr(8192)
-"""Columns up to which registers hold weight and bias beside its rows."""
+"""Columns up to which registers hold weight and bias beside the rows."""
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -42,7 +41,7 @@ def _layernorm_tile(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
         columns = COLUMNS
     # Weight and bias are loaded before the reductions, unless they would take the registers of the row.
     EARLY: tl.constexpr = WIDTH <= EARLY_WIDTH
-    # Several short rows a program are evicted first, so that weight and bias stay in the caches.
+    # Several short rows per program are evicted first, so that weight and bias stay in the caches.
     POLICY: tl.constexpr = "evict_first" if BLOCK_SIZE > WIDTH else ""
     # 64 bits: row * row_stride passes 2**31 in a matrix of more than 2**31 elements.
     row = tl.program_id(0).to(tl.int64) * (BLOCK_SIZE // WIDTH) + tl.arange(0, BLOCK_SIZE // WIDTH)[:, None]
@@ -52,8 +51,8 @@ def _layernorm_tile(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     values = tl.load(x + row * row_stride + column, mask=inside, other=0.0, eviction_policy=POLICY).to(
         tl.float32
     )
-    # Distances to the row's first element, not elements: the mean of large numbers close to each other is not
-    # rounded as their sum would be.
+    # Subtract the row's first element: the mean of large numbers that are close to each other would else be
+    # rounded like their sum.
     values -= tl.load(x + row * row_stride, mask=row < rows, other=0.0).to(tl.float32)
     if EARLY:
         w = tl.load(weight + column, mask=in_row)
@@ -78,13 +77,13 @@ def _layernorm_tile(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
 def _add_step(
     distance: tl.tensor, mean: tl.tensor, squares: tl.tensor, part: tl.tensor
 ) -> tuple[tl.tensor, tl.tensor]:
-    """The means of groups of columns and the sums of the squared distances to them, after one more step.
+    """Return each group's mean and its sum of squared distances to the mean, after one more step.
 
-    ``distance`` is that of the step's elements to the means so far, ``part`` one over how many a group has
-    had, these included. Those before sum up to no distance, so that the mean moves by the sum of the new ones
-    times ``part``; and about a number off by so much, the squares are larger by that sum's square times
-    ``part``. With a single element a step this is Welford, "Note on a Method for Calculating Corrected Sums
-    of Squares and Products", 1962.
+    ``distance``: the step's elements minus the group's mean so far. ``part``: one over the number of the
+    group's elements, this step included. The distances of the earlier elements sum up to 0, so the mean moves
+    by the sum of the new distances times ``part``. The squares about the old mean exceed those about the new
+    mean by the square of that sum times ``part``. With one element per step this is Welford's update, "Note
+    on a Method for Calculating Corrected Sums of Squares and Products", 1962.
     """
     total = tl.sum(distance, axis=1)
     shift = total * part
@@ -106,10 +105,10 @@ def _layernorm_online(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
 ) -> None:
     """A program reads one row twice, BLOCK_SIZE columns at a time, and stores it in the second pass.
 
-    Each group of VECTOR_WIDTH neighbouring columns of the block keeps the mean over its steps and the sum of
-    the squared distances to it. They are reduced once, after the first pass (Chan, Golub and LeVeque,
-    "Algorithms for Computing the Sample Variance", 1983). That loads with evict_last, so that the second pass
-    finds the row in L2; the second loads with evict_first.
+    Each group of VECTOR_WIDTH neighbouring columns of the block keeps its mean over the steps and the sum of
+    the squared distances to it. The groups are reduced once, after the first pass (Chan, Golub and LeVeque,
+    "Algorithms for Computing the Sample Variance", 1983). The first pass loads with evict_last, so that the
+    second pass finds the row in L2; the second pass loads with evict_first.
     """
     if COLUMNS is not None:
         columns = COLUMNS
@@ -119,7 +118,7 @@ def _layernorm_online(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     group = tl.arange(0, BLOCK_SIZE // VECTOR_WIDTH) * VECTOR_WIDTH
     step_offset = group[:, None] + tl.arange(0, VECTOR_WIDTH)[None, :]
 
-    # A group's first element is its mean to begin with: equal numbers are their own mean, also where their
+    # A group's mean starts as its first element, so that the mean of equal numbers is exact even where their
     # sum would be rounded.
     mean = tl.load(x + group, mask=group < columns, other=0.0, eviction_policy="evict_last").to(tl.float32)
     squares = tl.zeros([BLOCK_SIZE // VECTOR_WIDTH], tl.float32)
@@ -139,7 +138,7 @@ def _layernorm_online(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
         count += tl.minimum(tl.maximum(rest - group, 0), VECTOR_WIDTH).to(tl.float32)
         mean, squares = _add_step(distance, mean, squares, 1.0 / tl.maximum(count, 1.0))
 
-    # The rounded mean of means, and its error: equal numbers are their own mean.
+    # The rounded mean of the means, and its error, so that the mean of equal numbers is exact.
     near = tl.sum(count / columns * mean, axis=0)
     mean = tl.where(count > 0.0, mean - near, 0.0)
     offset = tl.sum(count * mean, axis=0) / columns
@@ -157,16 +156,16 @@ def _layernorm_online(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
 
 
 def layernorm_row(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, num_warps: int) -> torch.Tensor:
-    """Layer normalization of a matrix of at least one column, a program a row. Raises ValueError for
-    rows that don't fit into the registers of one."""
+    """Return the layer normalization of a matrix of at least one column, one program per row. Raises
+    ValueError for rows too wide for registers."""
     return layernorm_tile(x, weight, bias, 1, num_warps)
 
 
 def layernorm_tile(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, block_size: int, num_warps: int
 ) -> torch.Tensor:
-    """Layer normalization of a matrix of at least one column, as many rows a program as fit into
-    ``block_size`` elements, but one at least. Raises ValueError for rows that don't fit there."""
+    """Return the layer normalization of a matrix of at least one column. A program takes as many rows as fit
+    into ``block_size`` elements, at least one. Raises ValueError for rows too wide for registers."""
     _check(x, weight, bias)
     if reason := row_too_wide(x.shape[1]):
         raise ValueError(reason)
@@ -194,8 +193,8 @@ def layernorm_tile(
 def layernorm_online(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, block_size: int, num_warps: int
 ) -> torch.Tensor:
-    """Layer normalization of a matrix of at least one column, a program a row, in two passes of steps of
-    ``block_size`` columns."""
+    """Return the layer normalization of a matrix of at least one column, one program per row, in two passes
+    of ``block_size`` columns per step."""
     _check(x, weight, bias)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     x = x if x.stride(1) == 1 else x.contiguous()
