@@ -1,4 +1,4 @@
-"""Parameters of Hopper's products with packed weights: see ``include/transposed_tiles.cuh``."""
+"""Parameters of Hopper's products with packed weights; see ``include/transposed_tiles.cuh``."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from kernel_pipeline.contract import Gpu, one_of
 
 STEP_K = 128
-"""Columns of x and w a step."""
+"""Columns of x and w per step."""
 
 MOST_SUMS = 128
-"""Float32 sums a thread, half of the registers that it can have."""
+"""The most float32 sums per thread, half of its registers."""
 
 MOST_BLOCKS = 4
-"""Blocks along m, of the smaller ones, that make sense: each reads and unpacks the same weights."""
+"""The most blocks along m with a small block_m: each block reads and unpacks the same weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wgmma:
-    """A block's tile of ``block_m`` rows of x by ``block_n`` of w, ``stages`` buffers of 128 columns of both.
-    The ``split_k`` blocks of a cluster share k."""
+    """A block's tile of ``block_m`` rows of x by ``block_n`` rows of w, with ``stages`` buffers of 128
+    columns of both. The ``split_k`` blocks of a cluster share k."""
 
     block_m: int = one_of(16, 32, 64, 128, 256, default=64, unit="")
     block_n: int = one_of(128, 256, unit="")
@@ -28,19 +28,19 @@ class Wgmma:
 
 
 def buffers(tiles: Wgmma, bytes_of_w: int) -> int:
-    """Bytes of a block's buffers: in each stage 128 columns of x in 16 bits and a step's bytes of w, to a
-    multiple of 1024 bytes."""
+    """Return the bytes of a block's buffers. Each stage holds 128 columns of x in 16 bits and a step's bytes
+    of w, rounded up to a multiple of 1024 bytes."""
     return tiles.stages * -(-(2 * STEP_K * tiles.block_m + bytes_of_w) // 1024) * 1024
 
 
 def shared_memory(tiles: Wgmma, bytes_of_w: int) -> int:
-    """Bytes of shared memory of a block: buffers, and their barriers with what aligns them."""
+    """Return a block's bytes of shared memory: the buffers, their barriers, and the alignment."""
     return buffers(tiles, bytes_of_w) + 16 * tiles.stages + 1024
 
 
 def fits(shape: tuple[int, int, int], tiles: Wgmma, bytes_of_w: int, gpu: Gpu | None) -> str | None:
-    """Return the reason why a product of m rows of x and n of w, with k columns, can't have these tiles or
-    needs less, or None."""
+    """Return the reason why a product of m rows of x and n rows of w, with k columns, can't have these tiles
+    or why smaller ones are enough, or None."""
     m, n, k = shape
     for name, value, multiple in (("n", n, 16), ("k", k, STEP_K)):
         if value % multiple:

@@ -1,22 +1,24 @@
 """Matrix product with four-bit weights: ``out = x @ w.T`` of x, m by k, in 16 bits, and w, n by k, in four.
 
-``w[j, i] = (q[j, i] - 8) * scale + zero``, with one scale and one zero for ``granularity``: 32, 64 or 128
-neighbouring weights of a row (inside of the sum), or the whole row (``channel``, after it). Each provider
-takes one packing, that of torch's ``_weight_int4pack_mm``: ``packed[j // 8, i // 128, 4 * (j % 8) + t, p]``
-is a word of eight weights of row j, with ``p = i % 128 // 32`` and ``t = i % 8 // 2``. The weight at
-``i % 32 = 16 h + 8 e + 2 t + b`` is at its bits ``16 b + 8 h + 4 e`` and the three above. So a lane of a
-warp that loads 16 bytes holds what ``mma.m16n8k16`` wants of it, and one logical operation takes two
-neighbours out of a word, in the halves where 16-bit arithmetic on pairs wants them. What k lacks to a
-multiple of 128 and n to one of 8 is packed as 8. ``scales_and_zeros`` is (groups, n, 2) in x's dtype.
+``w[j, i] = (q[j, i] - 8) * scale + zero``. ``granularity`` says which weights share a scale and a zero: 32,
+64 or 128 neighbours of a row (applied inside the sum over k), or the whole row (``channel``, applied after
+it). ``scales_and_zeros`` is (groups, n, 2) in x's dtype.
 
-Two operations a product, ``2 m n k``; each input is read once and the output written once. One row is limited
-by the weights' bytes, a quarter of those in 16 bits; a thousand rows by the tensor cores, which multiply
-in 16 bits all the same.
+The packing is that of torch's ``_weight_int4pack_mm``; ``torch`` and ``gemlite`` take forms of their own.
+``packed[j // 8, i // 128, 4 * (j % 8) + t, p]`` is a word of eight weights of row j, with
+``p = i % 128 // 32`` and ``t = i % 8 // 2``. The weight with ``i % 32 = 16 h + 8 e + 2 t + b`` is at the four
+bits from ``16 b + 8 h + 4 e`` on. So a lane of a warp that loads 16 bytes holds its part of the operand of
+``mma.m16n8k16``, and one logical operation takes two neighbours out of a word, into the two halves of a
+register for 16-bit arithmetic on pairs. k is padded to a multiple of 128 and n to a multiple of 8, by q = 8.
 
-``torch`` is the product with the weights dequantised before the call: what the others have to beat. The form
-of ``triton_gemm``, weights as the first operand, from registers, is that of mixed-input products in CUTLASS.
+The work is two operations for each product, ``2 m n k``; each input is read once and the output is written
+once. The weights' bytes, a quarter of those in 16 bits, limit a product of one row. The tensor cores limit a
+product of a thousand rows, because they multiply in 16 bits.
+
+``torch`` multiplies with weights that were dequantised before the call; it is the time to beat.
+``triton_gemm`` has the form of CUTLASS's mixed-input products: weights are the first operand, from registers.
 ``cuda`` is after Frantar et al., "MARLIN: Mixed-Precision Auto-Regressive Parallel Inference on Large
-Language Models", 2024: weights straight to registers in the order of the tensor cores' operand.
+Language Models", 2024: weights are loaded to registers in the order of the tensor cores' operand.
 """
 
 from __future__ import annotations

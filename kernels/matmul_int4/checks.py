@@ -1,4 +1,4 @@
-"""Checks and preparation of the inputs of this repository's providers."""
+"""Check and prepare the inputs of this repository's providers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import torch
 from .problem import GROUPS, TILE_K, TILE_N, up
 
 ENDLESS = 1 << 30
-"""Weights of the one group of a channel."""
+"""The group size of a whole channel, larger than any k."""
 
 
 def checked(
     x: torch.Tensor, packed: torch.Tensor, scales_and_zeros: torch.Tensor, granularity: str
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:
-    """Return the inputs as contiguous rows, and the weights that share a scale: ``ENDLESS`` for a
-    channel, whose one group a kernel need not know the end of.
+    """Return the inputs as contiguous rows, and the number of weights that share a scale. It is ``ENDLESS``
+    for a channel: a kernel need not know where its one group ends.
 
     Raises ValueError for inputs that don't fit together, and for an unsupported dtype.
     """
@@ -40,7 +40,7 @@ def checked(
 
 
 def as_pairs(scales_and_zeros: torch.Tensor) -> torch.Tensor:
-    """Return each scale with its zero as one number of 32 bits, the scale in the lower half."""
+    """Return each scale with its zero as one 32-bit number, the scale in the lower half."""
     aligned = scales_and_zeros
     if not aligned.is_meta and aligned.data_ptr() % 4:
         aligned = aligned.clone()

@@ -1,4 +1,4 @@
-"""The four-bit product's operators in CUDA C++: for few rows of x, and for any number on Hopper."""
+"""The four-bit product's CUDA C++ operators: for few rows of x, and for any number on Hopper."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def cuda(
     warps_k: int,
     split_k: int,
 ) -> torch.Tensor:
-    """The product of up to 32 rows of x.
+    """Return the product of up to 32 rows of x.
 
-    Raises ValueError for inputs that don't fit together and for an unsupported dtype, RuntimeError for
+    Raises ValueError for inputs that don't fit together and for an unsupported dtype, and RuntimeError for
     weights that are not whole tiles.
     """
     x, packed, scales, _ = checked(x, packed, scales_and_zeros, granularity)
@@ -40,7 +40,7 @@ def cuda_wgmma(
     split_k: int,
     stages: int,
 ) -> torch.Tensor:
-    """The product by Hopper's tensor cores, fed by TMA. Raises as ``cuda`` does."""
+    """Return the product by Hopper's tensor cores, which TMA feeds. Raises as ``cuda`` does."""
     x, packed, scales, _ = checked(x, packed, scales_and_zeros, granularity)
     x, packed, scales = aligned(x, 16), aligned(packed, 16), aligned(scales, 16)
     out: torch.Tensor = torch.ops.matmul_int4.cuda_wgmma(
@@ -50,5 +50,5 @@ def cuda_wgmma(
 
 
 def aligned(x: torch.Tensor, multiple: int) -> torch.Tensor:
-    """Return the tensor, or a copy of it, that begins at a multiple of so many bytes."""
+    """Return the tensor, copied unless it begins at a multiple of ``multiple`` bytes."""
     return x.clone() if not x.is_meta and x.data_ptr() % multiple else x

@@ -1,4 +1,4 @@
-"""The weights dequantised before any call, for the product in 16 bits."""
+"""Inputs with weights that are dequantised before the call, for the product in 16 bits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .reference import inputs as packed_inputs
 
 
 def inputs(problem: Problem, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
-    """x, and the weights in its dtype, n by k."""
+    """Return x, and the weights in x's dtype, n by k."""
     x, packed, scales = packed_inputs(problem, device, seed)
     if device.type == "meta":
         return x, torch.empty((problem.n, problem.k), dtype=x.dtype, device=device)
@@ -21,6 +21,6 @@ def inputs(problem: Problem, device: torch.device, seed: int) -> tuple[torch.Ten
 
 
 def reference(x: torch.Tensor, w: torch.Tensor, granularity: str) -> torch.Tensor:
-    """The product in float64."""
+    """Return the product in float64."""
     del granularity
     return x.double() @ w.double().t()

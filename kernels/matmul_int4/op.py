@@ -13,12 +13,12 @@ from .reference import dequantised, unpack
 def matmul_int4(
     x: torch.Tensor, packed: torch.Tensor, scales_and_zeros: torch.Tensor, granularity: str = "group_128"
 ) -> torch.Tensor:
-    """``x @ w.T`` with weights in four bits; of x's dtype.
+    """``x @ w.T`` with weights in four bits, in x's dtype.
 
     x: (..., k); packed: int32, as ``torch._weight_int4pack_mm`` takes it; scales_and_zeros: (groups,
     n, 2) of x's dtype; granularity: group_128, group_64, group_32 or channel. Providers take bfloat16 and
-    float16. torch's form dequantises all weights at every call. Raises ValueError for scales of more or fewer
-    groups than k has by the granularity."""
+    float16. Without a provider, torch dequantises all weights at every call. Raises ValueError unless
+    scales_and_zeros has as many groups as the granularity makes of k."""
     w = weights(packed, scales_and_zeros, x.shape[-1], granularity).to(x.dtype)
     return x @ w.t()
 
@@ -45,7 +45,7 @@ def refused(
 def problem(
     x: torch.Tensor, packed: torch.Tensor, scales_and_zeros: torch.Tensor, granularity: str
 ) -> Problem:
-    """Return the problem of all of x's rows."""
+    """Return the problem of multiplying all rows of x."""
     k = x.shape[-1]
     made: Problem = problem_of(
         Problem,

@@ -1,4 +1,4 @@
-"""Parameters of each provider of the four-bit product, and the checks of whether they fit a problem and a
+"""Declare the parameters of each provider of the four-bit product, and check whether they fit a problem and a
 GPU."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .problem import TILE_K, Problem, up
 
 @dataclass(frozen=True, kw_only=True)
 class Tiles:
-    """A Triton program's tile of the output, block_k products a step."""
+    """A Triton program's block_m by block_n tile of the output, with block_k products per step."""
 
     block_m: int = one_of(16, 32, 64, 128, 256, default=16, unit="")
     block_n: int = one_of(32, 64, 128, default=64, unit="")
@@ -25,14 +25,14 @@ class Tiles:
 
 @dataclass(frozen=True, kw_only=True)
 class Split(Tiles):
-    """Such tiles, with k divided among ``split_k`` programs."""
+    """The same tiles, with k divided among ``split_k`` programs."""
 
     split_k: int = one_of(2, 4, 8, 16, default=4, unit="k")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Rows of w that a Triton program multiplies with one row of x, block_k products a step."""
+    """The rows of w (block_n) that a program multiplies with one row of x, block_k products per step."""
 
     block_n: int = one_of(8, 16, 32, default=16, unit="")
     block_k: int = one_of(256, 512, 1024, default=512, unit="")
@@ -41,8 +41,8 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class Warps:
-    """How the warps of a CUDA block share w: ``tiles_n`` times 16 rows a warp, ``warps_k`` warps along k, and
-    ``split_k`` blocks."""
+    """How the warps of a CUDA block share w: ``tiles_n`` times 16 rows per warp, ``warps_k`` warps along k,
+    and ``split_k`` blocks along k."""
 
     tiles_n: int = one_of(1, 2, default=2, unit="")
     warps_k: int = one_of(4, 8, 16, default=8, unit="w")
@@ -51,24 +51,24 @@ class Warps:
 
 @dataclass(frozen=True, kw_only=True)
 class Threads:
-    """Warps of a program that dequantises a tile."""
+    """The warps of a program that dequantises a tile."""
 
     num_warps: int = one_of(4, 8, unit="w")
 
 
 LEAST_OF_WARP = 256
-"""Sums that each warp of a Triton program has at least: two of the tensor cores' 16 x 8 tiles."""
+"""The fewest sums per warp of a Triton program: two of the tensor cores' 16 x 8 tiles."""
 
 MOST_ROWS = {"triton_gemv": 4, "cuda": 32}
-"""Rows of x up to which providers that read all of w for each few of them make sense."""
+"""The most rows of x, by provider: these read all of w again for every few rows."""
 
 
 FEW_ROWS = 16
-"""Rows of x up to which a CUDA block has any number of warps and tiles."""
+"""The most rows of x with which a CUDA block may have any number of warps and tiles."""
 
 
 def whole_tiles(problem: Problem) -> str | None:
-    """Return the reason why a kernel without masks can't take the weights, or None."""
+    """Return the reason why a kernel without masks can't take these weights, or None."""
     for name, multiple in (("n", 16), ("k", TILE_K)):
         if getattr(problem, name) % multiple:
             return f"{name} must be a multiple of {multiple}: {getattr(problem, name)} is none"
@@ -76,7 +76,8 @@ def whole_tiles(problem: Problem) -> str | None:
 
 
 def tiles_fit(problem: Problem, tiles: Tiles, gpu: Gpu | None) -> str | None:
-    """Return the reason why a Triton program can't have these tiles or needs no such large ones, or None."""
+    """Return the reason why a Triton program can't have these tiles or why smaller ones are enough, or
+    None."""
     for name, smallest in (("m", 16), ("n", 64), ("k", TILE_K)):
         extent, block = getattr(problem, name), getattr(tiles, f"block_{name}")
         if block > (enough := max(smallest, 1 << (extent - 1).bit_length())):
@@ -84,10 +85,10 @@ def tiles_fit(problem: Problem, tiles: Tiles, gpu: Gpu | None) -> str | None:
     sums = tiles.block_m * tiles.block_n // (32 * tiles.num_warps)
     if sums > MOST_SUMS:
         return f"too much for the registers: {sums} sums a thread > {MOST_SUMS}"
-    # Of 4096 x 8192 sums by 16 x 64 and 8 warps, 347 were wrong on an H100 (Triton 3.6).
+    # With tiles of 16 x 64 and 8 warps, 347 of 4096 x 8192 sums were wrong on an H100 (Triton 3.6).
     if tiles.block_m * tiles.block_n < LEAST_OF_WARP * tiles.num_warps:
         return f"too many warps: {tiles.num_warps} for a tile of {tiles.block_m} x {tiles.block_n}"
-    # In each stage x in 16 bits and w in four, and a scale with its zero for each word of eight weights.
+    # A stage holds x in 16 bits, w in four, and a scale with its zero for each word of eight weights.
     needed = tiles.num_stages * tiles.block_k * (2 * tiles.block_m + tiles.block_n)
     if gpu is not None and needed > gpu.shared_memory:
         return f"too much for the shared memory: {needed} bytes > {gpu.shared_memory}"
@@ -105,7 +106,7 @@ def split_fits(problem: Problem, tiles: Split, gpu: Gpu | None) -> str | None:
 
 
 def rows_fit(problem: Problem, rows: Rows, gpu: Gpu | None) -> str | None:
-    """Return the reason why a product can't be computed row by row, or None."""
+    """Return the reason why a program per row of x can't compute the product, or None."""
     del gpu
     if problem.m > MOST_ROWS["triton_gemv"]:
         return f"reads all weights for each row of x: m {problem.m} > {MOST_ROWS['triton_gemv']}"
@@ -115,7 +116,7 @@ def rows_fit(problem: Problem, rows: Rows, gpu: Gpu | None) -> str | None:
 
 
 def warps_fit(problem: Problem, warps: Warps, gpu: Gpu | None) -> str | None:
-    """Return the reason why a CUDA block can't compute it like this, or None."""
+    """Return the reason why a CUDA block can't compute the product with these warps, or None."""
     del gpu
     if reason := whole_tiles(problem):
         return reason
@@ -134,19 +135,19 @@ def warps_fit(problem: Problem, warps: Warps, gpu: Gpu | None) -> str | None:
 
 
 def wgmma_fits(problem: Problem, tiles: Wgmma, gpu: Gpu | None) -> str | None:
-    """Return the reason why Hopper's kernel can't have these tiles or needs less, or None."""
+    """Return the reason why Hopper's kernel can't have these tiles or needs smaller ones, or None."""
     shape = problem.m, problem.n, problem.k
     return transposed_tiles.fits(shape, tiles, wgmma_bytes(problem, tiles), gpu)
 
 
 def wgmma_bytes(problem: Problem, tiles: Wgmma) -> int:
-    """Bytes of w in a step of a block: words of 128 columns, and scales with their zeros."""
+    """Return the bytes of w in a block's step: words of 128 columns, and scales with their zeros."""
     groups = 1 if problem.granularity == "channel" else TILE_K // problem.group
     return TILE_K // 2 * tiles.block_n + 4 * groups * tiles.block_n
 
 
 def int4pack_fits(problem: Problem, parameters: None, gpu: Gpu | None) -> str | None:
-    """Return the reason why torch's product of this packing can't compute it, or None."""
+    """Return the reason why torch's kernel for this packing can't compute the product, or None."""
     del parameters, gpu
     if problem.dtype != "bfloat16":
         return f"_weight_int4pack_mm knows bfloat16 alone, not {problem.dtype}"
@@ -156,7 +157,7 @@ def int4pack_fits(problem: Problem, parameters: None, gpu: Gpu | None) -> str | 
 
 
 def gemlite_fits(problem: Problem, parameters: None, gpu: Gpu | None) -> str | None:
-    """Return the reason why gemlite can't compute it, or None."""
+    """Return the reason why gemlite can't compute the product, or None."""
     del parameters, gpu
     if problem.granularity == "channel":
         return "gemlite is asked for groups of weights, not a channel"

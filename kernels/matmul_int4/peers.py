@@ -1,4 +1,4 @@
-"""The four-bit product by other projects, where they are installed."""
+"""The four-bit product of other projects, where they are installed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .problem import GROUPS
 def gemlite(
     x: torch.Tensor, words: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, granularity: str
 ) -> torch.Tensor:
-    """gemlite's Triton kernels: it chooses one by the rows of x and tunes it at the first call."""
+    """Return the product by gemlite, which chooses a Triton kernel by the rows of x and tunes it once."""
     from gemlite import forward_functional
 
     meta = _meta(x.dtype, x.shape[1], words.shape[1], GROUPS[granularity])
@@ -22,7 +22,7 @@ def gemlite(
 
 @cache
 def _meta(dtype: torch.dtype, k: int, n: int, group: int) -> list[int]:
-    """Return gemlite's description of such weights: a layer that it packed, eight weights in a word, with
+    """Return gemlite's description of the weights: a layer packed by gemlite, eight weights per word, with
     ``q * scale + zero``."""
     from gemlite import DType, GemLiteLinear
 

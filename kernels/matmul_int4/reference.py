@@ -1,4 +1,4 @@
-"""The four-bit product's inputs and its right answer."""
+"""The four-bit product's inputs and its reference in float64."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from kernel_pipeline.tensors import dtype_of, normal
 from .problem import GROUPS, TILE_K, TILE_N, Problem, up
 
 SPREAD = 1 / math.sqrt(22.5)
-"""Of scales and zeros: ``(q - 8) * scale + zero`` then has a variance of 1, where q is any of 0 to 15."""
+"""The standard deviation of scales and zeros. With a uniform q, ``(q - 8) * scale + zero`` has variance 1."""
 
 MIDDLE = 8
-"""The weight that is the zero alone."""
+"""The q of a weight that equals its zero."""
 
 
 def weights(problem: Problem, device: torch.device, seed: int) -> torch.Tensor:
-    """Return uniform whole numbers from 0 to 15, as int32, n by k."""
+    """Return uniform integers from 0 to 15, as int32, n by k."""
     shape = (problem.n, problem.k)
     if device.type == "meta":
         return torch.empty(shape, dtype=torch.int32, device=device)
@@ -27,18 +27,18 @@ def weights(problem: Problem, device: torch.device, seed: int) -> torch.Tensor:
 
 
 def inputs(problem: Problem, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
-    """x, the packed weights, and scales and zeros."""
+    """Return x, the packed weights, and the scales and zeros."""
     x, scales = normal([(problem.m, problem.k), problem.scales_shape], problem.dtype, device, seed)
     return x, pack(weights(problem, device, seed)), scales * SPREAD
 
 
 def outputs(problem: Problem) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """One m by n matrix of x's dtype."""
+    """Return the shape and dtype of the one m by n output."""
     return [((problem.m, problem.n), dtype_of(problem.dtype))]
 
 
 def pack(q: torch.Tensor) -> torch.Tensor:
-    """Weights from 0 to 15 as words of eight, in tiles of 8 rows and 128 columns; see the kernel."""
+    """Pack weights from 0 to 15 into words of eight, in tiles of 8 rows by 128 columns (see the kernel)."""
     n, k = q.shape
     shape = (up(n, TILE_N) // TILE_N, up(k, TILE_K) // TILE_K, 32, 4)
     if q.is_meta:
@@ -55,7 +55,7 @@ def pack(q: torch.Tensor) -> torch.Tensor:
 
 
 def unpack(packed: torch.Tensor, n: int, k: int) -> torch.Tensor:
-    """The weights of words, n by k, as int32."""
+    """Return the weights of the words, n by k, as int32."""
     rows, columns = packed.shape[:2]
     words = packed.view(rows, columns, 8, 4, 4).permute(0, 2, 1, 4, 3)  # row tile, row, column tile, p, t
     parts = [
@@ -68,7 +68,7 @@ def unpack(packed: torch.Tensor, n: int, k: int) -> torch.Tensor:
 
 
 def dequantised(q: torch.Tensor, scales_and_zeros: torch.Tensor, granularity: str) -> torch.Tensor:
-    """The weights that q stands for, n by k, in float64."""
+    """Return the weights that q stands for, n by k, in float64."""
     k = q.shape[1]
     group = GROUPS[granularity] or up(k, TILE_K)
     each = scales_and_zeros.double().repeat_interleave(group, dim=0)[:k]
@@ -78,6 +78,6 @@ def dequantised(q: torch.Tensor, scales_and_zeros: torch.Tensor, granularity: st
 def reference(
     x: torch.Tensor, packed: torch.Tensor, scales_and_zeros: torch.Tensor, granularity: str
 ) -> torch.Tensor:
-    """The product in float64."""
+    """Return the product in float64."""
     q = unpack(packed, scales_and_zeros.shape[1], x.shape[1])
     return x.double() @ dequantised(q, scales_and_zeros, granularity).t()

@@ -1,4 +1,4 @@
-"""The product by torch: with the weights dequantised before, and with its own kernel for this packing."""
+"""The product by torch: with weights dequantised before the call, and by torch's kernel for this packing."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from .problem import GROUPS
 
 
 def product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """``x @ w.T`` of two matrices in 16 bits, cuBLAS on a GPU.
+    """Return ``x @ w.T`` of two matrices in 16 bits, by cuBLAS on a GPU.
 
-    On a CPU a k that is no multiple of 32 is multiplied in float32 and rounded once: on AMX oneDNN (of torch
-    2.13) pads rows of bfloat16 with zeros and what stands behind them, and an infinity times zero is NaN.
+    On a CPU, if k is not a multiple of 32, multiply in float32 and round once: with AMX, oneDNN (of torch
+    2.13) reads past the end of bfloat16 rows and multiplies by zeros, and an infinity there gives NaN.
     """
     if x.is_cpu and x.shape[1] % 32:
         return torch.mm(x.float(), w.float().t()).to(x.dtype)
@@ -21,7 +21,7 @@ def product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 def dense(x: torch.Tensor, w: torch.Tensor, granularity: str) -> torch.Tensor:
-    """The product with the weights in 16 bits."""
+    """Return the product with the weights in 16 bits."""
     del granularity
     return product(x, w)
 
@@ -29,6 +29,6 @@ def dense(x: torch.Tensor, w: torch.Tensor, granularity: str) -> torch.Tensor:
 def int4pack(
     x: torch.Tensor, packed: torch.Tensor, scales_and_zeros: torch.Tensor, granularity: str
 ) -> torch.Tensor:
-    """torch's tinygemm, whose packing this is."""
+    """Return the product by torch's tinygemm, which defines this packing."""
     out: torch.Tensor = torch.ops.aten._weight_int4pack_mm(x, packed, GROUPS[granularity], scales_and_zeros)
     return out

@@ -1,7 +1,7 @@
-"""The four-bit product in Triton by tensor cores: a program a tile of the output, or a part of its sum.
+"""The four-bit product in Triton with tensor cores: one program per tile of the output, or per part of it.
 
-The tile is that of the output's transpose: weights are the first operand of the product, which the tensor
-cores take from registers, where they are dequantised; x is the second, from shared memory.
+A tile belongs to the output's transpose. Weights are the first operand, which the tensor cores take from
+registers, where the weights are dequantised. x is the second operand, from shared memory.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from .problem import TILE_K
 from .triton_weights import pairs_at, scale_and_zero, weights, words_at
 
 GROUP_M = 8
-"""Tiles of x that are gone over together, so that programs of one time share tiles of both in L2."""
+"""Rows of tiles per group: concurrent programs share tiles of x and w in L2."""
 
 REDUCED = 1024
-"""Elements of the output that a program adds the parts of."""
+"""Elements of the output per program that adds the parts."""
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -45,12 +45,12 @@ def _gemm(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     BFLOAT16: tl.constexpr,
     WIDEN: tl.constexpr,
 ) -> None:
-    """A program sums up the products of one tile, or of the steps of it that are its part, in float32.
+    """A program computes the products of one tile, or of its part of the steps, in float32.
 
     ``out`` is (SPLIT_K, m, n).
 
-    EVEN_M, EVEN_N and EVEN_K: no tile reaches past the end there. WIDEN is for Triton's interpreter, whose
-    dot takes a bfloat16's bits for a whole number.
+    EVEN_M, EVEN_N and EVEN_K: no tile reaches past the end in that dimension. WIDEN is for Triton's
+    interpreter, whose dot reads a bfloat16's bits as an integer.
     """
     tile_m, tile_n = grouped(tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N), GROUP_M)
     part = tl.program_id(1)
@@ -84,7 +84,7 @@ def _gemm(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
         scale, zero = scale_and_zero(pairs, BFLOAT16)
         of_w = weights(words, scale, zero, BLOCK_N, BLOCK_K)
         if not EVEN_K:
-            # Zero past the end, for any scale.
+            # Weights past the end are 0, whatever their scale.
             of_w = tl.where((start + depth)[None, :] < k, of_w, 0.0)
         of_w = of_w.to(x.dtype.element_ty)
         if WIDEN:
@@ -104,7 +104,7 @@ def _gemm(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
 def _reduce(
     out: tl.tensor, parts: tl.tensor, elements: tl.tensor, SPLIT_K: tl.constexpr, BLOCK: tl.constexpr
 ) -> None:
-    """The sum of the parts, in their order, so that it is the same each time."""
+    """A program adds BLOCK elements of all parts, in order, so that the sum is the same each time."""
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = place < elements
     total = tl.zeros([BLOCK], tl.float32)
@@ -124,7 +124,7 @@ def gemm(  # noqa: PLR0913, PLR0917  # inputs and parameters
     num_warps: int,
     num_stages: int,
 ) -> torch.Tensor:
-    """The product, a program a ``block_m`` by ``block_n`` tile.
+    """Return the product, one program per ``block_m`` by ``block_n`` tile.
 
     Raises ValueError for inputs that don't fit together and for an unsupported dtype.
     """
@@ -145,7 +145,7 @@ def split(  # noqa: PLR0913, PLR0917  # inputs and parameters
     num_stages: int,
     split_k: int,
 ) -> torch.Tensor:
-    """The same, ``split_k`` programs a tile; their sums, in float32, are added by a second launch.
+    """Return the product, ``split_k`` programs per tile; a second launch adds their float32 sums.
 
     Raises as ``gemm`` does.
     """

@@ -1,6 +1,6 @@
-"""The weights dequantised by Triton into memory, then torch's product in 16 bits.
+"""The four-bit product by Triton and torch: dequantise the weights into memory, then multiply in 16 bits.
 
-For many rows of x: beside the product itself the weights' bytes are then little.
+This is for many rows of x, where the traffic of the weights takes little time beside the product.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _dequantise(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     GROUP: tl.constexpr,
     BFLOAT16: tl.constexpr,
 ) -> None:
-    """A tile of w, n by k."""
+    """A program dequantises a tile of w, n by k."""
     column = tl.program_id(1).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)[:, None]
     start = tl.program_id(0) * BLOCK_K
     word = tl.arange(0, BLOCK_K // 8)[None, :]
@@ -46,7 +46,7 @@ def _dequantise(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
 def dequantise(
     x: torch.Tensor, packed: torch.Tensor, scales_and_zeros: torch.Tensor, granularity: str, num_warps: int
 ) -> torch.Tensor:
-    """The product, by two launches.
+    """Return the product, by two launches.
 
     Raises ValueError for inputs that don't fit together and for an unsupported dtype.
     """

@@ -1,4 +1,4 @@
-"""The four-bit product of one row of x in Triton, without tensor cores: a program some rows of w."""
+"""The four-bit product of one row of x in Triton, without tensor cores: several rows of w per program."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def _gemv(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     EVEN: tl.constexpr,
     BFLOAT16: tl.constexpr,
 ) -> None:
-    """The products of one row of x with BLOCK_N rows of w, those of a word one after the other. EVEN: no
-    block reaches past the end of n or k."""
+    """A program multiplies one row of x with BLOCK_N rows of w, the weights of a word one after the other.
+    EVEN: no block reaches past the end of n or k."""
     row = tl.program_id(1).to(tl.int64)
     column = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)[:, None]
     word = tl.arange(0, BLOCK_K // 8)[None, :]
-    # The first column of a word's weights: word 4 t + p of a tile begins at column 32 p + 2 t of it.
+    # The first column of a word's weights: word 4 t + p of a tile begins at the tile's column 32 p + 2 t.
     first = word // 16 * 128 + word % 4 * 32 + word % 16 // 4 * 2
     tiles_k = tl.cdiv(k, 128)
     total = tl.zeros([BLOCK_N, BLOCK_K // 8], tl.float32)
@@ -44,7 +44,7 @@ def _gemv(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
             pairs = tl.load(pairs_from, mask=(column < n) & (group * GROUP < k), other=0)
         scale, zero = scale_and_zero(pairs, BFLOAT16)
         for place in tl.static_range(8):
-            # The weight at bits 4 (4 b + 2 h + e) is of column 16 h + 8 e + b behind the word's first.
+            # The weight at bits 4 (4 b + 2 h + e) belongs to column 16 h + 8 e + b after the word's first.
             depth = start + first + place // 2 % 2 * 16 + place % 2 * 8 + place // 4
             if EVEN:
                 total += weight(words, scale, zero, place) * tl.load(x + row * k + depth).to(tl.float32)
@@ -64,8 +64,8 @@ def gemv(
     block_k: int,
     num_warps: int,
 ) -> torch.Tensor:
-    """The product, ``block_n`` outputs of a row a program. Raises ValueError for inputs that don't fit
-    together and for an unsupported dtype."""
+    """Return the product, one program per ``block_n`` outputs of a row. Raises ValueError for inputs that
+    don't fit together and for an unsupported dtype."""
     x, packed, scales, group = checked(x, packed, scales_and_zeros, granularity)
     (m, k), n = x.shape, scales.shape[1]
     out = x.new_empty((m, n))

@@ -1,9 +1,9 @@
-"""Unpacking of four-bit weights in Triton, for the kernels of this folder.
+"""Unpack four-bit weights in Triton.
 
-A weight at bits 4 s of a word is moved to the four highest bits of a float32's fraction, beneath the exponent
-of 16: that float32 is 16 + q, and no whole number is converted. It is 24 more than q - 8, which is taken off
-the zero: once for the eight weights of a word, so that each costs a shift, a logical operation and a
-multiply-add.
+A shift moves the weight at bits 4 s of a word to the four highest bits of a float32's fraction. With the
+exponent of 16 that float32 is 16 + q, and no integer is converted. It is 24 more than q - 8, so 24 scales are
+subtracted from the zero, once for the eight weights of a word. Each weight then costs a shift, a logical
+operation and a multiply-add.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import triton.language as tl
 def words_at(
     packed: tl.tensor, row: tl.tensor, column: tl.tensor, tiles_k: tl.tensor, BLOCK_K: tl.constexpr
 ) -> tl.tensor:
-    """Pointers to the words of some rows of w that hold ``BLOCK_K`` columns from one on.
+    """Return pointers to the words that hold ``BLOCK_K`` columns of some rows of w, from ``column`` on.
 
-    The 16 words of a row in a tile of the packing are neighbours.
+    The 16 words of a row in a tile of the packing are contiguous.
     """
     word = tl.arange(0, BLOCK_K // 8)[None, :]
     tile = row // 8 * tiles_k + column // 128 + word // 16
@@ -34,8 +34,8 @@ def pairs_at(
     BLOCK_K: tl.constexpr,
     GROUP: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
-    """Pointers to the scale and zero of each of these words, as one number of 32 bits, and its group: word
-    4 t + p of a tile has weights of columns 32 p to 32 p + 31."""
+    """Return a pointer to the scale and zero of each of these words, as one 32-bit number, and the word's
+    group. Word 4 t + p of a tile has weights of columns 32 p to 32 p + 31."""
     word = tl.arange(0, BLOCK_K // 8)[None, :]
     group = (column + word // 16 * 128 + word % 4 * 32) // GROUP
     return scales + group.to(tl.int64) * n + row, group
@@ -43,7 +43,7 @@ def pairs_at(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def scale_and_zero(pair: tl.tensor, BFLOAT16: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
-    """Both in float32, the zero less 24 scales."""
+    """Return the scale, and the zero less 24 scales, in float32."""
     if BFLOAT16:
         scale = (pair << 16).to(tl.float32, bitcast=True)
         zero = (pair & -65536).to(tl.float32, bitcast=True)
@@ -55,7 +55,7 @@ def scale_and_zero(pair: tl.tensor, BFLOAT16: tl.constexpr) -> tuple[tl.tensor, 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def weight(words: tl.tensor, scale: tl.tensor, zero: tl.tensor, PLACE: tl.constexpr) -> tl.tensor:
-    """One weight of each word, that at bits 4 PLACE, in float32."""
+    """Return one weight of each word, at bits 4 PLACE, in float32."""
     moved = words << 19 - 4 * PLACE if PLACE < 5 else words >> 4 * PLACE - 19
     raised = ((moved & 0x780000) | 0x41800000).to(tl.float32, bitcast=True)
     return raised * scale + zero
@@ -65,9 +65,9 @@ def weight(words: tl.tensor, scale: tl.tensor, zero: tl.tensor, PLACE: tl.conste
 def weights(
     words: tl.tensor, scale: tl.tensor, zero: tl.tensor, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr
 ) -> tl.tensor:
-    """All weights of the words of BLOCK_N rows, in their rows' order, in float32.
+    """Return all weights of the words of BLOCK_N rows, in order, in float32.
 
-    A thread that has a word has its weights where the tensor core takes them, so none has to move.
+    The thread that loads a word holds its weights where the tensor core takes them, so that none moves.
     """
     # PLACE is 4 b + 2 h + e.
     of_00 = tl.join(weight(words, scale, zero, 0), weight(words, scale, zero, 4))
@@ -76,5 +76,5 @@ def weights(
     of_11 = tl.join(weight(words, scale, zero, 3), weight(words, scale, zero, 7))
     every = tl.join(tl.join(of_00, of_01), tl.join(of_10, of_11))
     apart = every.reshape(BLOCK_N, BLOCK_K // 128, 4, 4, 2, 2, 2)
-    # Row, tile, t, p, b, e, h as they are; a column is 128 tile + 32 p + 16 h + 8 e + 2 t + b.
+    # The dimensions are row, tile, t, p, b, e, h; a column is 128 tile + 32 p + 16 h + 8 e + 2 t + b.
     return tl.permute(apart, (0, 1, 3, 6, 5, 2, 4)).reshape(BLOCK_N, BLOCK_K)

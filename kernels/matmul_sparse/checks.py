@@ -1,4 +1,4 @@
-"""Checks of the inputs of this repository's providers."""
+"""Check the inputs of this repository's providers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The weights as cuSPARSELt compresses them, which only a GPU can do. Its metadata has an unknown layout.
-So the reference recovers the weights by a product with the identity, which rounds nothing; after
-compressing it is checked that they are the kernel's.
+"""Inputs with weights that cuSPARSELt compressed, which needs a GPU.
+
+The layout of cuSPARSELt's metadata is unknown. The reference therefore recovers the weights by a product with
+the identity, which rounds nothing. ``inputs`` checks that they equal the kernel's weights.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from .problem import Problem
 
 
 def inputs(problem: Problem, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
-    """x, and the compressed weights as whole numbers, since one tensor holds values and metadata.
+    """Return x, and the compressed weights as int16, since one tensor holds values and metadata.
 
-    Raises RuntimeError on a CPU, and for weights that compressing has changed.
+    Raises RuntimeError on a CPU, and if compressing changed the weights.
     """
     x, w = dense_inputs(problem, device, seed)
     if device.type == "meta":
@@ -27,7 +28,7 @@ def inputs(problem: Problem, device: torch.device, seed: int) -> tuple[torch.Ten
 
 
 def reference(x: torch.Tensor, compressed: torch.Tensor) -> torch.Tensor:
-    """The product in float64."""
+    """Return the product in float64."""
     return x.double() @ _dense(compressed, x.dtype, x.shape[1]).double().t()
 
 

@@ -1,4 +1,4 @@
-"""The weights with their zeros, for the dense product."""
+"""Inputs with dense weights, which include the zeros, for the dense product."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .reference import inputs as sparse_inputs
 
 
 def inputs(problem: Problem, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
-    """x, and w, n by k."""
+    """Return x, and w, n by k."""
     x, values, metadata = sparse_inputs(problem, device, seed)
     if device.type == "meta":
         return x, torch.empty((problem.n, problem.k), dtype=x.dtype, device=device)
@@ -18,5 +18,5 @@ def inputs(problem: Problem, device: torch.device, seed: int) -> tuple[torch.Ten
 
 
 def reference(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """The product in float64."""
+    """Return the product in float64."""
     return x.double() @ w.double().t()

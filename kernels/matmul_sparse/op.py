@@ -11,21 +11,21 @@ from .reference import dense
 
 
 def matmul_sparse(x: torch.Tensor, values: torch.Tensor, metadata: torch.Tensor) -> torch.Tensor:
-    """``x @ w.T`` with 2:4 sparse weights; of x's dtype.
+    """``x @ w.T`` with 2:4 sparse weights, in x's dtype.
 
-    x: (..., k); values: (n, k / 2), those that are kept; metadata: int32, which they are, as
-    ``kernels/matmul_sparse/reference.py`` packs it. Providers take bfloat16 and float16. torch's form makes
-    the dense weights at every call."""
+    x: (..., k); values: (n, k / 2), the kept weights; metadata: int32, the places of the kept weights, as
+    ``kernels/matmul_sparse/reference.py`` packs them. Providers take bfloat16 and float16. Without a
+    provider, torch makes the dense weights at every call."""
     return x @ weights(values, metadata, x.shape[-1]).t()
 
 
 def weights(values: torch.Tensor, metadata: torch.Tensor, k: int) -> torch.Tensor:
-    """Return the weights with the zeros between them, n by k."""
+    """Return the dense weights, n by k, with zeros for the dropped ones."""
     return dense(values.contiguous(), metadata.contiguous())[:, :k]
 
 
 def problem(x: torch.Tensor, values: torch.Tensor, metadata: torch.Tensor) -> Problem:
-    """Return the problem of all of x's rows."""
+    """Return the problem of multiplying all rows of x."""
     k = x.shape[-1]
     made: Problem = problem_of(
         Problem, x, values, **{"m": x.numel() // max(k, 1), "n": values.shape[0], "k": k}

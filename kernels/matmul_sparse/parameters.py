@@ -1,4 +1,4 @@
-"""Parameters of each provider of the sparse product, and the checks of whether they fit a problem and a
+"""Declare the parameters of each provider of the sparse product, and check whether they fit a problem and a
 GPU."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Algorithm:
 
 @dataclass(frozen=True, kw_only=True)
 class Tiles:
-    """A Triton program's tile of the output, block_k products a step."""
+    """A Triton program's block_m by block_n tile of the output, with block_k products per step."""
 
     block_m: int = one_of(16, 32, 64, 128, default=16, unit="")
     block_n: int = one_of(32, 64, 128, default=64, unit="")
@@ -32,8 +32,8 @@ class Tiles:
 
 @dataclass(frozen=True, kw_only=True)
 class Warps:
-    """How the warps of a CUDA block share w: ``tiles_n`` times 16 rows a warp, ``warps_k`` warps that take
-    turns along k, and ``split_k`` blocks that share k."""
+    """How the warps of a CUDA block share w: ``tiles_n`` times 16 rows per warp, ``warps_k`` warps that take
+    turns along k, and ``split_k`` blocks along k."""
 
     tiles_n: int = one_of(1, 2, unit="")
     warps_k: int = one_of(4, 8, 16, default=8, unit="w")
@@ -41,19 +41,20 @@ class Warps:
 
 
 MOST_ROWS = 32
-"""Rows of x that a CUDA block keeps the sums of."""
+"""The most rows of x whose sums a CUDA block keeps."""
 
 FEW_ROWS = 16
-"""Rows of x, times tiles of w a warp, up to which a CUDA block has any number of warps."""
+"""The most rows of x times tiles_n with which a CUDA block may have any number of warps."""
 
 
 def tiles_fit(problem: Problem, tiles: Tiles, gpu: Gpu | None) -> str | None:
-    """Return the reason why a Triton program can't have these tiles or needs no such large ones, or None."""
+    """Return the reason why a Triton program can't have these tiles or why smaller ones are enough, or
+    None."""
     for name, smallest in (("m", 16), ("n", 64), ("k", 128)):
         extent, block = getattr(problem, name), getattr(tiles, f"block_{name}")
         if block > (enough := max(smallest, 1 << (extent - 1).bit_length())):
             return f"a smaller block does: block_{name} {block} > {enough} for {name} = {extent}"
-    # In each stage x, half of w in 16 bits, and a word of metadata for each four of it.
+    # A stage holds x, half of w in 16 bits, and a word of metadata for each four weights.
     needed = tiles.num_stages * tiles.block_k * (2 * tiles.block_m + 2 * tiles.block_n)
     if gpu is not None and needed > gpu.shared_memory:
         return f"too much for the shared memory: {needed} bytes > {gpu.shared_memory}"
@@ -61,7 +62,7 @@ def tiles_fit(problem: Problem, tiles: Tiles, gpu: Gpu | None) -> str | None:
 
 
 def cusparselt_fits(problem: Problem, parameters: Algorithm, gpu: Gpu | None) -> str | None:
-    """Return the reason why cuSPARSELt can't compute it, or None."""
+    """Return the reason why cuSPARSELt can't compute the product, or None."""
     del parameters, gpu
     for name in ("m", "n", "k"):
         if (value := getattr(problem, name)) % 16 or (name != "m" and value % 32):
@@ -70,7 +71,7 @@ def cusparselt_fits(problem: Problem, parameters: Algorithm, gpu: Gpu | None) ->
 
 
 def warps_fit(problem: Problem, warps: Warps, gpu: Gpu | None) -> str | None:
-    """Return the reason why a CUDA block can't compute it like this, or None."""
+    """Return the reason why a CUDA block can't compute the product with these warps, or None."""
     del gpu
     for name, multiple in (("n", TILE_N * warps.tiles_n), ("k", 2 * TILE_K)):
         if (value := getattr(problem, name)) % multiple:
@@ -88,11 +89,12 @@ def warps_fit(problem: Problem, warps: Warps, gpu: Gpu | None) -> str | None:
 
 
 def wgmma_fits(problem: Problem, tiles: Wgmma, gpu: Gpu | None) -> str | None:
-    """Return the reason why Hopper's kernel can't have these tiles or needs less, or None."""
+    """Return the reason why Hopper's kernel can't have these tiles or needs smaller ones, or None."""
     shape = problem.m, problem.n, problem.k
     return transposed_tiles.fits(shape, tiles, wgmma_bytes(tiles), gpu)
 
 
 def wgmma_bytes(tiles: Wgmma) -> int:
-    """Bytes of w in a step of a block: 64 values in 16 bits a row, and 4 bits of metadata for two of them."""
+    """Return the bytes of w in a block's step: 64 values in 16 bits per row, with 4 bits of metadata per
+    two."""
     return tiles.block_n * (128 + 16)

@@ -1,4 +1,4 @@
-"""The problem of the 2:4 sparse product: its dimensions, its least work, its tolerance."""
+"""The 2:4 sparse product's problem: its dimensions, the least work and the tolerance."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ TILE_K = 64
 
 
 def up(value: int, multiple: int) -> int:
-    """Return the least multiple that is not below a value."""
+    """Return the value, rounded up to a multiple."""
     return -(-value // multiple) * multiple
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """A product of an m by k matrix and the transpose of a sparse n by k one."""
+    """A product of an m by k matrix and the transpose of a sparse n by k matrix."""
 
     m: int
     n: int
@@ -41,31 +41,31 @@ class Problem:
 
 
 MOST_INTERPRETED = 72
-"""The largest dimension that Triton's interpreter is given: tiles of 16 to 64, the last in part."""
+"""The largest dimension for Triton's interpreter: tiles of 16 to 64, the last only partly full."""
 
 
 def work(problem: Problem) -> Work:
-    """Each input read once, the output written once, a multiplication and an addition for each product with a
-    weight that is kept."""
+    """Return the least work: each input read once, the output written once, and a multiplication and an
+    addition for each product with a kept weight."""
     moved = bytes_of(problem.dtype, (problem.m, problem.k), (problem.m, problem.n), problem.values_shape)
     moved += bytes_of("int32", problem.metadata_shape)
     return Work(moved, {problem.dtype: problem.m * problem.n * problem.k})
 
 
 def tolerance(problem: Problem) -> Tolerance:
-    """Return how far an output may be from the reference, for inputs of about the size of standard normal
-    ones.
+    """Return how far an output may be from the reference, for inputs about as large as standard normal ones.
 
-    An output is a sum of k / 2 products, about ``sqrt(k / 2)`` large. Below, eps is the dtype's. Limits are
-    for the worst of 1e8 outputs, 6 standard deviations out.
+    An output is a sum of k / 2 products, about ``sqrt(k / 2)`` large. Below, eps is that of the dtype. The
+    limits hold for the worst of 1e8 outputs, 6 standard deviations out.
 
-    - *Sums in float32*: 2 eps of float32 for each of k / 2 and 8 products, and ``eps sqrt(k)`` of the output.
-    - *Parts rounded to the dtype* before they are added, as libraries may: ``1.2 eps sqrt(k / 2)``, and an
-      eps of the output.
-    - *The output, rounded once*: half an eps of it.
+    - *Sums in float32*: 2 eps of float32 for each of k / 2 + 8 products, and ``eps sqrt(k)`` relative to the
+      output.
+    - *Parts* may be rounded to the dtype before they are added, as in libraries: ``1.2 eps sqrt(k / 2)``,
+      and an eps relative to the output.
+    - *The output* is rounded once, by half an eps relative to it.
 
-    At k = 8192 in bfloat16 that is 1 + 0.016 |out|. Two weights of a row that changed places are wrong by
-    about 2.4, a tile of 64 columns left out by 5.7.
+    At k = 8192 in bfloat16 the limit is 1 + 0.016 |out|. Two swapped weights of a row are wrong by about 2.4,
+    a missing tile of 64 columns by 5.7.
     """
     eps, single = EPSILON[problem.dtype], EPSILON["float32"]
     products = problem.k / 2

@@ -1,4 +1,4 @@
-"""The product by torch: dense, and semi-structured through cuSPARSELt."""
+"""The product by torch: dense, and semi-structured by cuSPARSELt."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from kernel_pipeline.tensors import without_padding
 
 
 def dense(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """The product with the zeros: cuBLAS on a GPU."""
+    """Return the dense product, by cuBLAS on a GPU."""
     return torch.mm(without_padding(x), without_padding(w).t())
 
 
 def cusparselt(x: torch.Tensor, compressed: torch.Tensor, alg_id: int) -> torch.Tensor:
-    """The sparse matrix times x's transpose, written as the transpose of that."""
+    """Return the product as the transpose of the sparse matrix times x's transpose."""
     out: torch.Tensor = torch._cslt_sparse_mm(
         compressed.view(x.dtype), x.t(), transpose_result=True, alg_id=alg_id
     )

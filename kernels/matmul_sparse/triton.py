@@ -1,8 +1,8 @@
 """The 2:4 sparse product in Triton, which has no sparse instruction.
 
-Values and metadata are read and made dense in registers for the tensor cores, which saves bytes but no
-operations. The tile is that of the output's transpose, so that the weights are the first operand, which
-comes from registers.
+Registers expand values and metadata to dense weights for the tensor cores: this saves bytes but no
+operations. A tile belongs to the output's transpose, so that the weights are the first operand, which comes
+from registers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..matmul.triton import grouped
 from .checks import checked
 
 GROUP_M = 8
-"""Tiles of x that are gone over together, so that programs of one time share tiles of both in L2."""
+"""Rows of tiles per group: concurrent programs share tiles of x and w in L2."""
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -36,8 +36,8 @@ def _gemm(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     EVEN: tl.constexpr,
     WIDEN: tl.constexpr,
 ) -> None:
-    """A program sums up the products of one tile in float32. EVEN: no tile reaches past an end. WIDEN is for
-    Triton's interpreter, whose dot takes a bfloat16's bits for a whole number."""
+    """A program computes one tile, with float32 sums. EVEN: no tile reaches past an end. WIDEN is for
+    Triton's interpreter, whose dot reads a bfloat16's bits as an integer."""
     tile_m, tile_n = grouped(tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N), GROUP_M)
     row = tile_m.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)[None, :]
     column = tile_n.to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)[:, None]
@@ -45,7 +45,7 @@ def _gemm(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     kept = tl.arange(0, BLOCK_K // 2)[None, :]
     four = tl.arange(0, BLOCK_K // 4)[None, :]
     tiles_k = tl.cdiv(k, 64)
-    # The word that has the bits of four neighbours, and their place in it.
+    # The word with the bits of four neighbours, and the place of these bits in it.
     word = four // 16 * 32 + column % 8 * 4 + four % 16 // 4
     shift = column % 16 // 8 * 16 + four % 4 * 4
 
@@ -95,7 +95,7 @@ def gemm(
     num_warps: int,
     num_stages: int,
 ) -> torch.Tensor:
-    """The product, a program a ``block_m`` by ``block_n`` tile.
+    """Return the product, one program per ``block_m`` by ``block_n`` tile.
 
     Raises ValueError for inputs that don't fit together and for an unsupported dtype.
     """
