@@ -1,15 +1,15 @@
 """Root mean square normalization over the rows of a matrix: ``out = x / sqrt(mean(x**2) + eps) * weight``.
 
-After Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019, arXiv:1910.07467; the mean is the
-row's, eps is 1e-6, as language models have it. weight has a number for each column.
+The definition is that of Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019, arXiv:1910.07467.
+The mean belongs to the row; eps is 1e-6, as in language models. weight has one number for each column.
 
-Both inputs have the same dtype. Four flops an element: the square and its addition to the sum, the factor
-and the weight. Memory limits it: each element of x is read once and written once as long as a program can
-hold its row; the weight stays in the caches.
+Both inputs have the same dtype. An element costs four flops: the square and its addition to the sum, the
+factor and the weight. Memory limits the time: each element of x is read once and written once as long as a
+program can hold its row; the weight stays in the caches.
 
-All compute in float32; past 1e16 the squares may overflow. A row with a NaN is all NaN; beside an infinity,
-which becomes NaN, finite numbers become 0. A matrix without columns is refused by the providers written here.
-There is no backward pass.
+All providers compute in float32; past 1e16 the squares may overflow. A row with a NaN is all NaN. In a row
+with an infinity, the infinity becomes NaN and finite numbers become 0. This repository's providers refuse a
+matrix without columns. There is no backward pass.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ TOLERANCES = {
     "bfloat16": Tolerance(rtol=1.6e-2, atol=1e-34),
     "float16": Tolerance(rtol=2e-3, atol=2e-7),
 }
-"""torch rounds the normalized value to the dtype before it applies the weight, and the product again: half an
-eps each, twice that here. The absolute part is for the smallest numbers: inputs below the smallest normal one
-may count as zero in float32 and bfloat16, and 1 / sqrt(eps) and a weight of some units make up to 1e-34 of
-them; in float16 it is three subnormal steps."""
+"""torch rounds the normalized value to the dtype, applies the weight, and rounds again: half an eps each; the
+limit is twice that. The absolute part is for the smallest numbers. In float32 and bfloat16, subnormal inputs
+may count as zero, and 1 / sqrt(eps) and a weight of some units make up to 1e-34 of them. In float16 it is
+three subnormal steps."""
 
 
 def work(problem: Matrix) -> Work:
-    """The matrix read once and written once, the weight read once; four operations an element."""
+    """Return the least work: the matrix read and written once, the weight read once; four operations per
+    element."""
     moved = bytes_of(problem.dtype, problem.shape, (problem.columns,), problem.shape)
     return Work(moved, {"float32": 4 * problem.elements})
 

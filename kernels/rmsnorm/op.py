@@ -28,11 +28,13 @@ def problem(x: torch.Tensor, weight: torch.Tensor, eps: float) -> object:
 def backward(
     grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, weight_shape: torch.Size, eps: float
 ) -> tuple[torch.Tensor | None, ...]:
-    """With ``r = 1 / sqrt(mean(x**2) + eps)``, ``n = x * r`` and ``g = grad * weight``: x's is
-    ``r * (g - n * mean(g * n))``, the weight's the sum of ``grad * n`` over the rows. A row has the weight's
-    dimensions.
+    """Return the gradients of x and of the weight.
 
-    It is the formula that torch differentiates its own function by, computed in float32 at least."""
+    With ``r = 1 / sqrt(mean(x**2) + eps)``, ``n = x * r`` and ``g = grad * weight``, x's gradient is
+    ``r * (g - n * mean(g * n))``, and the weight's is the sum of ``grad * n`` over the rows. A row has the
+    weight's dimensions.
+
+    torch differentiates its own function by the same formula, computed in float32 at least."""
     wide = torch.promote_types(x.dtype, torch.float32)
     wide_x, wide_grad = x.to(wide), grad.to(wide)
     of_row = tuple(range(-len(weight_shape), 0))

@@ -1,4 +1,4 @@
-"""RMS normalization by other projects, where they are installed."""
+"""RMS normalization of other projects, where they are installed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from . import EPS
 
 
 def quack(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """quack's kernel in the CuTe DSL, without a backward pass."""
+    """Return RMS normalization by quack's CuTe DSL kernel, without its autograd function."""
     from quack.rmsnorm import rmsnorm_fwd
 
     out: torch.Tensor = rmsnorm_fwd(x.contiguous(), weight.contiguous(), eps=EPS)[0]
@@ -16,7 +16,8 @@ def quack(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def liger(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Liger's Triton kernel, rounding as Llama does; it stores each row's scale too."""
+    """Return RMS normalization by Liger's Triton kernel, rounded as in Llama; it also stores each row's
+    scale."""
     from liger_kernel.ops.rms_norm import rms_norm_forward
 
     out: torch.Tensor = rms_norm_forward(x.contiguous(), weight.contiguous(), EPS, 0.0, "llama", None)[0]

@@ -1,4 +1,4 @@
-"""RMS normalization's inputs and its right answer."""
+"""RMS normalization's inputs and its reference in float64."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from . import EPS
 
 
 def inputs(problem: Matrix, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
-    """The matrix and the weight, standard normal."""
+    """Return the matrix and the weight, standard normal."""
     return normal([problem.shape, (problem.columns,)], problem.dtype, device, seed)
 
 
 def outputs(problem: Matrix) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """A matrix like the input's."""
+    """Return the shape and dtype of the one output, which is like the matrix."""
     return [(problem.shape, dtype_of(problem.dtype))]
 
 
 def reference(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """The definition in float64."""
+    """Return RMS normalization by its definition, in float64."""
     wide = x.double()
     return wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + EPS) * weight.double()

@@ -8,5 +8,5 @@ from . import EPS
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """torch's fused kernel."""
+    """Return RMS normalization by torch's fused kernel."""
     return torch.nn.functional.rms_norm(x, weight.shape, weight, EPS)

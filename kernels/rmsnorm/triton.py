@@ -1,8 +1,8 @@
 """RMS normalization in Triton: register-resident rows, one or several per program, and rows in two passes.
 
-All run on the current CUDA device, take rows any distance apart and give a contiguous tensor. EVEN_N: no step
-reaches past a row's end, so its columns need no mask. COLUMNS: the number of columns where it is a constexpr,
-else None.
+The kernels run on the current CUDA device, take rows any distance apart and return a contiguous tensor.
+EVEN_N: no step reaches past a row's end, so its columns need no mask. COLUMNS: the number of columns where it
+is a constexpr, else None.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from . import EPS
 _EPS = tl.constexpr(EPS)
 
 EARLY_WIDTH = tl.constexpr(8192)
-"""Columns up to which registers hold the weight beside its rows."""
+"""Columns up to which registers hold the weight beside the rows."""
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -40,7 +40,7 @@ def _rmsnorm_tile(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
         columns = COLUMNS
     # The weight is loaded before the reduction, unless it would take the registers of the row.
     EARLY: tl.constexpr = WIDTH <= EARLY_WIDTH
-    # Several short rows a program are evicted first, so that the weight stays in the caches.
+    # Several short rows per program are evicted first, so that the weight stays in the caches.
     POLICY: tl.constexpr = "evict_first" if BLOCK_SIZE > WIDTH else ""
     # 64 bits: row * row_stride passes 2**31 in a matrix of more than 2**31 elements.
     row = tl.program_id(0).to(tl.int64) * (BLOCK_SIZE // WIDTH) + tl.arange(0, BLOCK_SIZE // WIDTH)[:, None]
@@ -74,9 +74,9 @@ def _rmsnorm_two_pass(
 ) -> None:
     """A program reads one row twice, BLOCK_SIZE columns at a time, and stores it in the second pass.
 
-    Element i of the block keeps the sum of the squares of columns i, i + BLOCK_SIZE, ...; they are reduced
-    once, after the first pass. That loads with evict_last, so that the second pass finds the row in L2; the
-    second loads with evict_first.
+    Element i of the block keeps the sum of the squares of columns i, i + BLOCK_SIZE, ... The sums are reduced
+    once, after the first pass. The first pass loads with evict_last, so that the second pass finds the row in
+    L2; the second pass loads with evict_first.
     """
     if COLUMNS is not None:
         columns = COLUMNS
@@ -107,14 +107,14 @@ def _rmsnorm_two_pass(
 
 
 def rmsnorm_row(x: torch.Tensor, weight: torch.Tensor, num_warps: int) -> torch.Tensor:
-    """RMS normalization of a matrix of at least one column, a program a row. Raises ValueError for
-    rows that don't fit into the registers of one."""
+    """Return the RMS normalization of a matrix of at least one column, one program per row. Raises ValueError
+    for rows too wide for registers."""
     return rmsnorm_tile(x, weight, 1, num_warps)
 
 
 def rmsnorm_tile(x: torch.Tensor, weight: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
-    """RMS normalization of a matrix of at least one column. A program takes as many rows as fit into
-    ``block_size`` elements, at least one. Raises ValueError for rows too wide for registers."""
+    """Return the RMS normalization of a matrix of at least one column. A program takes as many rows as fit
+    into ``block_size`` elements, at least one. Raises ValueError for rows too wide for registers."""
     _check(x, weight)
     if reason := row_too_wide(x.shape[1]):
         raise ValueError(reason)
@@ -139,8 +139,8 @@ def rmsnorm_tile(x: torch.Tensor, weight: torch.Tensor, block_size: int, num_war
 
 
 def rmsnorm_two_pass(x: torch.Tensor, weight: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
-    """RMS normalization of a matrix of at least one column, a program a row, in two passes of steps of
-    ``block_size`` columns."""
+    """Return the RMS normalization of a matrix of at least one column, one program per row, in two passes of
+    ``block_size`` columns per step."""
     _check(x, weight)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     x = x if x.stride(1) == 1 else x.contiguous()

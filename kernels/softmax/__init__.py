@@ -1,16 +1,16 @@
 """Softmax over the rows of a matrix: ``out = exp(x - max(x)) / sum(exp(x - max(x)))``, a row at a time.
 
-Taking the row's maximum off first changes nothing in exact arithmetic and keeps exp from overflowing.
+Subtracting the row's maximum changes nothing in exact arithmetic and keeps exp from overflowing.
 ``triton_online`` finds the maximum and the sum in one pass, after Milakov and Gimelshein, "Online
 normalizer calculation for softmax", 2018, arXiv:1805.02867.
 
-Five flops an element: the comparison for the maximum, the subtraction, exp counted as one, the addition to
-the sum, the division. Memory limits it: each element is read once and written once as long as a program can
-hold its row; one that can't reads the row twice, and then the second read comes from L2 or costs half as much
+An element costs five flops: the comparison for the maximum, the subtraction, exp counted as one, the addition
+to the sum, the division. Memory limits the time: each element is read once and written once as long as a
+program can hold its row. Otherwise the row is read twice; the second read comes from L2 or costs half as much
 again. Unfused, five kernels read and write the whole matrix.
 
-A row with a NaN or a +inf is all NaN, and so is a row of nothing but -inf; beside finite numbers, -inf
-has weight 0. A matrix without columns is refused by the providers written here; torch returns it.
+A row with a NaN or a +inf is all NaN, and so is a row of only -inf; beside finite numbers, -inf has
+weight 0. This repository's providers refuse a matrix without columns; torch returns it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ TOLERANCES = {
     "bfloat16": Tolerance(rtol=5e-2, atol=2e-38),
     "float16": Tolerance(rtol=6e-3, atol=2e-7),
 }
-"""Relative, since an output is about 1 / columns and an absolute error that suits a narrow row would pass
-zeros in a wide one. Set by the unfused form on normal inputs: ``x - max`` is -11 at most and rounded by
-up to 2**-5 in bfloat16 and 2**-8 in float16, which exp turns into that relative error; exp, sum and
-quotient are rounded once more each. In float32 it is exp's and the long sum's own error. The absolute
-part is the smallest numbers: flushed ones in float32 and bfloat16, three subnormal steps in float16."""
+"""The limits are relative: an output is about 1 / columns, and an absolute limit for narrow rows would accept
+zeros in a wide one. The unfused form sets them, on normal inputs: ``x - max`` is at least -11 and rounded by
+up to 2**-5 in bfloat16 and 2**-8 in float16, which exp turns into that relative error; exp, sum and quotient
+are rounded once more each. In float32 the errors are those of exp and of the long sum. The absolute part is
+for the smallest numbers: flushed ones in float32 and bfloat16, three subnormal steps in float16."""
 
 
 def work(problem: Matrix) -> Work:
-    """The matrix read once and written once; five operations an element."""
+    """Return the least work: the matrix read and written once; five operations per element."""
     return Work(bytes_of(problem.dtype, problem.shape, problem.shape), {"float32": 5 * problem.elements})
 
 

@@ -1,8 +1,8 @@
-"""Softmax in Numba: a block a row, reduced in shared memory.
+"""Softmax in Numba: one block per row, reduced in shared memory.
 
-A row is read three times, for its maximum, its sum and its result; where it is not too long the caches have
-it after the first. Numba's simulator has no warp shuffles, so both reductions go through shared memory, in
-two levels: a number a thread, then 32 numbers, which every thread reads.
+A row is read three times, for its maximum, its sum and its result; after the first read the caches hold a row
+that is not too long. Numba's simulator has no warp shuffles, so both reductions go through shared memory, in
+two levels: one number per thread, then LANES numbers, which every thread reads.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from kernel_pipeline.numba_launch import check_numba, launch
 from kernel_pipeline.tensors import check_matrix
 
 LANES = 32
-"""How many numbers of a block its threads reduce each by themselves."""
+"""The first level of a reduction leaves this many numbers, which each thread reduces by itself."""
 
 
 @cuda.jit  # type: ignore[untyped-decorator]
 def _softmax(out: Any, x: Any) -> None:
-    """A block does one row; a thread takes every blockDim.x-th column."""
-    shared = cuda.shared.array(0, float32)  # how many, the launch says: one a thread, and LANES
+    """A block computes one row; a thread takes every blockDim.x-th column."""
+    shared = cuda.shared.array(0, float32)  # sized by the launch: one number per thread, and LANES
     row = cuda.blockIdx.x
     thread = cuda.threadIdx.x
     threads = cuda.blockDim.x
@@ -63,8 +63,8 @@ def _softmax(out: Any, x: Any) -> None:
 
 
 def softmax(x: torch.Tensor, threads: int) -> torch.Tensor:
-    """Softmax over the rows of a matrix, a block of so many threads a row. Raises ValueError unless the
-    input is a matrix with columns of a dtype that Numba supports."""
+    """Return the softmax of a matrix's rows, one block of ``threads`` threads per row. Raises ValueError
+    unless the input is a matrix with columns, of a dtype that Numba supports."""
     check_matrix("softmax", x)
     check_numba(x)
     x = x.contiguous()

@@ -12,7 +12,7 @@ from ..row_functions import rows_problem
 def softmax(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
     """Softmax of x along a dimension, as ``torch.softmax(x, dim)``, of x's shape and dtype.
 
-    Providers take float32, bfloat16 and float16 along the last dimension; the rest is torch's."""
+    Providers take float32, bfloat16 and float16 along the last dimension; torch computes everything else."""
     return torch.softmax(x, dim)
 
 
@@ -24,7 +24,7 @@ def problem(x: torch.Tensor, dim: int) -> object:
 
 
 def backward(grad: torch.Tensor, out: torch.Tensor, dim: int) -> tuple[torch.Tensor | None, ...]:
-    """``(grad - sum(grad * out)) * out``, by the operator of torch's own softmax."""
+    """Return ``(grad - sum(grad * out)) * out``, by the backward operator of torch's softmax."""
     return (torch.ops.aten._softmax_backward_data(grad, out, dim, out.dtype),)
 
 

@@ -1,4 +1,4 @@
-"""Softmax by other projects, where they are installed."""
+"""Softmax of other projects, where they are installed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 
 def quack(x: torch.Tensor) -> torch.Tensor:
-    """quack's kernel in the CuTe DSL, without a backward pass."""
+    """Return softmax by quack's CuTe DSL kernel, without its autograd function."""
     from quack.softmax import softmax_fwd
 
     out: torch.Tensor = softmax_fwd(x.contiguous())
@@ -14,7 +14,7 @@ def quack(x: torch.Tensor) -> torch.Tensor:
 
 
 def liger(x: torch.Tensor) -> torch.Tensor:
-    """Liger's Triton kernel."""
+    """Return softmax by Liger's Triton kernel."""
     from liger_kernel.ops.softmax import LigerSoftmaxFunction
 
     out: torch.Tensor = LigerSoftmaxFunction.apply(x)

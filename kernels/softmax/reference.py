@@ -1,4 +1,4 @@
-"""Softmax's inputs and its right answer."""
+"""Softmax's inputs and its reference in float64."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from .torch import manual
 
 
 def inputs(problem: Matrix, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
-    """The matrix, standard normal."""
+    """Return the matrix, standard normal."""
     return normal([problem.shape], problem.dtype, device, seed)
 
 
 def outputs(problem: Matrix) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """A matrix like it."""
+    """Return the shape and dtype of the one output, which is like the matrix."""
     return [(problem.shape, dtype_of(problem.dtype))]
 
 
 def reference(x: torch.Tensor) -> torch.Tensor:
-    """The definition in float64."""
+    """Return softmax by its definition, in float64."""
     return manual(x.double())

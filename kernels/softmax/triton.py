@@ -1,8 +1,8 @@
-"""Softmax in Triton: register-resident rows, one or several a program, and online softmax in two passes.
+"""Softmax in Triton: register-resident rows, one or several per program, and online softmax in two passes.
 
-All run on the current CUDA device, take rows any distance apart and give a contiguous tensor. EVEN_N: no step
-reaches past a row's end, so its columns need no mask. COLUMNS: their number where it is a constexpr,
-else None.
+The kernels run on the current CUDA device, take rows any distance apart and return a contiguous tensor.
+EVEN_N: no step reaches past a row's end, so its columns need no mask. COLUMNS: the number of columns where it
+is a constexpr, else None.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def _softmax_row(
     column = tl.arange(0, BLOCK_SIZE)
     inside = column < columns
     values = tl.load(x + row * row_stride + column, mask=inside, other=float("-inf")).to(tl.float32)
-    # tl.max skips NaN, but NaN minus anything is NaN and the sum carries it to the whole row. So do
-    # inf - inf, and -inf - -inf in a row of nothing else: no case needs a branch.
+    # tl.max skips NaN, but NaN minus anything is NaN, and the sum carries it to the whole row. So do
+    # inf - inf, and -inf - -inf in a row of only -inf: no case needs a branch.
     numerator = tl.exp(values - tl.max(values, axis=0))
     result = numerator * (1.0 / tl.sum(numerator, axis=0))
     tl.store(out + row * columns + column, result.to(out.dtype.element_ty), mask=inside)
@@ -45,8 +45,8 @@ def _softmax_tile(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     BLOCK_SIZE: tl.constexpr,
     EVEN_N: tl.constexpr,
 ) -> None:
-    """``_softmax_row`` for BLOCK_SIZE / WIDTH rows a program, so that short rows fill it; WIDTH >=
-    columns."""
+    """A program computes BLOCK_SIZE / WIDTH rows like ``_softmax_row``, so that short rows fill it;
+    WIDTH >= columns."""
     if COLUMNS is not None:
         columns = COLUMNS
     POLICY: tl.constexpr = "evict_first" if BLOCK_SIZE > WIDTH else ""
@@ -76,8 +76,8 @@ def _softmax_online(
 ) -> None:
     """A program reads one row twice, BLOCK_SIZE columns at a time, and stores it in the second pass.
 
-    Each group of VECTOR_WIDTH neighbouring columns of the block keeps the maximum and the sum over its steps.
-    They are reduced once, after the first pass, so that no step waits for a reduction across the block. The
+    Each group of VECTOR_WIDTH neighbouring columns of the block keeps its maximum and its sum over the steps.
+    The groups are reduced once, after the first pass: no step waits for a reduction across the block. The
     first pass loads with evict_last, so that the second finds the row in L2; the second with evict_first.
     """
     if COLUMNS is not None:
@@ -88,8 +88,8 @@ def _softmax_online(
     group = tl.arange(0, BLOCK_SIZE // VECTOR_WIDTH) * VECTOR_WIDTH
     step_offset = group[:, None] + tl.arange(0, VECTOR_WIDTH)[None, :]
 
-    # The lowest finite number, not -inf: so a maximum is never -inf, and a numerator never exp(-inf + inf).
-    # A row of nothing but -inf then sums to 0, and 0 / 0 is the NaN that belongs there.
+    # The lowest finite number instead of -inf: no maximum is -inf, and no numerator is exp(-inf + inf). A row
+    # of only -inf then sums up to 0, and 0 / 0 gives the correct NaN.
     maximum = tl.full([BLOCK_SIZE // VECTOR_WIDTH], -3.4028234663852886e38, tl.float32)
     total = tl.zeros([BLOCK_SIZE // VECTOR_WIDTH], tl.float32)
     for start in range(0, columns, BLOCK_SIZE):
@@ -100,11 +100,11 @@ def _softmax_online(
             values = tl.load(
                 x + column, mask=column < columns, other=float("-inf"), eviction_policy="evict_last"
             ).to(tl.float32)
-        # A NaN is never the larger and so never a maximum, but it makes a numerator NaN, and the sum with it.
+        # A NaN never becomes the maximum, but it makes a numerator NaN, and with it the sum.
         highest = tl.max(values, axis=1)
         larger = tl.maximum(maximum, highest)
         if VECTOR_WIDTH == 1:
-            # Of the sum's rescaling factor and the new numerator one is always 1; this is the other.
+            # One of the sum's rescaling factor and the new numerator is always 1; this is the other one.
             numerator = tl.exp(-tl.abs(highest - maximum))
             total = tl.where(highest > maximum, total * numerator + 1.0, total + numerator)
         else:
@@ -123,8 +123,8 @@ def _softmax_online(
 
 
 def softmax_row(x: torch.Tensor, num_warps: int) -> torch.Tensor:
-    """Softmax of a matrix of at least one column, a program a row. Raises ValueError for
-    rows that don't fit into the registers of one."""
+    """Return the softmax of a matrix of at least one column, one program per row. Raises ValueError for
+    rows too wide for registers."""
     _check_resident(x)
     columns = x.shape[1]
     rows, out = _prepare(x)
@@ -141,8 +141,8 @@ def softmax_row(x: torch.Tensor, num_warps: int) -> torch.Tensor:
 
 
 def softmax_tile(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
-    """Softmax of a matrix of at least one column, as many rows a program as fit into
-    ``block_size`` elements, but one at least. Raises ValueError for rows that don't fit there."""
+    """Return the softmax of a matrix of at least one column. A program takes as many rows as fit into
+    ``block_size`` elements, at least one. Raises ValueError for rows too wide for registers."""
     _check_resident(x)
     matrix, out = _prepare(x)
     width = triton.next_power_of_2(x.shape[1])
@@ -163,8 +163,8 @@ def softmax_tile(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Tens
 
 
 def softmax_online(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
-    """Softmax of a matrix of at least one column, a program a row, in two passes of steps of
-    ``block_size`` columns."""
+    """Return the softmax of a matrix of at least one column, one program per row, in two passes of
+    ``block_size`` columns per step."""
     rows, out = _prepare(x)
     if rows.shape[0] > 0:
         _softmax_online[launch_grid(rows.shape[0])](
@@ -182,7 +182,7 @@ def softmax_online(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Te
 
 
 def _prepare(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The matrix with its rows' elements side by side, and a contiguous output for it."""
+    """Return the matrix with contiguous rows, and a contiguous output for it."""
     check_matrix("softmax", x)
     check_dtype(x)
     rows = x if x.stride(1) == 1 else x.contiguous()

@@ -1,16 +1,16 @@
 """Weights made 2:4 sparse: of every four neighbours in a row of w, n by k, the two of largest magnitude are
 kept, of equal ones the first.
 
-``step`` says what comes of them. ``prune``: w with zeros for the others. ``compress``: what
-``matmul_sparse`` multiplies, the values that are kept, n by k / 2, and their places as its declaration packs
-them. ``transpose``: the same of w's transpose, k by n, whose rows are w's columns, as a backward pass
-multiplies it. Rows are filled up with zeros to a multiple of 64.
+``step`` says what the kernel returns. ``prune``: w with zeros for the other weights. ``compress``: the inputs
+of ``matmul_sparse``, which are the kept values, n by k / 2, and their places, packed as its declaration says.
+``transpose``: the same for w's transpose, k by n, whose rows are w's columns, as a backward pass multiplies
+it. Rows are padded with zeros to a multiple of 64.
 
-Inference does this once, offline. Training does it whenever the weights have changed: once for the product,
-once for the transpose, since neither can be read off the other's compressed form.
+Inference makes weights sparse once, offline. Training does so whenever the weights have changed: once for the
+product and once for the transpose, because neither compressed form contains the other.
 
-Least work: w is read once, the outputs are written once. Six comparisons decide for four neighbours. Nothing
-is rounded: an output is right if it is the same.
+The least work: w is read once, the outputs are written once, and four neighbours take six comparisons.
+Nothing is rounded, so outputs must be equal to the reference.
 
 The rule is that of Mishra et al., "Accelerating Sparse Deep Neural Networks", 2021.
 """
@@ -25,12 +25,12 @@ from kernel_pipeline.contract import Gpu, Kernel, Provider, Tolerance, Work, byt
 from ..matmul_sparse.problem import TILE_K, TILE_N, up
 
 MOST_INTERPRETED = 130
-"""The largest dimension that Triton's interpreter is given: two tiles of 64, the last in part."""
+"""The largest dimension for Triton's interpreter: several tiles of 64, the last only partly full."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """A matrix of weights, and the step that is applied to it."""
+    """A matrix of weights, and the step to apply to it."""
 
     n: int
     k: int
@@ -39,7 +39,7 @@ class Problem:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns of the matrix whose rows are made sparse."""
+        """The rows and columns of the matrix whose rows are made sparse."""
         return (self.k, self.n) if self.step == "transpose" else (self.n, self.k)
 
     @property
@@ -57,7 +57,7 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class Tiles:
-    """A Triton program's rows and columns."""
+    """The rows and columns of a Triton program's tile."""
 
     block_rows: int = one_of(16, 32, 64, default=32, unit="")
     block_columns: int = one_of(64, 128, 256, default=128, unit="")
@@ -65,7 +65,7 @@ class Tiles:
 
 
 def work(problem: Problem) -> Work:
-    """w read once, the outputs written once, six comparisons for four neighbours."""
+    """Return the least work: w read once, the outputs written once, six comparisons for four neighbours."""
     size = problem.n * problem.k
     moved = bytes_of(problem.dtype, (problem.n, problem.k))
     if problem.step == "prune":
@@ -76,7 +76,7 @@ def work(problem: Problem) -> Work:
 
 
 def tolerance(problem: Problem) -> Tolerance:
-    """No tolerance: the kernel only selects values."""
+    """Return no tolerance, because the kernel only selects values."""
     del problem
     return Tolerance(0.0, 0.0)
 
@@ -91,7 +91,8 @@ def interpreted(problem: Problem) -> Problem:
 
 
 def tiles_fit(problem: Problem, tiles: Tiles, gpu: Gpu | None) -> str | None:
-    """Return the reason why a Triton program can't have these tiles or needs no such large ones, or None."""
+    """Return the reason why a Triton program can't have these tiles or why smaller ones are enough, or
+    None."""
     del gpu
     each = tiles.block_rows * tiles.block_columns // (32 * tiles.num_warps)
     if each > 64:

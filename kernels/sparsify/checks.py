@@ -1,4 +1,4 @@
-"""Checks of the weights."""
+"""Check the weights."""
 
 from __future__ import annotations
 

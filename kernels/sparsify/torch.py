@@ -1,4 +1,4 @@
-"""Weights made sparse by torch, by comparing each of four neighbours with the others."""
+"""Sparsify weights by torch: each of four neighbours is compared with the others."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from .reference import filled_up
 
 
 def sparsify(w: torch.Tensor, step: str) -> torch.Tensor | tuple[torch.Tensor, ...]:
-    """w pruned, or values and metadata of it or of its transpose. Raises ValueError unless the input is a
-    matrix of a dtype that ``matmul_sparse`` multiplies."""
+    """Return w pruned, or values and metadata of w or of its transpose. Raises ValueError unless the input is
+    a matrix of a dtype that ``matmul_sparse`` multiplies."""
     checked(w)
     of = w.t() if step == "transpose" else w
     four = filled_up(of)
     a, b, c, d = four.abs().unbind(dim=2)
-    # Whether one beats another; of equal values the first one wins.
+    # Each number says whether one value beats another; the first of equal values wins.
     ab, ac, ad, bc, bd, cd = (x.int() for x in (a >= b, a >= c, a >= d, b >= c, b >= d, c >= d))
     beats = torch.stack([ab + ac + ad, 1 - ab + bc + bd, 2 - ac - bc + cd, 3 - ad - bd - cd], dim=2)
     kept = beats > 1

@@ -1,5 +1,6 @@
-"""Weights made sparse by Triton: one program for each tile, which it reads once. The transpose is read in
-place by its strides, and Triton moves the tile's elements among threads.
+"""Sparsify weights in Triton: one program for each tile, which it reads once.
+
+The transpose is read in place by its strides, and Triton moves the tile's elements between threads.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ def _four(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
-    """A tile's first, second, third and fourth neighbours, in float32; zeros past the end."""
+    """Load a tile and return its first, second, third and fourth neighbours, in float32; zeros past the
+    end."""
     inside = (row < rows) & (column < columns)
     x = tl.load(w + row * stride_row + column * stride_column, mask=inside, other=0.0).to(tl.float32)
     even, odd = tl.split(x.reshape(ROWS, COLUMNS // 4, 2, 2))
@@ -37,9 +39,9 @@ def _four(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
 def _kept(
     first: tl.tensor, second: tl.tensor, third: tl.tensor, fourth: tl.tensor
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
-    """Whether each is one of the two of largest magnitude: fewer than two of the others beat it."""
+    """Return whether each has one of the two largest magnitudes: it beats at least two of the others."""
     a, b, c, d = tl.abs(first), tl.abs(second), tl.abs(third), tl.abs(fourth)
-    # Of equal values the first one wins.
+    # The first of equal values wins.
     ab, ac, ad = (a >= b).to(tl.int32), (a >= c).to(tl.int32), (a >= d).to(tl.int32)
     bc, bd, cd = (b >= c).to(tl.int32), (b >= d).to(tl.int32), (c >= d).to(tl.int32)
     return ab + ac + ad > 1, 1 - ab + bc + bd > 1, 2 - ac - bc + cd > 1, 3 - ad - bd - cd > 1
@@ -54,7 +56,7 @@ def _prune(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> None:
-    """A tile of w with zeros for dropped weights."""
+    """A program writes a tile of w with zeros for the dropped weights."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     a, b, c, d = _four(w, row, column, rows, columns, columns, 1, ROWS, COLUMNS)
@@ -77,7 +79,7 @@ def _compress(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> None:
-    """A tile's values and words of metadata."""
+    """A program writes a tile's values and words of metadata."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.program_id(1).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     a, b, c, d = _four(w, row, column, rows, columns, stride_row, stride_column, ROWS, COLUMNS)
@@ -91,7 +93,7 @@ def _compress(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     made = tl.join(lower, upper).reshape(ROWS, COLUMNS // 2).to(values.dtype.element_ty)
     tl.store(values + row * (tiles * 32) + place, made, mask=(row < rows) & (place < tiles * 32))
 
-    # Four bits for each of four groups of a row, and of the row 8 below in the word's upper half.
+    # A word has 4 bits for each of four groups of a row; its upper half is for the row 8 below.
     four = tl.arange(0, COLUMNS // 4)[None, :]
     half = tl.arange(0, ROWS)[:, None] % 16 // 8
     shifted = code << 16 * half + 4 * (four % 4)
@@ -107,8 +109,8 @@ def _compress(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
 def sparsify(
     w: torch.Tensor, step: str, block_rows: int, block_columns: int, num_warps: int
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """w pruned, or values and metadata of it or of its transpose. Raises ValueError unless the input is a
-    matrix of a dtype that ``matmul_sparse`` multiplies."""
+    """Return w pruned, or values and metadata of w or of its transpose. Raises ValueError unless the input is
+    a matrix of a dtype that ``matmul_sparse`` multiplies."""
     w = checked(w)
     rows, columns = w.shape[::-1] if step == "transpose" else w.shape
     tiles = {"ROWS": block_rows, "COLUMNS": block_columns, "num_warps": num_warps}

@@ -1,11 +1,10 @@
 """Square of every element: ``out = x * x``.
 
-The smallest kernel that is still worth measuring, from the first lecture of GPU MODE: torch's own
-ways to say it, what torch.compile makes of them, and the same loop in Triton, CUDA C++, C++ and Numba.
+This is the smallest kernel that is worth measuring, from the first lecture of GPU MODE: torch's own ways to
+write it, torch.compile's code for them, and the same loop in Triton, CUDA C++, C++ and Numba.
 
-One flop an element, the multiplication. An element costs one read, one write and one multiplication, so
-memory limits it everywhere: the least time is bytes over bandwidth, and a provider is only as good as its
-loads and stores.
+An element costs one flop, the multiplication, one read and one write. So memory limits it everywhere: the
+least time is bytes over bandwidth, and a provider is only as good as its loads and stores.
 
 The square of a number above the dtype's square root overflows to infinity, as torch's does.
 """
@@ -24,13 +23,13 @@ SMALLEST_NORMAL = {"float32": 2.0**-126, "bfloat16": 2.0**-126, "float16": 2.0**
 TOLERANCES = {
     dtype: Tolerance(rtol=EPSILON[dtype], atol=smallest) for dtype, smallest in SMALLEST_NORMAL.items()
 }
-"""A product is rounded once, by half an eps at most. A whole eps leaves no room for a second rounding in a
-narrower dtype and lets Triton's interpreter pass, which cuts float32 to bfloat16 without rounding. The
-smallest normal number is for those who flush subnormals to zero."""
+"""A product is rounded once, by half an eps at most. The limit of a whole eps allows no second rounding in a
+narrower dtype, but Triton's interpreter, which truncates float32 to bfloat16. The smallest normal number is
+for providers that flush subnormals to zero."""
 
 
 def work(problem: Matrix) -> Work:
-    """The matrix read once and written once; one operation an element."""
+    """Return the least work: the matrix read and written once; one operation per element."""
     return Work(bytes_of(problem.dtype, problem.shape, problem.shape), {"float32": problem.elements})
 
 

@@ -1,4 +1,4 @@
-"""The square in CUDA C++, as in a first lecture."""
+"""The square in CUDA C++, as a first lecture writes it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import torch
 
 
 def cuda_naive(x: torch.Tensor) -> torch.Tensor:
-    """One thread an element, in tiles of 16 x 16 threads."""
-    # Its tiles need a matrix; other shapes are viewed as one with the same last dimension.
+    """Return the square, one thread per element, in blocks of 16 x 16 threads."""
+    # The blocks need a matrix; other shapes are viewed as one with the same last dimension.
     columns = x.shape[-1] if x.dim() > 0 else 1
     matrix = x.reshape(x.numel() // columns if columns else 0, columns)
     out: torch.Tensor = torch.ops.square.cuda_naive(matrix)

@@ -1,4 +1,4 @@
-"""The square in Numba: a thread an element, in Python."""
+"""The square in Numba: one thread per element, in Python."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from kernel_pipeline.numba_launch import blocks_for, check_numba, launch
 
 @cuda.jit  # type: ignore[untyped-decorator]
 def _square(out: Any, x: Any) -> None:
-    """A thread squares one element, and further ones if there are more elements than threads."""
+    """A thread squares one element, and more if there are more elements than threads."""
     for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
         value = float32(x[i])
         out[i] = value * value
 
 
 def square(x: torch.Tensor, threads: int) -> torch.Tensor:
-    """The square, in blocks of so many threads. Raises ValueError for a dtype that Numba does not support."""
+    """Return the square, in blocks of ``threads`` threads. Raises ValueError for a dtype that Numba does not
+    support."""
     check_numba(x)
     x = x.contiguous()
     out = torch.empty_like(x)

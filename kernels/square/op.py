@@ -12,12 +12,12 @@ from ..row_functions import elements_problem
 def square(x: torch.Tensor) -> torch.Tensor:
     """The square of each element, as ``torch.square(x)``, of x's shape and dtype.
 
-    Providers take float32, bfloat16 and float16; the rest is torch's."""
+    Providers take float32, bfloat16 and float16; torch computes everything else."""
     return torch.square(x)
 
 
 def backward(grad: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    """``2 * x * grad``."""
+    """Return ``2 * x * grad``."""
     return (2 * x * grad,)
 
 

@@ -1,4 +1,4 @@
-"""Square's inputs and its right answer."""
+"""The square's inputs and its reference in float64."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ..elementwise import Matrix
 
 
 def inputs(problem: Matrix, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
-    """The matrix, standard normal."""
+    """Return the matrix, standard normal."""
     return normal([problem.shape], problem.dtype, device, seed)
 
 
 def outputs(problem: Matrix) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """A matrix like it."""
+    """Return the shape and dtype of the one output, which is like the matrix."""
     return [(problem.shape, dtype_of(problem.dtype))]
 
 
 def reference(x: torch.Tensor) -> torch.Tensor:
-    """The square in float64, which holds the product of two float32 exactly."""
+    """Return the square in float64, which holds the product of two float32 exactly."""
     wide = x.double()
     return wide * wide

@@ -6,15 +6,15 @@ import torch
 
 
 def square(x: torch.Tensor) -> torch.Tensor:
-    """torch's own function for it."""
+    """Return the square by torch's own function."""
     return torch.square(x)
 
 
 def mul(x: torch.Tensor) -> torch.Tensor:
-    """The product as Python writes it."""
+    """Return the square as a product of tensors."""
     return x * x
 
 
 def power(x: torch.Tensor) -> torch.Tensor:
-    """The power as Python writes it; torch has a fast path for the exponent 2."""
+    """Return the square as a power of a tensor; torch has a fast path for the exponent 2."""
     return x**2

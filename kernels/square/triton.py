@@ -1,6 +1,6 @@
-"""The square in Triton: one program a row, and one program for each block of the flat tensor.
+"""The square in Triton: one program per row, and one program for each block of the flat tensor.
 
-Both run on the current CUDA device and give a contiguous tensor.
+Both run on the current CUDA device and return a contiguous tensor.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..rows import row_too_wide
 def _square_rows(
     out: tl.tensor, x: tl.tensor, row_stride: tl.int64, columns: tl.int64, BLOCK_SIZE: tl.constexpr
 ) -> None:
-    """A program squares one row, which is register-resident; BLOCK_SIZE >= columns."""
+    """A program squares one row, which it keeps in registers; BLOCK_SIZE >= columns."""
     # 64 bits: row * row_stride passes 2**31 in a matrix of more than 2**31 elements.
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK_SIZE)
@@ -29,7 +29,7 @@ def _square_rows(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _square_flat(out: tl.tensor, x: tl.tensor, elements: tl.int64, BLOCK_SIZE: tl.constexpr) -> None:
-    """A program squares BLOCK_SIZE neighbouring elements and keeps nothing else."""
+    """A program squares BLOCK_SIZE neighbouring elements."""
     offset = tl.program_id(0).to(tl.int64) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
     inside = offset < elements
     values = tl.load(x + offset, mask=inside).to(tl.float32)
@@ -37,8 +37,8 @@ def _square_flat(out: tl.tensor, x: tl.tensor, elements: tl.int64, BLOCK_SIZE: t
 
 
 def square_rows(x: torch.Tensor, num_warps: int) -> torch.Tensor:
-    """The square, a program a row of the last dimension. Rows may be any distance apart. Raises ValueError
-    for rows that don't fit into the registers of one."""
+    """Return the square, one program per row of the last dimension. Rows may be any distance apart. Raises
+    ValueError for rows too wide for registers."""
     if x.dim() > 0 and (reason := row_too_wide(x.shape[-1])):
         raise ValueError(reason)
     check_dtype(x)
@@ -61,7 +61,7 @@ def square_rows(x: torch.Tensor, num_warps: int) -> torch.Tensor:
 
 
 def square_flat(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
-    """The square, one program for each block of ``block_size`` elements."""
+    """Return the square, one program for each block of ``block_size`` elements."""
     check_dtype(x)
     x = x.contiguous()
     out = torch.empty_like(x)

@@ -1,11 +1,11 @@
 """Sum of two vectors: ``out = x + y``, element by element.
 
-The first kernel to read: ``docs/first-kernel.md`` goes through it in each language. Every element is on its
-own, so that all there is to learn is how a launch divides the vector into blocks and what the last block
-does with the elements that are not there.
+Read this kernel first: ``docs/first-kernel.md`` goes through it in each language. Elements are independent,
+so it shows only how a launch divides the vector into blocks, and how the last block masks the elements past
+the end.
 
-One operation an element, the addition. An element costs two reads and one write, so memory limits it
-everywhere: the least time is bytes over bandwidth.
+An element costs one operation, the addition, two reads and one write. So memory limits it everywhere: the
+least time is bytes over bandwidth.
 
 A sum beyond the dtype's largest number is infinity, as torch's is.
 """
@@ -24,19 +24,19 @@ SMALLEST_NORMAL = {"float32": 2.0**-126, "bfloat16": 2.0**-126, "float16": 2.0**
 """The smallest number of a dtype that is not subnormal."""
 
 MOST_INTERPRETED = 2500
-"""The most elements that an interpreter is given: two blocks of 1024, and part of a third."""
+"""The most elements for an interpreter: two blocks of 1024, and part of a third."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Vectors:
-    """Two vectors of as many elements."""
+    """Two vectors of the same number of elements."""
 
     elements: int
     dtype: str = one_of("float32", "bfloat16", "float16")
 
 
 def work(problem: Vectors) -> Work:
-    """Both vectors read once and the sum written once; one operation an element."""
+    """Return the least work: both vectors read once and the sum written once; one operation per element."""
     shape = (problem.elements,)
     return Work(bytes_of(problem.dtype, shape, shape, shape), {"float32": problem.elements})
 
@@ -44,9 +44,8 @@ def work(problem: Vectors) -> Work:
 def tolerance(problem: Vectors) -> Tolerance:
     """Return how far a sum may be from the reference.
 
-    A sum is rounded once, by half an eps at most. A whole eps lets Triton's interpreter pass, which cuts
-    float32 to bfloat16 without rounding. The smallest normal number is for those who flush subnormals to
-    zero.
+    A sum is rounded once, by half an eps at most. A whole eps allows Triton's interpreter, which truncates
+    float32 to bfloat16. The smallest normal number is for providers that flush subnormals to zero.
     """
     return Tolerance(rtol=EPSILON[problem.dtype], atol=SMALLEST_NORMAL[problem.dtype])
 

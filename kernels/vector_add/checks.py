@@ -1,4 +1,4 @@
-"""Checks of the inputs of this repository's providers."""
+"""Check the inputs of this repository's providers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from kernel_pipeline.tensors import check_dtype
 
 
 def check_vectors(x: torch.Tensor, y: torch.Tensor) -> None:
-    """Raises ValueError unless the inputs are two vectors of one shape, dtype and device, and for an
-    unsupported dtype."""
+    """Raises ValueError unless the inputs are two vectors of one length, device and supported dtype."""
     if x.dim() != 1 or x.shape != y.shape:
         raise ValueError(
             f"vector_add needs two vectors of one length, got shapes {tuple(x.shape)} and {tuple(y.shape)}"

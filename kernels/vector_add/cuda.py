@@ -8,8 +8,8 @@ from .checks import check_vectors
 
 
 def add(x: torch.Tensor, y: torch.Tensor, threads: int) -> torch.Tensor:
-    """The sum, a thread an element, in blocks of so many threads. Raises ValueError unless the inputs are
-    two vectors of one length and dtype."""
+    """Return the sum, one thread per element, in blocks of ``threads`` threads. Raises ValueError unless the
+    inputs are two vectors of one length and dtype."""
     check_vectors(x, y)
     out: torch.Tensor = torch.ops.vector_add.cuda(x, y, threads)
     return out

@@ -1,4 +1,4 @@
-"""The sum of two vectors in Numba: a thread an element, in Python."""
+"""The sum of two vectors in Numba: one thread per element, in Python."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def _add(out: Any, x: Any, y: Any) -> None:
 
 
 def add(x: torch.Tensor, y: torch.Tensor, threads: int) -> torch.Tensor:
-    """The sum, in blocks of so many threads. Raises ValueError unless the inputs are two vectors of one
-    length and of a dtype that Numba supports."""
+    """Return the sum, in blocks of ``threads`` threads. Raises ValueError unless the inputs are two vectors
+    of one length and of a dtype that Numba supports."""
     check_vectors(x, y)
     check_numba(x)
     x, y = x.contiguous(), y.contiguous()

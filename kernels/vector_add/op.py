@@ -12,12 +12,12 @@ from . import Vectors
 def vector_add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """The sum of two tensors, as ``x + y``.
 
-    Providers take two tensors of one shape in float32, bfloat16 or float16; the rest is torch's."""
+    Providers take two tensors of one shape in float32, bfloat16 or float16; torch computes all other sums."""
     return x + y
 
 
 def problem(x: torch.Tensor, y: torch.Tensor) -> Vectors:
-    """Two vectors of the elements."""
+    """Return the problem of two vectors with the elements of both tensors."""
     if x.shape != y.shape:
         raise NotServedError(f"one tensor has shape {tuple(x.shape)}, the other {tuple(y.shape)}.")
     made: Vectors = problem_of(Vectors, x, y, elements=x.numel())
@@ -31,7 +31,7 @@ def backward(
     x_dtype: torch.dtype,
     y_dtype: torch.dtype,
 ) -> tuple[torch.Tensor | None, ...]:
-    """The gradient itself, summed where a tensor was broadcast."""
+    """Return the gradient for each tensor: the output's gradient, summed where the tensor was broadcast."""
     return grad.sum_to_size(x_shape).to(x_dtype), grad.sum_to_size(y_shape).to(y_dtype)
 
 

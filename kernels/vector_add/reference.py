@@ -1,4 +1,4 @@
-"""The inputs of the sum of two vectors and its right answer."""
+"""The inputs of the sum of two vectors and its reference in float64."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from . import Vectors
 
 
 def inputs(problem: Vectors, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
-    """Both vectors, standard normal."""
+    """Return both vectors, standard normal."""
     return normal([(problem.elements,)] * 2, problem.dtype, device, seed)
 
 
 def outputs(problem: Vectors) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """A vector like them."""
+    """Return the shape and dtype of the one output, which is like the inputs."""
     return [((problem.elements,), dtype_of(problem.dtype))]
 
 
 def reference(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """The sum in float64."""
+    """Return the sum in float64."""
     return x.double() + y.double()

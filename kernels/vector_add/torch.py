@@ -6,5 +6,5 @@ import torch
 
 
 def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """The sum as Python writes it."""
+    """Return the sum by torch's operator."""
     return x + y

@@ -1,6 +1,6 @@
-"""The sum of two vectors in Triton: a program a block of neighbouring elements.
+"""The sum of two vectors in Triton: one program for each block of neighbouring elements.
 
-It runs on the current CUDA device and gives a contiguous tensor.
+It runs on the current CUDA device and returns a contiguous tensor.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .checks import check_vectors
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _add(out: tl.tensor, x: tl.tensor, y: tl.tensor, elements: tl.int64, BLOCK_SIZE: tl.constexpr) -> None:
-    """A program adds BLOCK_SIZE neighbouring elements; the last one has fewer."""
+    """A program adds BLOCK_SIZE neighbouring elements; the last program may have fewer."""
     pid = tl.program_id(0).to(tl.int64)
     offset = pid * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
     inside = offset < elements
@@ -25,8 +25,8 @@ def _add(out: tl.tensor, x: tl.tensor, y: tl.tensor, elements: tl.int64, BLOCK_S
 
 
 def add(x: torch.Tensor, y: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
-    """The sum, one program for each block of ``block_size`` elements. Raises ValueError unless the inputs
-    are two vectors of one length and dtype."""
+    """Return the sum, one program for each block of ``block_size`` elements. Raises ValueError unless the
+    inputs are two vectors of one length and dtype."""
     check_vectors(x, y)
     x, y = x.contiguous(), y.contiguous()
     out = torch.empty_like(x)
