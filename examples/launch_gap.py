@@ -1,4 +1,4 @@
-"""Shows the two modes of the launch gap: python examples/launch_gap.py (an NVIDIA GPU, torch)."""
+"""Show the two modes of the launch gap: python examples/launch_gap.py (an NVIDIA GPU, torch)."""
 
 import ctypes
 from itertools import pairwise
@@ -10,7 +10,7 @@ tensors = [torch.randn(256, 256, device="cuda") for _ in range(128)]
 
 
 def capture() -> torch.cuda.CUDAGraph:
-    """A graph of 128 launches."""
+    """Return a graph of 128 launches."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         graph.outputs = [torch.square(x) for x in tensors]
@@ -18,7 +18,7 @@ def capture() -> torch.cuda.CUDAGraph:
 
 
 def show(when: str, graph: torch.cuda.CUDAGraph) -> None:
-    """Print a launch's share of a replay."""
+    """Print the time of a replay per launch."""
     events = [torch.cuda.Event(enable_timing=True) for _ in range(500)]
     for event in events:
         graph.replay()

@@ -4,10 +4,11 @@
     python examples/transformer_block.py --batch 4 --tokens 4096 --hidden 4096 --heads 32 --dtype bfloat16
 
 The block is pre-norm: ``x + attention(rmsnorm(x))``, then ``x + mlp(layernorm(x))`` with GELU between two
-linear layers, which stay torch's. Outputs and gradients are compared with the block of torch's functions in
-float64, whose attention goes head by head so that its memory suffices (``check``). Then both are timed by the
-pipeline's own instrument, eager and compiled, and so is each function on its own: what was gained, and where
-nothing was. On a GPU it is a graph's replay over inputs that no cache holds, and the time is the device's.
+linear layers, which stay torch's. ``check`` compares outputs and gradients with the same block of torch's
+functions in float64, which computes attention head by head so that its memory suffices. Then the pipeline's
+own instrument times both blocks, eager and compiled, and each function on its own, to show where the kernels
+gain time and where they do not. On a GPU it replays a graph over inputs that no cache holds, and measures the
+device's time.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True)
 class Functions:
-    """What a block computes with beside matrix products."""
+    """The functions of a block, except for its matrix products."""
 
     rmsnorm: Callable[..., Tensor]
     layernorm: Callable[..., Tensor]
@@ -56,8 +57,8 @@ TORCHS = Functions(
 
 
 def attention_by_head(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-    """torch's attention of one head after the other, computed again in the backward pass. In float64 torch
-    writes the scores to memory, which for all heads take tokens / head_dim times as much as the queries."""
+    """Return torch's attention, one head after the other, recomputed in the backward pass. In float64 torch
+    writes the scores to memory; for all heads they take tokens / head_dim times as much as the queries."""
     attention = partial(functional.scaled_dot_product_attention, is_causal=causal)
     batches = [
         torch.stack(
@@ -90,7 +91,7 @@ class Block(nn.Module):
         self.down = nn.Linear(4 * hidden, hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The block's output, of x's shape."""
+        """Return the block's output, in x's shape."""
         batch, tokens, hidden = x.shape
         normed = self.functions.rmsnorm(x, self.before_attention)
         q, k, v = self.qkv(normed).view(batch, tokens, 3 * self.heads, -1).transpose(1, 2).chunk(3, 1)
@@ -102,7 +103,7 @@ class Block(nn.Module):
 
 
 def parsed(words: list[str], on_gpu: bool) -> argparse.Namespace:
-    """The options."""
+    """Return the parsed options."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--batch", type=int, default=4 if on_gpu else 1)
     parser.add_argument("--tokens", type=int, default=2048 if on_gpu else 64)
@@ -117,14 +118,14 @@ def parsed(words: list[str], on_gpu: bool) -> argparse.Namespace:
 
 
 def gradients(block: Block, x: Tensor, grad: Tensor) -> list[Tensor]:
-    """The output, and the gradients of x and of the block's parameters."""
+    """Return the output, and the gradients of x and of the block's parameters."""
     x = x.detach().requires_grad_()
     out = block(x)
     return [out.detach(), *torch.autograd.grad(out, [x, *block.parameters()], grad)]
 
 
 def error(found: list[Tensor], exact: list[Tensor]) -> float:
-    """The largest error of some tensors, each relative to the largest element of the exact one."""
+    """Return the largest error of the tensors, each relative to the largest element of the exact tensor."""
     return max(
         float((one.double() - right).abs().max() / right.abs().max())
         for one, right in zip(found, exact, strict=True)
@@ -132,13 +133,13 @@ def error(found: list[Tensor], exact: list[Tensor]) -> float:
 
 
 def check(ours: Block, torchs: Block, x: Tensor) -> bool:
-    """Print how far outputs and gradients are from float64; whether ours are as near as torch's.
+    """Print how far outputs and gradients are from float64, and return whether ours are as near as torch's.
 
     The block in float64 takes the most memory. With as many tokens as hidden elements, a head of 128 and
-    batches of 4, its backward pass holds 27 tensors of x's size at once, its parameters' gradients among them
-    (counted on a CPU), beside its parameters of another 3. At 4x4096x4096 that is 30 x 0.54 GB = 16 GB. All
-    heads' scores would be 32 such tensors, each time that they are written. Of the float64 tensors only the
-    output and the gradients, 5 x 0.54 GB, are still there when the blocks of ``x.dtype`` run, one by one.
+    batches of 4, its backward pass holds 27 tensors of x's size at once, including its parameters' gradients
+    (counted on a CPU); its parameters are as large as another 3. At 4x4096x4096 that is 30 x 0.54 GB = 16 GB.
+    The scores of all heads would take 32 such tensors each time that they are written. When the blocks of
+    ``x.dtype`` run, one by one, only the output and the gradients remain in float64, 5 x 0.54 GB.
     """
     grad = torch.randn_like(x)
     right = exactly(ours, x, grad)
@@ -148,14 +149,14 @@ def check(ours: Block, torchs: Block, x: Tensor) -> bool:
 
 
 def exactly(block: Block, x: Tensor, grad: Tensor) -> list[Tensor]:
-    """The same as ``gradients`` of a block with these parameters in float64."""
+    """Return the ``gradients`` of a block with the same parameters in float64."""
     exact = Block(x.shape[2], block.heads, EXACT).to(x.device, torch.float64)
     exact.load_state_dict(block.state_dict())
     return gradients(exact, x.double(), grad.double())
 
 
 class Clock:
-    """The pipeline's stopwatch for calls of any kind."""
+    """The pipeline's stopwatch, for calls of any kind."""
 
     def __init__(self, where: torch.device, seconds: float) -> None:
         set_mode = SecondContext(where).set_mode if where.type == "cuda" else lambda: None
@@ -164,7 +165,7 @@ class Clock:
 
     @torch.no_grad()
     def microseconds(self, call: Callable[..., Any], *inputs: Tensor) -> float:
-        """The median of a call's samples."""
+        """Return the median of a call's samples."""
         for _ in range(3):
             out = call(*inputs)
         moved = sum(one.nbytes for one in (*inputs, out))
@@ -173,7 +174,7 @@ class Clock:
 
 
 def row(name: str, times: list[float], chosen: str = "") -> str:
-    """A line of the table."""
+    """Return a line of the table."""
     ours, torchs = times
     return f"{name:<22} {ours:10.1f} {torchs:10.1f} {torchs / ours:7.2f}  {chosen}".rstrip()
 
@@ -200,7 +201,7 @@ def show(clock: Clock, ours: Block, torchs: Block, x: Tensor) -> None:
 
 
 def inputs_of(block: Block, x: Tensor) -> dict[str, tuple[Tensor, ...]]:
-    """What each function is given in a block."""
+    """Return the inputs that each function gets in a block."""
     batch, tokens, hidden = x.shape
     ones, zeros = block.before_mlp.detach(), block.bias.detach()
     q, k, v = (x.view(batch, tokens, block.heads, -1).transpose(1, 2).clone() for _ in range(3))
@@ -209,7 +210,7 @@ def inputs_of(block: Block, x: Tensor) -> dict[str, tuple[Tensor, ...]]:
 
 
 def main(words: list[str]) -> int:
-    """Run the example; 1 where the answer is wrong."""
+    """Run the example. Return 1 if the block is further from float64 than torch's."""
     chosen = device.resolve("auto")
     options = parsed(words, chosen.kind == "cuda")
     if chosen.uuid is not None:  # before CUDA starts: the stopwatch reads the state of this GPU
@@ -225,7 +226,7 @@ def main(words: list[str]) -> int:
         print("error: the block with these kernels is further from float64 than torch's.", file=sys.stderr)
         return 1
     if where.type == "cuda":
-        torch.cuda.empty_cache()  # a captured graph has memory of its own, and can't take what is kept
+        torch.cuda.empty_cache()  # a captured graph has its own memory pool and can't use cached memory
     show(Clock(where, options.seconds), ours, torchs, x)
     return 0
 

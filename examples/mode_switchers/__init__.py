@@ -1,6 +1,6 @@
 """Twice a vector, by right providers each of which switches the mode of the launch gap of its process.
 
-python -m pipeline.accuracy runs them between the points that it measures: no time may move by them.
+python -m pipeline.accuracy runs them between the points that it measures: they must not change any time.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from kernel_pipeline.contract import Kernel, Provider, Tolerance, Work, bytes_of
 
 @dataclass(frozen=True, kw_only=True)
 class Vector:
-    """The elements of x."""
+    """A vector, by its number of elements."""
 
     elements: int
     dtype: str = one_of("float32")
 
 
 def work(problem: Vector) -> Work:
-    """One multiplication an element, which is read and written once."""
+    """Return the least work: one multiplication per element, which is read and written once."""
     shape = (problem.elements,)
     return Work(bytes_of(problem.dtype, shape, shape), {problem.dtype: problem.elements})
 
 
 def tolerance(problem: Vector) -> Tolerance:
-    """Twice a number is exact."""
+    """Return no tolerance, because twice a number is exact."""
     return Tolerance(rtol=0.0, atol=0.0)
 
 

@@ -1,4 +1,4 @@
-"""A vector's inputs, and twice the vector."""
+"""A vector as the input, and twice the vector in float64."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from . import Vector
 
 
 def inputs(problem: Vector, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
-    """A vector of normal values."""
+    """Return a vector, standard normal."""
     return normal([(problem.elements,)], problem.dtype, device, seed)
 
 
 def outputs(problem: Vector) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """A vector like x."""
+    """Return the shape and dtype of the one output, which is like x."""
     return [((problem.elements,), dtype_of(problem.dtype))]
 
 
 def reference(x: torch.Tensor) -> torch.Tensor:
-    """Twice x in float64."""
+    """Return twice x in float64."""
     return x.double() * 2

@@ -1,4 +1,4 @@
-"""Twice a vector by torch, with other work before it that switches the mode of the launch gap."""
+"""Twice a vector by torch, after other work that switches the mode of the launch gap."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ kept: list[torch.cuda.CUDAGraph] = []
 
 
 def plain(x: torch.Tensor) -> torch.Tensor:
-    """Nothing else."""
+    """Do no other work."""
     return x * 2
 
 
 def streams(x: torch.Tensor) -> torch.Tensor:
-    """Work on eight streams: to slow."""
+    """Work on eight streams, which switches to the slow mode."""
     if not torch.cuda.is_current_stream_capturing():
         for _ in range(STREAMS):
             with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
@@ -30,7 +30,7 @@ def streams(x: torch.Tensor) -> torch.Tensor:
 
 
 def captures(x: torch.Tensor) -> torch.Tensor:
-    """Six graphs, which are kept: to slow."""
+    """Capture six graphs and keep them, which switches to the slow mode."""
     if not torch.cuda.is_current_stream_capturing() and len(kept) < CAPTURES:
         for _ in range(CAPTURES):
             graph = torch.cuda.CUDAGraph()
@@ -41,7 +41,7 @@ def captures(x: torch.Tensor) -> torch.Tensor:
 
 
 def profiles(x: torch.Tensor) -> torch.Tensor:
-    """A profile by CUPTI: to neither."""
+    """Profile with CUPTI, which switches to neither mode."""
     if not torch.cuda.is_current_stream_capturing():
         with profile(activities=[ProfilerActivity.CUDA]):
             torch.neg(x)
@@ -50,7 +50,7 @@ def profiles(x: torch.Tensor) -> torch.Tensor:
 
 
 def second_process(x: torch.Tensor) -> torch.Tensor:
-    """A kernel of another process: to fast."""
+    """Run a kernel of another process, which switches to the fast mode."""
     if not torch.cuda.is_current_stream_capturing() and not hasattr(second_process, "ran"):
         second_process.ran = True  # type: ignore[attr-defined]
         other = "import torch; torch.zeros(1, device='cuda').add_(1); torch.cuda.synchronize()"

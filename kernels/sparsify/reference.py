@@ -41,6 +41,5 @@ def reference(w: torch.Tensor, step: str) -> tuple[torch.Tensor, ...]:
     if step == "prune":
         made = torch.zeros_like(four).scatter_(2, places, kept)
         return (made.view(made.shape[0], -1)[:, : of.shape[1]],)
-    # int64 is no output's dtype, so the verifier makes a copy in the output's dtype. It negates that copy in
-    # place, to poison the output's memory.
+    # int64 is the dtype in which the verifier compares integers.
     return kept.view(kept.shape[0], -1), pack((places[..., 0] + 4 * places[..., 1]).int()).long()
