@@ -118,7 +118,7 @@ probabilities and sums may take 232 registers per thread with two warpgroups, 16
 
 @dataclass(frozen=True, kw_only=True)
 class WarpSpecialized:
-    """The queries of a tile, the keys of a step, and the stages of the ring of keys and values."""
+    """The queries of a tile, the keys of a step, and the stages of the buffer for keys and values."""
 
     block_m: int = one_of(128, 192, default=128, unit="")
     block_n: int = one_of(128, 160, 176, 192, default=128, unit="")

@@ -191,8 +191,8 @@ def ieee_fits(problem: Problem, parameters: object, gpu: Gpu | None) -> str | No
 
 
 def gemv_fits(problem: Problem, parameters: Gemv, gpu: Gpu | None) -> str | None:
-    """Return the reason why a has too many rows for a matrix-vector product, or a block too many warps, or
-    None."""
+    """Return the reason why ``a`` has too many rows for a matrix-vector product, or a block too many warps,
+    or None."""
     if reason := ieee_fits(problem, parameters, gpu) or _few_rows(problem):
         return reason
     if problem.m > MOST_ROWS // 2 and parameters.num_warps > 8:

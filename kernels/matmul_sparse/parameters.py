@@ -89,7 +89,7 @@ def warps_fit(problem: Problem, warps: Warps, gpu: Gpu | None) -> str | None:
 
 
 def wgmma_fits(problem: Problem, tiles: Wgmma, gpu: Gpu | None) -> str | None:
-    """Return the reason why Hopper's kernel can't have these tiles or needs smaller ones, or None."""
+    """Return the reason why Hopper's kernel can't have these tiles, or smaller ones do, or None."""
     shape = problem.m, problem.n, problem.k
     return transposed_tiles.fits(shape, tiles, wgmma_bytes(tiles), gpu)
 

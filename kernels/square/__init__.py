@@ -23,9 +23,9 @@ SMALLEST_NORMAL = {"float32": 2.0**-126, "bfloat16": 2.0**-126, "float16": 2.0**
 TOLERANCES = {
     dtype: Tolerance(rtol=EPSILON[dtype], atol=smallest) for dtype, smallest in SMALLEST_NORMAL.items()
 }
-"""A product is rounded once, by half an eps at most. The limit of a whole eps allows no second rounding in a
-narrower dtype, but Triton's interpreter, which truncates float32 to bfloat16. The smallest normal number is
-for providers that flush subnormals to zero."""
+"""A product is rounded once, by half an eps at most. The limit of a whole eps rejects a second rounding in a
+narrower dtype and accepts Triton's interpreter, which truncates float32 to bfloat16. The smallest normal
+number is for providers that flush subnormals to zero."""
 
 
 def work(problem: Matrix) -> Work:
