@@ -1,4 +1,4 @@
-"""Twice a vector, by right providers each of which switches the mode of the launch gap of its process.
+"""Twice a vector, by correct providers that may switch the mode of the launch gap in their process.
 
 python -m pipeline.accuracy runs them between the points that it measures: they must not change any time.
 """

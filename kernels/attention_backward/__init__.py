@@ -1,4 +1,4 @@
-"""Attention, backward: what q, k and v contribute to a loss, given what the output contributes.
+"""Attention, backward: the gradients of q, k and v, given the gradient of the output.
 
 With ``s = q @ k.T / sqrt(head_dim)``, ``p = exp(s - lse)``, ``delta`` the row sums of ``out * d_out`` and
 ``ds = p * (d_out @ v.T - delta)``:

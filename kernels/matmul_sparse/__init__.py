@@ -1,5 +1,5 @@
-"""Matrix product with 2:4 sparse weights: ``out = x @ w.T`` of x, m by k, and w, n by k, of whose every four
-neighbours in a row two are kept.
+"""Matrix product with 2:4 sparse weights: ``out = x @ w.T`` of x, m by k, and w, n by k, which keeps two of
+every four neighbours in a row.
 
 ``values`` are the kept weights, n by k / 2, in the order of their rows. ``metadata`` says which weights are
 kept, by 4 bits for four neighbours: the place of the first kept one in the lower two bits, of the second in

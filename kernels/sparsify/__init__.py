@@ -1,5 +1,5 @@
-"""Weights made 2:4 sparse: of every four neighbours in a row of w, n by k, the two of largest magnitude are
-kept, of equal ones the first.
+"""Make weights 2:4 sparse: of every four neighbours in a row of w, n by k, keep the two of largest magnitude,
+and of equal ones the first.
 
 ``step`` says what the kernel returns. ``prune``: w with zeros for the other weights. ``compress``: the inputs
 of ``matmul_sparse``, which are the kept values, n by k / 2, and their places, packed as its declaration says.
