@@ -184,7 +184,7 @@ def subject(
     def another(number: int) -> Tensors:
         more = made(make, RING_SEED + number, keywords).tensors
         if [(x.shape, x.stride(), x.dtype) for x in more] != form:
-            raise BenchError("make= gives tensors of other shapes, strides or dtypes for another seed.")
+            raise BenchError("make= must give tensors of the same shapes, strides and dtypes for every seed.")
         return more
 
     return Subject(title, function, first, another, copies=False)
@@ -204,7 +204,7 @@ def stopwatch(device: torch.device, settings: TimingSettings, context: bool) -> 
         try:
             watch = Stopwatch(device, settings, second.set_mode if second else lambda: None, uuid_of(device))
         except pynvml.NVMLError as error:
-            raise BenchError(f"NVML tells nothing of {device} ({error}): its state can't be read.") from error
+            raise BenchError(f"NVML can't read the state of {device}: {error}.") from error
         stack.callback(_quietly, watch.release)
         watch.know(watch.calibrated() if second else None)
         yield watch
@@ -310,7 +310,7 @@ def timed(
     if not backward:
         return _timed(watch, one, one.arguments.call(one.function), reference, tolerance)
     if torch.is_inference_mode_enabled():
-        raise BenchError("backward=True inside torch.inference_mode(), which records no gradients: leave it.")
+        raise BenchError("backward=True needs gradients, and torch.inference_mode() records none: leave it.")
     forward = _timed(watch, one, _with_gradient(one), reference, tolerance)
     both = _timed(watch, *_both_passes(one), None, tolerance)
     return replace(
@@ -383,13 +383,15 @@ def _timed(
     if first.in_place:
         notes.append("the function writes over its inputs, which change from call to call")
     if first.random:
-        notes.append("two calls with the same inputs differ: what the timed calls wrote was not compared")
+        notes.append(
+            "two calls on the same inputs gave different outputs: those of timed calls are not checked"
+        )
     own = copied(one.arguments.tensors)
     samples, state = _sampled(watch, one, first, own)
     if samples.timer == "event":
         notes.append(f"timed by events, since {_why_events(first, one, watch)}")
     if watch.settings.cache == "cold" and watch.cache(samples) == "hot":
-        notes.append("the sets together do not exceed the cache: it is partly hot")
+        notes.append("all sets of inputs together fit into the cache: it is partly hot")
     with _restored(first.kept):
         error = _error(first, samples, one.arguments.tensors, reference, one, tolerance)
     if error:
@@ -426,7 +428,7 @@ def _sampled(watch: Stopwatch, one: Subject, first: FirstCalls, own: Tensors) ->
         had = load.scheduled(before, load.threads_of(os.getpid()))
         if one.device.type != "cpu" or had.delay <= known_ceilings.BUSY:
             return samples, state
-    return samples, state.distrusted(f"others had the cores for {had.delay:.0%} of the time")
+    return samples, state.distrusted(f"other processes had the cores for {had.delay:.0%} of the time")
 
 
 @dataclass(frozen=True)
@@ -547,8 +549,8 @@ def _error(
     outputs = tuple(x.detach() for x in samples.again(0))
     if not first.in_place and samples.timer == "graph" and _untouched(outputs, first.outputs):
         raise BenchError(
-            f"{one.name} is captured as an empty graph, whose replays write nothing: it launches kernels on "
-            "a stream of its own, or returns an earlier answer. Let it launch on torch.cuda.current_stream()."
+            f"{one.name} is captured as an empty graph, whose replays write nothing: the function launches "
+            "on another stream, or returns a cached output. Let it launch on torch.cuda.current_stream()."
         )
     if reference is not None:
         verdict = compared(outputs, expect(reference, one.arguments), tolerance)
@@ -570,7 +572,7 @@ def _why_events(first: FirstCalls, one: Subject, watch: Stopwatch) -> str:
     try:
         capture(Rotation(first.call, (copied(one.arguments.tensors),), first.in_place), 1)
     except NotCapturableError as error:
-        return f"it can't be captured into a CUDA graph: {str(error).splitlines()[0]}"
+        return f"the function can't be captured into a CUDA graph: {str(error).splitlines()[0]}"
     return f"a cold ring of inputs so small would need more than {MOST_SETS} sets"
 
 

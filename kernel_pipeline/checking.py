@@ -130,7 +130,7 @@ def expect(reference: Callable[..., Any], arguments: Arguments) -> Tensors:
     with on_device(wide[0].device):
         given = tensors_of(arguments.call(reference)(*wide))
     if not given:
-        raise BenchError("reference= returned no tensor: let it return the right outputs.")
+        raise BenchError("reference= returned no tensor: let it return the expected outputs.")
     return tuple(x.detach() for x in given)
 
 

@@ -191,11 +191,13 @@ def _judged(found: Mapping[str, Sequence[BenchResult]], rule: Rule) -> tuple[Con
         ]
         mixed = [{one.timer for one in pair} for pair in pairs if len({one.timer for one in pair}) > 1]
         if mixed:
-            without[name] = f"no verdict: timed by {' and '.join(sorted(mixed[0]))}, which do not compare"
+            without[name] = (
+                f"no verdict: timed by {' and '.join(sorted(mixed[0]))}, whose times can't be compared"
+            )
         elif pairs:
             estimates[name] = estimate([mine.median_us / base.median_us for mine, base in pairs], rule)
         else:
-            without[name] = f"no verdict: in no round were both its time and that of {first} valid"
+            without[name] = f"no verdict: no round has valid times of both this function and {first}"
     said = verdicts(estimates, rule)
     return tuple(
         Contender(name, tuple(results), estimates.get(name), said.get(name), without.get(name, ""))

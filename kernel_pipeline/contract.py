@@ -127,7 +127,7 @@ def variables(declared: type) -> dict[str, Variable]:
         if kind is bool and values is None:
             values = (False, True)
         if kind is str and values is None and "same_as" not in one.metadata:
-            raise ContractError(f"{declared.__name__}.{one.name} is a word: say which by one_of(...).")
+            raise ContractError(f"{declared.__name__}.{one.name} is a str: list its values with one_of(...).")
         default = None if one.default is dataclasses.MISSING else one.default
         found[one.name] = Variable(
             name=one.name,
@@ -409,15 +409,17 @@ class Kernel:
         if self.baseline not in names:
             raise ContractError(f"baseline {self.baseline!r} is no provider; there are {', '.join(names)}.")
         if len(set(names)) < len(names):
-            raise ContractError(f"providers need names of their own: {', '.join(names)}.")
+            raise ContractError(f"two providers have the same name: {', '.join(names)}.")
         sources = {provider.extension for provider in self.providers if provider.extension}
         stems = [PurePosixPath(source).stem for source in sources]
         if len(set(stems)) < len(stems):
             written = ", ".join(sorted(sources))
-            raise ContractError(f"extensions need names of their own, whatever their endings: {written}.")
+            raise ContractError(f"two extensions differ only in their suffix: {written}. Rename one.")
         for provider in self.providers:
             if clash := known.keys() & provider.variables().keys():
-                raise ContractError(f"{', '.join(clash)} of {provider.name} is a dimension's name too.")
+                raise ContractError(
+                    f"{', '.join(clash)} of {provider.name} is also the name of a dimension; rename it."
+                )
 
     def provider(self, name: str) -> Provider:
         """Return the provider of this name. Raises KeyError for an unknown name."""

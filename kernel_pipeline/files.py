@@ -108,7 +108,7 @@ def locked(path: Path) -> Iterator[None]:
         descriptor = _lock(beside)
     except TimeoutError as error:
         raise UserError(
-            f"can't write {path}: {error} holds its lock {beside.name} since {WAIT_S:g} s. Nothing was "
+            f"can't write {path}: {error} has held its lock {beside.name} for {WAIT_S:g} s. Nothing was "
             "written; end that process, or wait for it, and run the command again."
         ) from error
     except OSError as error:

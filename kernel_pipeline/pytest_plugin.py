@@ -128,8 +128,8 @@ class Plugin:
         for row in rows:
             terminalreporter.write_line(row)
         if any(node for node, result in self.results if result.timer == "perf_counter"):
-            terminalreporter.write_line("Timed on the CPU: these inputs are on no GPU.")
-        for option, text in (("kernel_save", "Each is a line of"), ("kernel_report", "The page:")):
+            terminalreporter.write_line("Timed on the CPU, where the inputs are.")
+        for option, text in (("kernel_save", "Each time is a JSON line of"), ("kernel_report", "The page:")):
             if path := self.config.getoption(option):
                 terminalreporter.write_line(f"{text} {path}")
         if path := self.config.getoption("kernel_report"):
@@ -139,21 +139,25 @@ class Plugin:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the plugin's options."""
     group = parser.getgroup("kernel benchmarks")
-    group.addoption("--kernel-save", metavar="FILE", help="append a JSON line for each call of kernel_bench")
+    group.addoption(
+        "--kernel-save", metavar="FILE", help="append a JSON line to FILE for each call of kernel_bench"
+    )
     group.addoption(
         "--kernel-compare",
         metavar="COMMIT",
-        help="run the tests of kernel_bench at COMMIT and in the working tree, in turns; fail slower ones",
+        help="run the tests that use kernel_bench at COMMIT and in the working tree, and fail slower ones",
     )
-    group.addoption("--kernel-rounds", metavar="N", type=int, default=5, help="rounds of a comparison (5)")
+    group.addoption(
+        "--kernel-rounds", metavar="N", type=int, default=5, help="rounds of a comparison (default 5)"
+    )
     group.addoption("--kernel-nodes", help=argparse.SUPPRESS)
-    group.addoption("--kernel-report", metavar="FILE", help="write a page of HTML with all times")
+    group.addoption("--kernel-report", metavar="FILE", help="write an HTML page with all times")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Check the options and register the plugin."""
     if config.getoption("kernel_rounds") < 2:
-        raise pytest.UsageError("--kernel-rounds: write 2 or more; one round says nothing of the noise.")
+        raise pytest.UsageError("--kernel-rounds: write 2 or more; one round does not show the noise.")
     config.pluginmanager.register(Plugin(config), "kernel_bench")
 
 

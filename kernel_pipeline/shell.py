@@ -17,11 +17,11 @@ def main(words: Sequence[str]) -> int:
     invalid time, 2 for an error."""
     parser = argparse.ArgumentParser(prog="python -m kernel_pipeline bench", epilog=f"For example: {EXAMPLE}")
     parser.add_argument("function", help="FILE.py:FUNCTION, or MODULE:FUNCTION")
-    parser.add_argument("--shape", action="append", required=True, help="of an input; once for each input")
-    parser.add_argument("--dtype", default="float32", help="of all inputs (float32)")
-    parser.add_argument("--device", help="cuda or cpu (cuda where there is a GPU)")
+    parser.add_argument("--shape", action="append", required=True, help="shape of an input; give it for each")
+    parser.add_argument("--dtype", default="float32", help="dtype of all inputs (default float32)")
+    parser.add_argument("--device", help="cuda or cpu (default cuda, if there is a GPU)")
     parser.add_argument("--cache", choices=("cold", "hot", "both"), default="cold")
-    parser.add_argument("--backward", action="store_true", help="the backward pass, too")
+    parser.add_argument("--backward", action="store_true", help="time the backward pass, too")
     given = parser.parse_args(words)
 
     import torch

@@ -103,7 +103,7 @@ def find_cxx(environment: Mapping[str, str] | None = None) -> Cxx:
         if path is not None:
             return Cxx(Path(path), _output(Path(path), "--version").partition("\n")[0].strip())
     raise NoCompilerError(
-        f"CXX names {wanted}, which is not there. Set it to a C++ compiler." if wanted else NO_CXX
+        f"CXX names {wanted}, which does not exist. Set CXX to a C++ compiler." if wanted else NO_CXX
     )
 
 

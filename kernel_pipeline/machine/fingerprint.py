@@ -101,9 +101,9 @@ def name_unlisted(found: Mapping[str, str]) -> None:
     for name in found:
         if not variables.is_listed(name) and name not in met:
             print(
-                f"warning: {name}={found[name]} is in the key of what is measured, for it may change code or "
-                "speed. If it does not, add its name to IGNORED in kernel_pipeline/records/variables.py, "
-                "else to COUNTED.",
+                f"warning: {name}={found[name]} is part of the key of each measurement, because it may change "
+                "code or speed. If it does not, add its name to IGNORED in "
+                "kernel_pipeline/records/variables.py, else to COUNTED.",
                 file=sys.stderr,
             )
             with suppress(UserError):  # a read-only checkout warns again

@@ -35,7 +35,7 @@ def own_folder(path: Path, mend: str) -> Path:
         raise UserError(f"can't make {path}: {error.strerror}; {mend}.") from error
     others = stat.S_IWGRP | stat.S_IWOTH
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & others:
-        raise UserError(f"{path} is not a folder of this user alone, and {mend}.")
+        raise UserError(f"{path} is not a folder that you own and only you can write, and {mend}.")
     return path
 
 
@@ -53,7 +53,9 @@ def own_file(path: Path) -> IO[str]:
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
         os.close(descriptor)
-        raise UserError(f"can't lock {path}: it is not a file of this user alone; remove it.")
+        raise UserError(
+            f"can't lock {path}: it is not a regular file that you own, with one link; remove it."
+        )
     return os.fdopen(descriptor, "r+", errors="replace")
 
 
@@ -98,8 +100,8 @@ class DeviceLock:
                 if self.wait_s is not None and monotonic() - begin >= self.wait_s:
                     self._file.close()
                     raise UserError(
-                        f"{self.device.name} is being measured on by {holder}; "
-                        f"gave up after {self.wait_s:g} s (wait_s=null waits)."
+                        f"{holder} is still measuring on {self.device.name}; "
+                        f"gave up after {self.wait_s:g} s (wait_s=null waits without limit)."
                     ) from None
                 if not warned:
                     self.say(f"Waiting for {self.device.name}: {holder} is measuring on it.")

@@ -146,8 +146,8 @@ class Function:
             if not of_class or NAMESPACE not in str(error):
                 raise
             raise TypeError(
-                f"{of_class[0].__name__} does not say how {self.op.name} is computed of it: give a plain "
-                "tensor, or call torch's own function."
+                f"{of_class[0].__name__} does not implement {self.op.name}: pass a plain tensor, or call "
+                "torch's own function."
             ) from error
 
     def _is_watched(self, args: tuple[Any, ...]) -> bool:

@@ -205,12 +205,14 @@ def _own(folder: Path) -> Path:
             folder.mkdir(mode=0o700)
         found = folder.lstat()
     except OSError as error:
-        raise NotThereError(f"can't make {folder}: {error.strerror}; set {VARIABLE} to another.") from error
+        raise NotThereError(
+            f"can't make {folder}: {error.strerror}; set {VARIABLE} to another folder."
+        ) from error
     others = stat.S_IWGRP | stat.S_IWOTH
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & others:
         raise NotThereError(
-            f"{folder} is not a folder of this user alone, and libraries in it are loaded; remove it, or set "
-            f"{VARIABLE} to a folder that nobody else can write."
+            f"{folder} is not a folder that you own and only you can write, and libraries in it are loaded; "
+            f"remove it, or set {VARIABLE} to a folder that nobody else can write."
         )
     return folder
 

@@ -74,7 +74,7 @@ def first(op: Op, loaded: Loaded, args: tuple[Any, ...]) -> tuple[CallPlan, Resu
         except (native.NotThereError, ValueError) as refusal:
             # A default configuration that does not fit a problem needs no warning.
             if choice.how not in ("default", "torch"):
-                _warn(f"{loaded.name}: {choice.provider} can't be used, torch is: {refusal}")
+                _warn(f"{loaded.name}: {choice.provider} can't be used, so torch is called: {refusal}")
             choice = Choice(loaded.kernel.baseline, {}, "torch", str(refusal))
     return CallPlan(op.definition, choice, asked.of(loaded.name, problem, choice)), op.definition(*args)
 

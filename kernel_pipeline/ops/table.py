@@ -185,11 +185,11 @@ def read(path: Path, gpu: str) -> Table:
         mend = "update it, or tune again" if content["format"] > FORMAT else "tune again"
         raise TableError(f"has format {content['format']}, and this version reads {FORMAT}: {mend}")
     if content.get("gpu") != gpu:
-        raise TableError(f"is of {content.get('gpu')}, not of {gpu}")
+        raise TableError(f"was tuned on {content.get('gpu')}, not on {gpu}")
     try:
         return _table(content)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise TableError(f"is not whole ({type(error).__name__}: {error})") from error
+        raise TableError(f"is incomplete or wrong ({type(error).__name__}: {error})") from error
 
 
 def _table(content: Mapping[str, Any]) -> Table:
@@ -243,7 +243,7 @@ def _check(one: TunedKernel) -> None:
         if missing := named - one.configurations.keys():
             raise ValueError(f"{sorted(missing)[0]} is no configuration")
         if min(problem.near.values(), default=1) <= 0:
-            raise ValueError("a ratio is not above 0")
+            raise ValueError("a ratio is 0 or less")
     for region in one.regions:
         named = {label for labels in region.fallback.values() for label in labels}
         if missing := named - one.configurations.keys():

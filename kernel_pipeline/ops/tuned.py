@@ -60,12 +60,12 @@ def choose(loaded: Loaded, problem: object, gpu: Gpu | None, slug: str | None) -
     Warns once in a process of a table that can't be used, and of a provider that can't be called.
     """
     if slug is None:
-        return _baseline(loaded.kernel, "tables are of GPUs, and these tensors are on a CPU.")
+        return _baseline(
+            loaded.kernel, "only GPUs have tables of tuned configurations, and these tensors are on a CPU."
+        )
     found = table_of(slug)
     if found is None:
-        return _baseline(
-            loaded.kernel, f"there is no table of tuned configurations of {slug} that can be used."
-        )
+        return _baseline(loaded.kernel, f"there is no usable table of tuned configurations for {slug}.")
     return choose_by(found, loaded, problem, gpu)
 
 
@@ -156,7 +156,7 @@ class _Chooser:
         name = f"{self.loaded.name}/{provider}"
         declared = {one.name: one for one in self.kernel.providers}.get(provider)
         if declared is None:
-            return f"{name} was tuned on {self.table.gpu} and is no longer here; tune again."
+            return f"{name} was tuned on {self.table.gpu} and no longer exists; tune again."
         if not declared.is_installed:
             return (
                 f"{name} was tuned on {self.table.gpu} and needs {declared.requires}, which is not installed."
@@ -174,7 +174,7 @@ class _Chooser:
         try:
             made = _made(provider, chosen.parameters)
         except ValueError as error:
-            return f"{name} no longer takes what was tuned ({error}); sweep and tune again."
+            return f"{name} no longer takes its tuned parameters ({error}); sweep and tune again."
         why = provider.fits(self.problem, made, self.gpu)
         return None if why is None else f"{name} does not fit: {why}."
 
@@ -232,7 +232,7 @@ def _read(named: Path | None, slug: str) -> Table | None:
     file = next((one for one in files if one.is_file()), None)
     if file is None:
         if named is not None:
-            lacks = f"holds no {files[0].name}" if named.is_dir() else "is not there"
+            lacks = f"holds no {files[0].name}" if named.is_dir() else "does not exist"
             _warn(f"{VARIABLE}={named} {lacks}; torch is called.")
         return None
     try:

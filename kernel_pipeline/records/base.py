@@ -156,7 +156,7 @@ class Values(Mapping[str, Value]):
             raise ValueError(f"must be at most {MOST_VALUES} values by name, not {values!r}")
         for name, value in values.items():
             if not (isinstance(name, str) and name.isidentifier() and len(name) <= MOST_NAME):
-                raise ValueError(f"{name!r} is no name of a value")
+                raise ValueError(f"{name!r} can't be the name of a value")
             is_word = type(value) is str and len(value) <= MOST_WORD and is_printable(value)
             is_number = type(value) is int and abs(value) <= INTEGER_LIMIT
             if not (is_word or is_number or type(value) is bool):

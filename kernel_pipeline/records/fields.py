@@ -118,7 +118,7 @@ Ceiling = Annotated[float, Meta(ge=1e-9, le=1e12)]
 
 def _in_utc(value: datetime) -> datetime:
     if not datetime(2000, 1, 1, tzinfo=UTC) <= value < datetime(2200, 1, 1, tzinfo=UTC):
-        raise ValueError(f"{value} is of no year in which there are GPUs")
+        raise ValueError(f"{value} is not between the years 2000 and 2199")
     return value.astimezone(UTC).replace(microsecond=0)
 
 

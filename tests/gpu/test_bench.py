@@ -44,7 +44,7 @@ def test_without_a_second_context_the_interval_says_so() -> None:
 def test_what_a_graph_cannot_hold_is_timed_by_events() -> None:
     result = bench(lambda x: x * float(x[0, 0].item()), make=make)
     assert result.timer == "event" and result.valid
-    assert any("it can't be captured into a CUDA graph" in note for note in result.notes)
+    assert any("the function can't be captured into a CUDA graph" in note for note in result.notes)
 
 
 def test_a_stream_of_its_own_is_refused() -> None:

@@ -234,7 +234,7 @@ def test_a_dtype_that_nobody_measured_is_the_baselines(
         "not measured at any problem of these words",
     )
     assert answer["chosen by"] == (
-        "the baseline (torch); there is no table of tuned configurations of nvidia-h200 that can be used."
+        "the baseline (torch); there is no usable table of tuned configurations for nvidia-h200."
     )
     assert f"holds no {H200}.json; torch is called." in text
 

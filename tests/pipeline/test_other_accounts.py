@@ -97,7 +97,7 @@ def test_code_that_another_account_put_there_is_not_run(
             os.chown(folder, NOBODY, NOBODY)
         else:
             folder.chmod(0o777)
-    with pytest.raises(UserError, match=rf"{folder} is not a folder of this user alone, and code .* is run"):
+    with pytest.raises(UserError, match=rf"{folder} is not a folder that you own .* compiled there is run"):
         inductor.variables()
 
 
@@ -118,7 +118,7 @@ def test_an_op_loads_no_library_that_another_account_put_into_its_cache(
             if os.geteuid() != 0:
                 pytest.skip("needs root, to act as another account")
             os.chown(folder, NOBODY, NOBODY)
-    with pytest.raises(native.NotThereError, match=rf"{folder} is not a folder of this user alone"):
+    with pytest.raises(native.NotThereError, match=rf"{folder} is not a folder that you own"):
         native.library(loading.load("vector_add"), "cpp.cpp")
 
 
@@ -146,7 +146,7 @@ def test_a_lock_that_another_account_holds_is_named_and_not_waited_for_for_ever(
         folder.chmod(0o755)
     with (
         read_locked(beside, NOBODY) as holder,
-        pytest.raises(UserError, match=rf"process {holder} holds its lock \.a\.jsonl\.lock since 0\.1 s"),
+        pytest.raises(UserError, match=rf"process {holder} has held its lock \.a\.jsonl\.lock for 0\.1 s"),
         files.locked(path),
     ):
         pass

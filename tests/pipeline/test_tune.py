@@ -351,8 +351,11 @@ def test_a_provider_that_was_edited_is_not_called_without_a_word(
             "has format 2, and this version reads 3: tune again",
         ),
         (lambda text: text.replace(f'"gpu": "{H200}"', '"gpu": "nvidia-b200"'), "is of nvidia-b200, not of"),
-        (lambda text: text.replace('"best": "cuda 2048x8w"', '"best": "cuda 9x9w"'), "is not whole"),
-        (lambda text: text.replace('"near": {', '"far": {'), "is not whole"),
+        (
+            lambda text: text.replace('"best": "cuda 2048x8w"', '"best": "cuda 9x9w"'),
+            "is incomplete or wrong",
+        ),
+        (lambda text: text.replace('"near": {', '"far": {'), "is incomplete or wrong"),
     ],
 )
 def test_a_table_that_cannot_be_used_is_one_sentence_once_and_torch(

@@ -59,7 +59,7 @@ def test_no_cuda_compiler_says_what_to_install() -> None:
 def test_no_cxx_compiler_says_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no C\+\+ compiler was found: install g\+\+"):
         toolchain.find_cxx({"PATH": str(tmp_path)})
-    with pytest.raises(UserError, match="CXX names nosuch, which is not there"):
+    with pytest.raises(UserError, match="CXX names nosuch, which does not exist"):
         toolchain.find_cxx({"PATH": str(tmp_path), "CXX": "nosuch"})
 
 

@@ -253,7 +253,7 @@ def test_warm_makes_the_backward_pass_ready_too(chosen: Callable[..., list[Any]]
 
 
 def test_warm_wants_one_of_the_functions() -> None:
-    with pytest.raises(ValueError, match=r"is no function of kernel_pipeline\.ops; they are attention"):
+    with pytest.raises(ValueError, match=r"is no function of kernel_pipeline\.ops; its functions: attention"):
         ops.warm(torch.softmax, torch.randn(2, 3), -1)
 
 

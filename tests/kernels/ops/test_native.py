@@ -131,7 +131,9 @@ def test_without_a_compiler_torch_is_called(
     monkeypatch.setattr(native, "BUILT", Path("nowhere"))
     monkeypatch.setattr(native, "is_there", lambda *_: False)
     chosen("cpp")
-    with pytest.warns(UserWarning, match=r"vector_add: cpp can't be used, torch is: no C\+\+ compiler"):
+    with pytest.warns(
+        UserWarning, match=r"vector_add: cpp can't be used, so torch is called: no C\+\+ compiler"
+    ):
         assert torch.equal(ops.vector_add(torch.ones(3), torch.ones(3)), torch.full((3,), 2.0))
 
 
@@ -156,7 +158,7 @@ def test_the_command_builds_and_says_so(built: Path, capsys: pytest.CaptureFixtu
     assert any(line.startswith(f"vector_add/cpp.cpp: {built}") for line in out)
     assert code == (0 if torch.cuda.is_available() else 1)
     assert build.main(["nothing"]) == 2
-    assert capsys.readouterr().err.startswith("error: nothing is no kernel; they are attention, ")
+    assert capsys.readouterr().err.startswith("error: nothing is no kernel; the kernels: attention, ")
 
 
 def test_the_hosts_cost_is_printed(

@@ -128,7 +128,7 @@ CLASSES = ("Refusing", "Wrapping", "MaskedTensor")
 def test_what_is_no_dense_tensor_gets_a_sentence(name: str, kind: str) -> None:
     given = OTHERS[kind](torch.randn(4, 6))
     if kind in CLASSES:
-        sentence = rf"{kind} does not say how \w+ is computed of it: give a plain tensor, or .*\."
+        sentence = rf"{kind} does not implement \w+: pass a plain tensor, or .*\."
     elif isinstance(given, torch.Tensor):
         sentence = rf"\w+ must be a dense tensor, and is a {kind} one: make it dense, or .*\."
     else:
