@@ -48,11 +48,12 @@ help: ## List the targets
 	@echo '  ARGS=...      more arguments for the command behind a target: make test ARGS="-k softmax"'
 	@echo '  JOBS=2        processes for the tests; JOBS= runs them in one, without pytest-xdist'
 	@echo '  GPU_JOBS=12   the same for test-gpu: about 1.5 GB of GPU memory each'
-	@echo '  PYTHON=...    the Python 3.11-3.13 that .venv is made with; its version alone: for wheelhouse'
+	@echo '  PYTHON=...    the Python 3.11-3.13 to make .venv with; for wheelhouse a bare version: 3.12'
 	@echo '  VENV=         no .venv: run with $$(PYTHON), which has all packages already'
 	@echo '  IMAGE=cpu     the image of docker-shell and docker-image: cpu or gpu'
-	@echo '  PROOFS=...    what test-docker proves, of: cpu gpu server wheelhouse'
-	@echo '  WHEELHOUSE=   setup: a folder to install from instead of an index; TORCH=no: wheelhouse without torch'
+	@echo '  PROOFS=...    what test-docker proves, some of: cpu gpu server wheelhouse'
+	@echo '  WHEELHOUSE=   setup: a folder to install from instead of an index'
+	@echo '  TORCH=no      wheelhouse: leave out torch'
 	@echo '  UPGRADE=1     lock: move every pin to its newest version'
 
 setup: $(READY) ## Make .venv with the locked packages (and the CUDA compiler where there is none)
@@ -95,7 +96,7 @@ verify: $(READY) ## Measure a sample of this machine's rows again: how many of t
 build: $(READY) ## Compile the CUDA and C++ providers
 	@python -m pipeline.build kernel=$(KERNELS) $(ARGS)
 
-report: $(READY) ## Compare the GPUs in reports/, on a CPU also it in local/reports/, and print this machine's table
+report: $(READY) ## Compare the GPUs in reports/ (on a CPU, this CPU in local/reports/ too) and print this machine's table
 	@python -m pipeline.report $(ARGS)
 
 publish: $(READY) ## Write all results, this host's local/ too, to MLflow
@@ -127,7 +128,7 @@ test-gpu: $(READY) ## Run tests/gpu, several processes on one GPU; ARGS="-m smok
 	python -m pytest tests/gpu -rs --durations=25 $(if $(GPU_JOBS),-n $(GPU_JOBS) $(IN_GROUPS)) $(ARGS); \
 	code=$$?; wait; exit $$code
 
-campaign: $(READY) ## Kill commands and fill disks at random, for minutes: what was lost, what was wrong
+campaign: $(READY) ## Kill commands and fill disks at random, for minutes, and report what was lost or wrong
 	@python -m tests.campaign $(ARGS)
 
 lint: $(READY) ## Check style: ruff, hadolint, shellcheck
@@ -139,7 +140,7 @@ lint: $(READY) ## Check style: ruff, hadolint, shellcheck
 types: $(READY) ## Check types: mypy
 	@python -m mypy
 
-lock: $(if $(strip $(VENV)),$(BIN)/python,python-on-path) ## Resolve constraints.txt and locks/ again; they keep their pins where they can
+lock: $(if $(strip $(VENV)),$(BIN)/python,python-on-path) ## Resolve constraints.txt and locks/ again, keeping pins where possible
 	@$(INSTALL) resolver --quiet
 	@locks/lock $(if $(UPGRADE),--upgrade)
 

@@ -96,7 +96,7 @@ def flags(folder: Path) -> list[str]:
         elif key in CERTIFICATES:
             path = Path(here[key]).expanduser().absolute()
             if not path.is_file():
-                fail(f"pip's setting {key} names {path}, which is no file: mend it (pip config list)")
+                fail(f"pip's setting {key} names {path}, which is not a file: correct it (pip config list)")
             inside[key] = CERTIFICATES[key]
             found += ["--secret", f"id=pip-{key},src={path}"]
     if inside:

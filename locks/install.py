@@ -73,13 +73,13 @@ def _run(locks: Sequence[str], options: Sequence[str], log: IO[str]) -> tuple[in
     if sys.stdout.isatty():
         print("\r\033[K", end="")
     if not pip.returncode:
-        print(f"{monotonic() - begun:.0f} s; what pip said: {log.name}", flush=True)
+        print(f"{monotonic() - begun:.0f} s; pip's output: {log.name}", flush=True)
     return pip.returncode, said
 
 
 def _fail(code: int, said: Sequence[str], log: IO[str]) -> NoReturn:
     sys.stderr.writelines(said[-LAST_LINES:])
-    print(f"error: pip failed; all that it said is in {log.name}.", file=sys.stderr)
+    print(f"error: pip failed; its output is in {log.name}.", file=sys.stderr)
     sys.exit(code)
 
 
@@ -97,7 +97,7 @@ def main() -> None:
     unknown = [name for name in locks if name != "torch" and not (LOCKS / f"{name}.lock").exists()]
     if unknown or not locks:
         known = sorted(path.stem for path in LOCKS.glob("*.lock"))
-        sys.exit(f"error: name locks to install, of: torch {' '.join(known)}")
+        sys.exit(f"error: name the locks to install, some of: torch {' '.join(known)}")
     # pip's output names the index, so the log is readable by its owner only and is not part of an image.
     with tempfile.NamedTemporaryFile(
         "w", prefix="kernel-pipeline-install-", suffix=".log", delete=False

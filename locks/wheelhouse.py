@@ -118,9 +118,7 @@ class NotInIndexError(DownloadError):
     """None of pip's indexes has a package."""
 
     def __init__(self, pin: str) -> None:
-        super().__init__(
-            f"no index that pip is configured with has {pin}: pip config list says which those are"
-        )
+        super().__init__(f"none of pip's indexes has {pin}; `pip config list` lists them")
         self.pin = pin
 
 
@@ -146,7 +144,7 @@ def _download(folder: Path, wanted: Pins, python: str) -> None:
         raise NotInIndexError(absent[1])
     changed = re.search(r"^    (\S+) from .*:$", done.stderr, re.MULTILINE)
     if "DO NOT MATCH THE HASHES" in done.stderr and changed:
-        raise DownloadError(f"{changed[1]} is not the file that the lock names: its hash is another")
+        raise DownloadError(f"{changed[1]} is not the file that the lock names: its hash differs")
     raise DownloadError(
         f"pip can't download the packages: {(done.stderr.strip() or 'it says nothing').splitlines()[-1]}"
     )
@@ -169,7 +167,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--python", choices=VERSIONS, default=".".join(platform.python_version_tuple()[:2]))
-    parser.add_argument("--without-torch", action="store_true", help="for a host that has it")
+    parser.add_argument(
+        "--without-torch", action="store_true", help="leave out torch, for a host that has it"
+    )
     arguments = parser.parse_args()
     try:
         count = gather(arguments.folder, arguments.python, not arguments.without_torch)

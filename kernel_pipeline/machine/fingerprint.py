@@ -101,8 +101,8 @@ def name_unlisted(found: Mapping[str, str]) -> None:
     for name in found:
         if not variables.is_listed(name) and name not in met:
             print(
-                f"warning: {name}={found[name]} is part of the key of each measurement, because it may change "
-                "code or speed. If it does not, add its name to IGNORED in "
+                f"warning: {name}={found[name]} is part of the key of each measurement, because it may "
+                "change code or speed. If it does not, add its name to IGNORED in "
                 "kernel_pipeline/records/variables.py, else to COUNTED.",
                 file=sys.stderr,
             )

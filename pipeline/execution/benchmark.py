@@ -109,7 +109,7 @@ def on_several(sweep: Sequence[str], gpus: Sequence[Device], repeats: int, title
     Raises UserError for fewer than two GPUs.
     """
     if len(gpus) < 2:
-        raise UserError(f"this compares one GPU with several, and here are {len(gpus)}.")
+        raise UserError(f"this benchmark compares one GPU with several, and this machine has {len(gpus)}.")
     found: dict[str, list[Seconds]] = {}
     with tempfile.TemporaryDirectory() as folder:
         calibrated(str(gpus[0]), Path(folder))

@@ -197,7 +197,9 @@ def _definition(function: Callable[..., Any]) -> tuple[Path, str]:
     """Return the file and the name of a function. Raises UserError for one without a name of its own."""
     name = getattr(function, "__qualname__", f"<{type(function).__name__}>")
     if "<" in name:
-        raise UserError(f"write {name} as a function with a name: tolerance and interpreted have to be one.")
+        raise UserError(
+            f"write {name} as a named function: tolerance and interpreted can't be anything else."
+        )
     return _file(function), name
 
 
@@ -218,11 +220,11 @@ def unknown_commits(identities: Sequence[Identity]) -> list[str]:
     """
     found = []
     if identities and (why := commit.unreadable(ROOT)):
-        found.append(f"Rows don't say which commit they are of: {why}.")
+        found.append(f"Rows don't name the commit that they were measured at: {why}.")
     for loaded in (one.loaded for one in identities if one.loaded.is_outside):
         why = commit.unreadable(loaded.folder)
         if why is not None and "is in no git repository" not in why:
-            found.append(f"Rows of {loaded.name} don't say which commit it is of: {why}.")
+            found.append(f"Rows of {loaded.name} don't name the commit of its source: {why}.")
     return found
 
 

@@ -122,20 +122,20 @@ def _version(text: str) -> str:
 def of_environment(then: Environment | None, now: Environment | None, provider: Provider) -> list[str]:
     """Return the differences between two environments in a provider's key."""
     if then is None or now is None:
-        return ["the environment is another than theirs, which is not known"]
+        return ["the environment changed, and the old one is not known"]
     before, after = (_flat(one.keyed_for(provider)) for one in (then, now))
     found = _differences(before, after)
     on_gpu = now.kind == "cuda"
     found += [
-        f"{name} was {value}, and is in no key any more"
+        f"{name} was {value}, and is no longer part of any key"
         for name, value in then.flags.items()
         if not variables.is_in_key(name, on_gpu)
     ]
     package = provider.package or ("numba" if provider.language == "numba" else "")
     return found or [
-        f"another version of {package} was installed, which is not known"
+        f"the version of {package} changed, and the old one is not known"
         if package
-        else "other parts of the environment were in the key"
+        else "the key held other parts of the environment"
     ]
 
 
@@ -146,8 +146,8 @@ def _flat(keyed: Mapping[str, Any]) -> dict[str, Any]:
 def of_settings(then: Mapping[str, Any] | None, now: Mapping[str, Any]) -> list[str]:
     """Return the differences between two runs' settings of timing and seeds."""
     if then is None:
-        return ["the timing's settings are others than theirs, which are not known"]
-    return _differences(then, now) or ["other settings were in the key"]
+        return ["the timing settings changed, and the old ones are not known"]
+    return _differences(then, now) or ["the key held other settings"]
 
 
 def _differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -149,7 +149,7 @@ def main(words: list[str]) -> None:
             add(evidence, replace=how == "replace")
             known.cache_clear()
         case _:
-            raise UserError('write nothing, or list "..." or replace "..." with the evidence in quotes.')
+            raise UserError('write no argument, or list "..." or replace "..." with the evidence in quotes.')
     for way in TIMERS:
         print(f"{way}: {measurement('cpu' if way == 'cpu' else 'cuda', way)}")
 

@@ -158,7 +158,7 @@ class Clone:
         path = self.root / name
         text = path.read_text()
         if change(text) == text:
-            raise UserError(f"{name} is not as this command takes it to be.")
+            raise UserError(f"{name} no longer holds the text that this command edits.")
         path.write_text(change(text))
         self.sweep(*words)
 

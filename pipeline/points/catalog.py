@@ -201,7 +201,9 @@ def find(where: str) -> Entry:
     except FileNotFoundError as missing:
         name = Path(where).name
         hint = f" The kernel {name} of this repository is kernel={name}." if name in loading.names() else ""
-        raise UserError(f"kernel={where}: {missing} is not there; a kernel's folder has one.{hint}") from None
+        raise UserError(
+            f"kernel={where}: {missing} does not exist; a kernel's folder needs it.{hint}"
+        ) from None
     except ContractError as error:
         raise UserError(str(error)) from error
     except Exception as error:  # whatever an author's module raises when it is imported
@@ -217,13 +219,12 @@ def find(where: str) -> Entry:
     for name in (loaded.name, *(provider.name for provider in loaded.kernel.providers)):
         if not re.fullmatch(NAME, name):
             raise UserError(
-                f"kernel={where}: '{name}' is no name for files; write letters, digits and any of '_.+-'."
+                f"kernel={where}: '{name}' can't be part of a file name; write letters, "
+                "digits and any of '_.+-'."
             )
     parameters = {name for provider in loaded.kernel.providers for name in provider.variables()}
     if taken := sorted(RESERVED & {*loaded.kernel.dimensions(), *parameters}):
-        raise UserError(
-            f"{loaded.folder / '__init__.py'}: {', '.join(taken)} means something else; rename it."
-        )
+        raise UserError(f"{loaded.folder / '__init__.py'}: {', '.join(taken)} is a reserved name; rename it.")
     path = loaded.folder / "kernel.yaml" if loaded.is_outside else CONF / f"{loaded.name}.yaml"
     return Entry(loaded, read(path, loaded), path)
 
@@ -235,7 +236,7 @@ def read(path: Path, loaded: loading.Loaded) -> KernelConfig:
         config = KernelConfig.model_validate(_merged(path))
     except OSError as error:
         raise UserError(
-            f"{error.filename} is not there: it says which problems of {loaded.name} are measured."
+            f"{error.filename} does not exist: it lists the problems of {loaded.name} to measure."
         ) from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark

@@ -35,7 +35,9 @@ def make(declared: type, values: Mapping[str, Value]) -> Any:
     given: dict[str, Value] = {}
     for name, value in values.items():
         if name not in known:
-            raise UserError(f"{name}: {declared.__name__} has {', '.join(known) or 'nothing'}.")
+            raise UserError(
+                f"{name} is not a field of {declared.__name__}, which has {', '.join(known) or 'none'}."
+            )
         given[name] = checked(known[name], value)
     for name, variable in known.items():
         if name in given:
@@ -43,7 +45,7 @@ def make(declared: type, values: Mapping[str, Value]) -> Any:
         if variable.same_as is not None:
             given[name] = given[variable.same_as]
         elif variable.default is None:
-            raise UserError(f"{name} is missing: {declared.__name__} needs a value of it.")
+            raise UserError(f"{name} is missing: {declared.__name__} needs a value for it.")
         else:
             given[name] = variable.default
     return declared(**given)

@@ -76,7 +76,7 @@ def _content(path: Path, place: str, entry: Entry) -> Any:
             f"workloads: {', '.join(entry.config.workloads)}."
         ) from error
     except UnicodeDecodeError as error:
-        raise UserError(f"{place} is no text; name a YAML or JSON file with problems.") from error
+        raise UserError(f"{place} is not a text file; name a YAML or JSON file with problems.") from error
     except ValueError as error:
         raise UserError(f"can't read {place}: {error}; write its values out.") from error
     except yaml.MarkedYAMLError as error:
@@ -93,7 +93,7 @@ def _of_kernel(content: Any, place: str, entry: Entry) -> Any:
             return content[entry.name]
         own = {*entry.loaded.kernel.dimensions(), *Workload.model_fields}
         if content and not own & content.keys():
-            raise UserError(f"{place} has no problems of {entry.name}, but of {_listed(content)}.")
+            raise UserError(f"{place} has problems of {_listed(content)}, but none of {entry.name}.")
     return content
 
 

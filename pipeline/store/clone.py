@@ -102,7 +102,7 @@ class Merge:
         own = results.folder_for(self.output, "cpu")
         for path in plain_files(self.source, pattern, self.left_out.append):
             if own != self.output and any(word.startswith("cpu-") for word in (path.stem, path.parent.name)):
-                self.left_out.append(f"{path} is of a CPU, whose results stay on its host; skipped.")
+                self.left_out.append(f"{path} is from a CPU, whose results stay on its host; skipped.")
             elif not results.inside(self.output, self._place(path)):
                 raise UserError(f"{self._place(path)} is a link that leads out of {self.output}; remove it.")
             else:
@@ -119,7 +119,7 @@ class Merge:
         if found is None:
             return
         if name_of(found) != expected:
-            self.left_out.append(f"{theirs} is of another kernel or machine than its name; skipped.")
+            self.left_out.append(f"{theirs} belongs to another kernel or machine than its name; skipped.")
             return
         ours = self._place(theirs)
         before = results.read(model, ours) if ours.exists() else None
@@ -148,7 +148,7 @@ class Merge:
     def _settings(self, theirs: Path) -> None:
         """Merge the configuration of the sweep that last wrote a ledger, as data without YAML tags."""
         if theirs.stat().st_size > MOST_YAML or self._settings_of(theirs) is None:
-            self.left_out.append(f"{theirs} does not tell how a sweep timed; skipped.")
+            self.left_out.append(f"{theirs} does not hold the settings of a sweep; skipped.")
             return
         found = plain_yaml.load(theirs.read_text())
         content = yaml.safe_dump(found, sort_keys=True).encode()
@@ -161,7 +161,7 @@ class Merge:
         if found is None:
             return
         if (found.kernel, found.gpu) != (theirs.parent.parent.name, theirs.parent.name):
-            self.left_out.append(f"{theirs} is of another kernel or machine than its folders; skipped.")
+            self.left_out.append(f"{theirs} belongs to another kernel or machine than its folders; skipped.")
             return
         ours = self._place(theirs)
         before = results.read(Comparison, ours) if ours.exists() else None
@@ -173,9 +173,11 @@ class Merge:
             return
         ours = self._place(theirs)
         if is_there and not is_newer:
-            self.files.append((ours, "differs; ours stays, it is not of older measurements"))
+            self.files.append((ours, "differs; ours stays, because its measurements are not older"))
             return
-        self.files.append((ours, f"{TAKEN}, it differs and is of newer measurements" if is_there else TAKEN))
+        self.files.append(
+            (ours, f"{TAKEN}, because it differs and its measurements are newer" if is_there else TAKEN)
+        )
         if self.is_written:
             write_atomically(ours, content)
 

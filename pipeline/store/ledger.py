@@ -99,7 +99,9 @@ class Ledger:
             newest = {row.slot: row for row in rows}
             lost = self._appended.keys() - newest.keys()
             if lost:
-                self.warn(f"{len(lost)} rows of this run were gone from {self.path}; they are written again.")
+                self.warn(
+                    f"{len(lost)} rows of this run had disappeared from {self.path}; they are written again."
+                )
             newest |= {slot: self._appended[slot] for slot in lost}
             self._rows = {slot: new for slot, row in newest.items() if (new := change(row)) is not None}
             self._appended.clear()

@@ -142,10 +142,13 @@ def _read(kind: Kind, path: Path, place: Path, warn: Warn | None) -> _File:
         except ValidationError as error:
             foreign.append(line)
             if warn is not None and not isinstance(error, UnknownRunError):
-                warn(f"{path}:{number} is no whole row of this version, or its digests do not fit; skipped.")
+                warn(
+                    f"{path}:{number} is not a complete row of this version, or its "
+                    "digests are wrong; skipped."
+                )
             continue
         if warn is not None and not kind.is_of(row, place):
-            warn(f"{path}:{number} is of another kernel or machine than its file; skipped.")
+            warn(f"{path}:{number} belongs to another kernel or machine than its file; skipped.")
             continue
         group = slots.setdefault(kind.slot(row), [])
         if not kind.together:

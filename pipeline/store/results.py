@@ -51,7 +51,11 @@ def asked_for(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         there = next(folder for folder in path.absolute().parents if folder.exists())
-        why = error.strerror if there.is_dir() and os.access(there, os.W_OK) else "it may not be written to"
+        why = (
+            error.strerror
+            if there.is_dir() and os.access(there, os.W_OK)
+            else "permission to write is missing"
+        )
         why = why if there.is_dir() else "it is a file"
         raise UserError(
             f"no results can be written to {path.parent}: no folder can be made in {there} ({why}); "
@@ -216,7 +220,9 @@ M = TypeVar("M", Environment, Ceilings)
 def _of(model: type[M], path: Path) -> M:
     found = read(model, path)
     if found.gpu != path.stem:
-        raise UserError(f"{path} is of {found.gpu}, not of {path.stem}; delete it and run `dvc repro` again.")
+        raise UserError(
+            f"{path} describes {found.gpu}, not {path.stem}; delete it and run `dvc repro` again."
+        )
     return found
 
 

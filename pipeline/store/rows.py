@@ -121,7 +121,7 @@ class Reader:
         except ValidationError:
             if is_earlier(line):
                 raise UserError(
-                    f"{self.path} is of an earlier format, which is not read any more: move it away and "
+                    f"{self.path} has an earlier format, which is no longer read: move it away and "
                     "measure again."
                 ) from None
             raise
@@ -177,8 +177,8 @@ def without_line(path: Path, runs: Mapping[str, int]) -> list[str]:
     """Return a sentence on each run without a line. ``runs`` has the number of rows that name it."""
     where = provenance.beside(path)
     return [
-        f"{path}: {count} row{'s name' if count > 1 else ' names'} run {run}, of which {where} has no line; "
-        "skipped. Bring that line from where the run measured, or measure the points again."
+        f"{path}: {count} row{'s name' if count > 1 else ' names'} run {run}, which has no line in {where}; "
+        "skipped. Copy that line from the host of the run, or measure the points again."
         for run, count in runs.items()
     ]
 

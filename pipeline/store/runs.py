@@ -158,10 +158,10 @@ def records(folder: Path, warn: Callable[[str], None]) -> dict[Path, Heading]:
         try:
             heading = Heading.from_json(line)
         except ValidationError:
-            warn(f"{path} does not begin as the record of a sweep does; skipped.")
+            warn(f"{path} does not begin with the heading of a sweep's record; skipped.")
             continue
         if heading.run != path.stem:
-            warn(f"{path} is the record of {heading.run} by its first line; skipped.")
+            warn(f"{path} names another run, {heading.run}, in its first line; skipped.")
             continue
         found[path] = heading
     return found

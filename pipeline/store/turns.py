@@ -71,5 +71,5 @@ def append(path: Path, turn: Turn) -> None:
 def read(path: Path, warn: Callable[[str], None]) -> list[Turn]:
     """Return the turns of a file, in order; none if there is no file. A line that is no turn is skipped with
     a sentence to ``warn``."""
-    sentence = "is no turn of a round (torn or edited); skipped, it counts as not run."
+    sentence = "is not a turn of a round (torn or edited); skipped, the turn counts as not run."
     return json_lines.read(path, Turn.from_json, json_lines.warning(path, warn, sentence))

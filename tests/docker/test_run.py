@@ -287,7 +287,9 @@ def test_every_image_mounts_all_that_a_build_may_be_given() -> None:
 def test_a_certificate_that_is_not_there_ends_the_build_with_a_sentence(pip: Pip, tmp_path: Path) -> None:
     done = pip.build(f"cert = {tmp_path}/none.pem", PIP_CERT=f"{tmp_path}/none.pem")
     assert (done.returncode, pip.host.calls("build")) == (1, [])
-    sentence = f"pip's setting cert names {tmp_path}/none.pem, which is no file: mend it (pip config list)"
+    sentence = (
+        f"pip's setting cert names {tmp_path}/none.pem, which is not a file: correct it (pip config list)"
+    )
     assert f"error: {sentence}\n" in done.stderr
 
 

@@ -187,8 +187,8 @@ def test_a_record_is_what_its_name_and_first_line_say(
     assert shown(database, "softmax")[f"softmax @ {H200}, {FIRST}"]["tags"]["points"] == "1 ok"
     said = capsys.readouterr().err
     assert said.count("is of another sweep, kernel or machine than its file; skipped.") == 2
-    assert said.count("does not begin as the record of a sweep does; skipped.") == 2
-    assert said.count(f"is the record of {FIRST} by its first line; skipped.") == 1
+    assert said.count("does not begin with the heading of a sweep's record; skipped.") == 2
+    assert said.count(f"names another run, {FIRST}, in its first line; skipped.") == 1
     assert said.count("is not a measurement") == 1 and "Traceback" not in said
 
 

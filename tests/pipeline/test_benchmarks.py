@@ -93,7 +93,7 @@ def test_timers_have_rows_of_a_kernel_outside_of_the_repository(
         (["timers", "kernel=softmax", "num_warps=4"], "num_warps is no parameter of torch; "),
         (["sweep", "provider=triton_online"], "do_bench needs a GPU, and device=cpu is "),
         (["sweep"], "provider is missing: write provider=NAME"),
-        (["devices"], "this compares one GPU with several, and here are "),
+        (["devices"], "this benchmark compares one GPU with several, and this machine has "),
         (["waits", "only=hlp"], "unknown wait 'hlp'. Did you mean 'help'?"),
         ([], "write python -m pipeline.benchmarks timers, inputs, "),
         (["timrs"], "benchmark: input should be 'timers', "),

@@ -152,7 +152,7 @@ def test_a_mistake_is_one_sentence(sentence: Sentence, mistake: str) -> None:
 def test_a_folder_without_a_kernel_is_said(sentence: Sentence, mistake: str, tmp_path: Path) -> None:
     place = (tmp_path / mistake.removeprefix("kernel=")).resolve() / "__init__.py"
     said = sentence(mistake, "device=cpu", "tracking=none")
-    assert said.startswith(f"{mistake}: {place} is not there; a kernel's folder has one.")
+    assert said.startswith(f"{mistake}: {place} does not exist; a kernel's folder needs it.")
     assert said.endswith(" The kernel softmax of this repository is kernel=softmax.") == (
         "softmax" in mistake
     )

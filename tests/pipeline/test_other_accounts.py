@@ -171,7 +171,7 @@ def test_yaml_that_is_not_plain_is_skipped_by_merge_and_prune(
     before = results.config_path(here, "softmax", H200).read_bytes()
     fixed = {"output": here, "kernel": "softmax", "parts": ["settings"]}
     command.run(ResultsConfig(action="merge", source=there, write=True, **fixed))
-    assert "does not tell how a sweep timed; skipped." in " ".join(capsys.readouterr().out.split())
+    assert "does not hold the settings of a sweep; skipped." in " ".join(capsys.readouterr().out.split())
     assert results.config_path(here, "softmax", H200).read_bytes() == before
     command.run(ResultsConfig(action="prune", source=None, write=False, **fixed))
     assert identity.settings_beside(results.ledger_path(here, "softmax", H200)) is None

@@ -185,8 +185,8 @@ def test_lines_that_are_no_whole_rows_are_left_out_and_ours_stay(
     mine.write_bytes(mine.read_bytes() + b'{"of": "a later version"}\n')
     merged(there, here)
     out = capsys.readouterr().out
-    assert f"{theirs}:1 is no whole row of this version, or its digests do not fit; skipped." in out
-    assert f"{theirs}:4 is of another kernel or machine than its file; skipped." in out
+    assert f"{theirs}:1 is not a complete row of this version, or its digests are wrong; skipped." in out
+    assert f"{theirs}:4 belongs to another kernel or machine than its file; skipped." in out
     assert f"{mine}: 5 new, 4 newer than ours, 5 lines skipped" in out
     assert mine.read_bytes().endswith(b'{"of": "a later version"}\n'), "what is here is not thrown away"
     keys = {row.point.provider for row in ledger.read_rows(mine, lambda sentence: None)}
@@ -217,7 +217,7 @@ def test_no_link_is_followed_and_odd_names_are_left_out(
         assert name in out, f"{name} is said"
         assert not any(name in one for one in files(here))
     assert f"timings/softmax/{H100}.jsonl" not in files(here)
-    assert f"{config} does not tell how a sweep timed; skipped." in out
+    assert f"{config} does not hold the settings of a sweep; skipped." in out
     outside = tmp_path / "outside"
     outside.mkdir()
     shutil.rmtree(here / "timings" / "softmax")
@@ -235,7 +235,7 @@ def test_a_cpus_results_stay_on_its_host(
     merged(there, factory.write_results(tmp_path / "results", factory.grid()), write=False)
     out = capsys.readouterr().out
     path = results.ledger_path(there, "softmax", factory.CPU)
-    assert f"{path} is of a CPU, whose results stay on its host; skipped." in out
+    assert f"{path} is from a CPU, whose results stay on its host; skipped." in out
 
 
 KILLED = """

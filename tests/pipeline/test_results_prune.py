@@ -96,7 +96,7 @@ def test_what_is_old_is_told_with_its_reason_and_removed_when_told_to(folder: Pa
     for reason in (
         "softmax/torch no longer has such points (1 of them)",
         "the source of softmax/torch changed (1 of them)",
-        "the environment is another than theirs, which is not known (1 of them)",
+        "the environment changed, and the old one is not known (1 of them)",
         "triton_online: 1 row is old: measured by '",
         "triton_row: 1 row is old: the source of softmax/triton_row changed; measured by version 0 of",
     ):

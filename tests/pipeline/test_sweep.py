@@ -338,7 +338,7 @@ def test_a_results_folder_that_is_removed_midway_is_whole_in_the_end(tree: Tree)
         shutil.rmtree(tree.root / "outputs", ignore_errors=True)
     out, err = process.communicate()
     assert (process.returncode, err) == (0, ""), out
-    assert "rows of this run were gone from outputs/timings/quick/" in out
+    assert "rows of this run had disappeared from outputs/timings/quick/" in out
     assert "100 of 100 are in outputs/timings/quick/" in out
     assert len(in_order(tree)) == 100
     assert beside(tree) == DESCRIBED

@@ -69,9 +69,9 @@ def test_one_holder_at_a_time_who_is_named(tmp_path: Path) -> None:
 
 def test_what_times_nothing_shares_a_device_with_its_like_alone(tmp_path: Path) -> None:
     one, other = (DeviceLock(CPU, 0, silent, shared=True) for _ in range(2))
-    with one, other, pytest.raises(UserError, match="is being measured on"):
+    with one, other, pytest.raises(UserError, match="is still measuring on"):
         DeviceLock(CPU, 0, silent).__enter__()
-    with hold(tmp_path), pytest.raises(UserError, match="is being measured on"):
+    with hold(tmp_path), pytest.raises(UserError, match="is still measuring on"):
         DeviceLock(CPU, 0, silent, shared=True).__enter__()
     with DeviceLock(CPU, 0, silent):
         pass

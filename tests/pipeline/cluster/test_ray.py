@@ -72,7 +72,12 @@ def sound(rows: Sequence[Measurement]) -> None:
 def test_three_nodes_share_a_sweep_and_the_same_command_finds_all_of_it(tree: Tree, hosts: Hosts) -> None:
     out, _ = ended(started(tree, hosts))
     assert f"{COUNT} points measured" in out
-    assert out.count(f"Rows don't say which commit they are of: {tree.root} is in no git repository") == 1
+    assert (
+        out.count(
+            f"Rows don't name the commit that they were measured at: {tree.root} is in no git repository"
+        )
+        == 1
+    )
     assert whole(tree) == {"node1/cpu", "node2/cpu", "node3/cpu"}
     assert actors() == [] and tree.workers() == []
     # Keys are those of a sweep without a cluster.

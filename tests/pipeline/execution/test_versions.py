@@ -68,4 +68,4 @@ def test_edited_code_says_so_until_it_is_listed(tree: Path) -> None:
 
 def test_words_that_are_none_are_said(tree: Path) -> None:
     said = versions_in(tree, "lst", "x")
-    assert said.returncode == 1 and said.stderr.startswith("error: write nothing, or list")
+    assert said.returncode == 1 and said.stderr.startswith("error: write no argument, or list")

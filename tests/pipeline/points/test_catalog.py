@@ -112,7 +112,7 @@ def over(**change: Any) -> dict[str, Any]:
         ("", r"top\.yaml: workloads: Field required"),
         ("[1]", r"top\.yaml: "),
         (over(colour="red"), r"top\.yaml: colour: "),
-        (over(base="nowhere.yaml"), r"nowhere\.yaml is not there: it says which problems of softmax"),
+        (over(base="nowhere.yaml"), r"nowhere\.yaml does not exist: it lists the problems of softmax"),
         (over(base="top.yaml"), r"top\.yaml: base: must be the name of another file, not top\.yaml"),
         (over(base=["a"]), r"top\.yaml: base: must be the name of another file"),
         (over(workloads={"columns": {"size": 64}}), r"workloads\.columns\.x: Field required"),
@@ -173,7 +173,7 @@ def test_a_kernel_outside_of_the_repository_has_its_yaml_beside_it(tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (None, r"__init__\.py is not there; a kernel's folder has one\."),
+        (None, r"__init__\.py does not exist; a kernel's folder needs it\."),
         ("x = 1", r"__init__\.py declares no `kernel = Kernel\(\.\.\.\)`\."),
         (
             "import nowhere_at_all",
@@ -215,5 +215,7 @@ def test_names_that_files_are_named_after_are_words(read: Read, tmp_path: Path) 
         read(top=GOOD | {"workloads": {"../../plot": workload}, "presets": {}})
     folder = tmp_path / "my kernel"
     shutil.copytree(Path(outside.__file__).with_name("doubled"), folder)
-    with pytest.raises(UserError, match="'my kernel' is no name for files; write letters, digits and"):
+    with pytest.raises(
+        UserError, match="'my kernel' can't be part of a file name; write letters, digits and"
+    ):
         catalog.find(str(folder))

@@ -45,8 +45,11 @@ def test_values_are_those_of_all_names_in_their_declared_order() -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({}, "columns is missing: Problem needs a value of it."),
-        ({"columns": 3, "colour": 1}, "colour: Problem has rows, columns, heads, groups, dtype, causal."),
+        ({}, "columns is missing: Problem needs a value for it."),
+        (
+            {"columns": 3, "colour": 1},
+            "colour is not a field of Problem, which has rows, columns, heads, groups, dtype, causal.",
+        ),
         ({"columns": 0}, "columns: must be at least 1, not 0."),
         ({"columns": True}, "columns: must be a whole number, not True."),
         ({"columns": "3"}, "columns: must be a whole number, not '3'."),

@@ -70,7 +70,7 @@ def test_pins_and_the_baseline_go_with_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ('{"gelu": {"problems": []}}', "has no problems of softmax, but of gelu."),
+        ('{"gelu": {"problems": []}}', "has problems of gelu, but none of softmax."),
         ('{"softmax": {"problems": []}}', "has no problems of softmax: write a list of them under problems."),
         ("", "has no problems of softmax: write a list of them under problems."),
         ("12", "has no problems of softmax: write a list of them under problems."),

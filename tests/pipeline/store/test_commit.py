@@ -88,8 +88,8 @@ def test_a_sweep_and_a_comparison_pass_it_on(tmp_path: Path) -> None:
     tree = cpu_tree(tmp_path, "quick")
     reason = f"{tree.root} is in no git repository: measure in a clone, or git -C {tree.root} init && "
     first = tree.sweep("kernel=quick")
-    assert first.stdout.count(f"Rows don't say which commit they are of: {reason}") == 1
-    assert "Rows don't say" not in tree.sweep("kernel=quick").stdout, "there are no new ones"
+    assert first.stdout.count(f"Rows don't name the commit that they were measured at: {reason}") == 1
+    assert "Rows don't name" not in tree.sweep("kernel=quick").stdout, "there are no new ones"
     compared = tree.sweep("kernel=quick", "a=HEAD", command="compare")
     assert compared.returncode == 2
     assert f"error: a=HEAD: no commit of {tree.root} can be read: {reason}" in compared.stderr

@@ -52,7 +52,7 @@ def test_reads_back_what_was_appended_the_newest_of_each_point(tmp_path: Path) -
 def test_a_row_of_the_first_format_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     path.write_bytes(factory.measurement().to_json() + b"\n")
-    with pytest.raises(UserError, match="is of an earlier format, which is not read any more"):
+    with pytest.raises(UserError, match="has an earlier format, which is no longer read"):
         read_rows(path, silent)
 
 
@@ -175,7 +175,7 @@ def test_what_was_appended_here_is_written_again_where_the_file_was_removed(tmp_
     ledger.append(last)
     ledger.compact()
     assert ledger.rows() == read_rows(path, silent) == [mine, last]
-    assert warnings == [f"1 rows of this run were gone from {path}; they are written again."]
+    assert warnings == [f"1 rows of this run had disappeared from {path}; they are written again."]
     path.unlink()
     ledger.compact()
     assert read_rows(path, silent) == [], "what is gone after the run is gone"

@@ -56,8 +56,8 @@ def test_a_row_without_its_runs_line_is_a_sentence_and_stays_in_the_file(tmp_pat
     said: list[str] = []
     assert ledger.read_rows(path, said.append) == []
     assert said == [
-        f"{path}: 1 row names run {ROW.origin.run}, of which {place} has no line; skipped. Bring that line "
-        "from where the run measured, or measure the points again."
+        f"{path}: 1 row names run {ROW.origin.run}, which has no line in {place}; skipped. Copy that line "
+        "from the host of the run, or measure the points again."
     ]
     Ledger(path, said.append).compact()
     assert path.read_bytes() == line
