@@ -119,7 +119,7 @@ def test_the_backward_pass_of_a_module_computes_its_weights_gradients() -> None:
     assert bench(module, torch.randn(8, 64), backward=True, seconds=0.01).valid
     assert {64 * 32, 32} <= set(seen)
     assert all(weight.grad is None for weight in module.parameters())
-    with torch.inference_mode(), pytest.raises(BenchError, match="records no gradients"):
+    with torch.inference_mode(), pytest.raises(BenchError, match=r"inference_mode\(\) records none"):
         bench(module, torch.randn(8, 64), backward=True)
 
 
@@ -193,7 +193,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "other shapes": (
         lambda: bench(torch.square, make=lambda seed: torch.randn(3 + seed % 2)),
-        "make= gives tensors of other shapes",
+        "make= must give tensors of the same shapes",
     ),
     "one function": (lambda: compare({"a": torch.square}, torch.randn(3)), "compare takes two functions"),
     "one round": (

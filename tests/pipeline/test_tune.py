@@ -388,7 +388,7 @@ def test_without_a_table_and_on_a_cpu_torch_is_called(
     nowhere = tuned.choose(LOADED, problem, GPU, "nvidia-b200")
     assert (nowhere.provider, nowhere.how) == ("torch", "torch") and "nvidia-b200" in nowhere.reason
     monkeypatch.setenv(tuned.VARIABLE, str(tmp_path / "none.json"))
-    with pytest.warns(RuntimeWarning, match="is not there"):
+    with pytest.warns(RuntimeWarning, match="does not exist"):
         assert tuned.choose(LOADED, problem, GPU, "nvidia-b200").how == "torch"
     monkeypatch.setenv(tuned.VARIABLE, str(tmp_path))
     with pytest.warns(RuntimeWarning, match=r"holds no nvidia-b200\.json; torch is called"):

@@ -357,7 +357,12 @@ def test_source_that_can_not_be_read_is_said_with_its_place(write: Write) -> Non
     for file, before, after, said in (
         ("torch.py", "def double(x):", "def double(x:", r"torch\.py, line 1: "),
         ("torch.py", "def double", "def other", r"torch\.py defines no 'double' at its top level"),
-        ("__init__.py", "tolerance=tolerance", "tolerance=lambda p: None", "write <lambda> as a function"),
+        (
+            "__init__.py",
+            "tolerance=tolerance",
+            "tolerance=lambda p: None",
+            "write <lambda> as a named function",
+        ),
     ):
         with pytest.raises(UserError, match=said):
             keys(write(file, before, after))

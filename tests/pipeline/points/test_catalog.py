@@ -166,7 +166,7 @@ def test_a_kernel_outside_of_the_repository_has_its_yaml_beside_it(tmp_path: Pat
     assert entry.loaded.is_outside
     assert catalog.find(f"{folder}/").loaded == entry.loaded, "however its path is written"
     (folder / "kernel.yaml").unlink()
-    with pytest.raises(UserError, match=r"double/kernel\.yaml is not there"):
+    with pytest.raises(UserError, match=r"double/kernel\.yaml does not exist"):
         catalog.find(str(folder))
 
 

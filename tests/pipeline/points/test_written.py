@@ -91,7 +91,7 @@ def test_a_file_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"workload=.*none.json can't be read \(No such file or directory\)"):
         plan(ENTRY, "quick", GPU, written=tmp_path / "none.json")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UserError, match="is no text"):
+    with pytest.raises(UserError, match="is not a text file"):
         plan(ENTRY, "quick", GPU, written=tmp_path / "binary")
 
 

@@ -56,5 +56,5 @@ def test_a_variable_on_neither_list_is_named_once(
     for _ in range(2):
         environment.name_unlisted(environment.flags("cuda"))
     said = capsys.readouterr().err
-    assert said.count("warning: TORCH_NEVER_HEARD_OF=3 is in the key") == 1
+    assert said.count("warning: TORCH_NEVER_HEARD_OF=3 is part of the key") == 1
     assert "MULTICAST" not in said
