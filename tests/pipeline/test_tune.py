@@ -350,7 +350,10 @@ def test_a_provider_that_was_edited_is_not_called_without_a_word(
             lambda text: text.replace('"format": 3', '"format": 2'),
             "has format 2, and this version reads 3: tune again",
         ),
-        (lambda text: text.replace(f'"gpu": "{H200}"', '"gpu": "nvidia-b200"'), "is of nvidia-b200, not of"),
+        (
+            lambda text: text.replace(f'"gpu": "{H200}"', '"gpu": "nvidia-b200"'),
+            "was tuned on nvidia-b200, not on",
+        ),
         (
             lambda text: text.replace('"best": "cuda 2048x8w"', '"best": "cuda 9x9w"'),
             "is incomplete or wrong",
