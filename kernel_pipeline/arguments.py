@@ -12,7 +12,8 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .loading import Tensors
-from .timing.stopwatch import span_of
+from .timing.stopwatch import spanned
+from .verification import unchanged
 
 
 class BenchError(Exception):
@@ -109,14 +110,14 @@ def returns_tensors(output: Any) -> bool:
     return isinstance(output, torch.Tensor) or (several and all(isinstance(x, torch.Tensor) for x in output))
 
 
-def spanned(x: torch.Tensor) -> torch.Tensor:
-    """Return a one-dimensional view of all the memory that a tensor spans."""
-    return x.as_strided((span_of(x),), (1,))
-
-
 def copied(tensors: Tensors) -> Tensors:
     """Return copies of tensors with the same strides, including the memory between their elements."""
     return tuple(spanned(x).clone().as_strided(x.shape, x.stride()) for x in tensors)
+
+
+def equal(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether two tensors are bitwise equal."""
+    return unchanged((x,), (y,))
 
 
 def overlaps(x: torch.Tensor) -> bool:

@@ -27,10 +27,10 @@ from .arguments import (
     Make,
     arguments,
     copied,
+    equal,
     made,
     on_device,
     returns_tensors,
-    spanned,
     tensors_of,
 )
 from .checking import Tolerances, compared, expect
@@ -41,7 +41,7 @@ from .records.measurement import State
 from .records.settings import TimingSettings
 from .statistics.quantiles import median_interval, quantile
 from .timing.launch_gap import SecondContext
-from .timing.stopwatch import MOST_SETS, Another, Stopwatch
+from .timing.stopwatch import MOST_SETS, Another, Stopwatch, spanned
 from .timing.timers import Rotation, Samples, spoil
 from .timing.timers.capture import NotCapturableError, capture
 
@@ -453,12 +453,12 @@ class FirstCalls:
         returns an input or a view of one."""
         given = copied(tensors)
         returned = call(*given)
-        changed = [i for i, (x, old) in enumerate(zip(given, tensors, strict=True)) if not _equal(x, old)]
+        changed = [i for i, (x, old) in enumerate(zip(given, tensors, strict=True)) if not equal(x, old)]
         bytes_ = sum(x.nbytes for x in tensors)
         if changed:
             written = copied(given)
             call(*given)
-            if not all(map(_equal, given, written)):
+            if not all(map(equal, given, written)):
                 return cls(call, written, True, False, (), bytes_)
             # The second call writes the same values: the changed inputs are output buffers.
             return cls._returning(_giving(call, changed), tensors, bytes_)
@@ -510,10 +510,6 @@ def _detached(call: Callable[..., Any]) -> Callable[..., Tensors]:
         return tuple(x.detach() for x in tensors_of(call(*tensors)))
 
     return detached
-
-
-def _equal(x: torch.Tensor, y: torch.Tensor) -> bool:
-    return verification.unchanged((x,), (y,))
 
 
 def _as_reference(outputs: Tensors) -> Tensors:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from . import verification
-from .arguments import Arguments, BenchError, Make, copied, made, on_device, overlaps, tensors_of
+from .arguments import Arguments, BenchError, Make, copied, equal, made, on_device, overlaps, tensors_of
 from .contract import Tolerance
 from .loading import Tensors
 from .verification import Verdict
@@ -108,7 +108,7 @@ def check(
         with verification.poisoned_memory(), on_device(given[0].device):
             outputs = tensors_of(call(*given))
         if not outputs:  # the function overwrote its inputs
-            changed = [x for x, old in zip(given, arguments.tensors, strict=True) if not _equal(x, old)]
+            changed = [x for x, old in zip(given, arguments.tensors, strict=True) if not equal(x, old)]
             outputs = tuple(changed)
         cases.append(DistributionResult(name, compared(outputs, expected, tolerance)))
     wrong = next((case for case in cases if case.verdict and case.verdict.error), None)
@@ -167,10 +167,6 @@ def _wide(x: torch.Tensor) -> torch.Tensor:
     if x.is_complex():
         return x.to(torch.complex128)
     return x.double() if x.is_floating_point() else x
-
-
-def _equal(x: torch.Tensor, y: torch.Tensor) -> bool:
-    return verification.unchanged((x,), (y,))
 
 
 def _distributions(make: Make, keywords: Mapping[str, Any] | None) -> Iterator[tuple[str, Arguments]]:

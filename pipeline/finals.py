@@ -268,10 +268,8 @@ class Finals:
             say(line)
         if said := closing(rows):
             say(said)
-        if curse := [row.median_us / row.swept_us for some in rows.values() for row in some]:
-            say(
-                f"Finals take {geometric_mean(curse):.4f} times what the sweeps had found of the same points."
-            )
+        if biases := [row.median_us / row.swept_us for some in rows.values() for row in some]:
+            say(f"Finals take {geometric_mean(biases):.4f} times as long as the sweeps at the same points.")
         if sentence := where_time_went(self.spent, self.turns):
             say(sentence)
         count = sum(map(len, rows.values()))

@@ -259,14 +259,14 @@ def _made_anew(inputs: Tensors, blocks: list[torch.Tensor], another: Another) ->
     made, begin = 0, perf_counter()
     while made < rest and (made + 1 < FEWEST_MADE or perf_counter() - begin < MAKE_S):
         for x, block in zip(another(made + 1), blocks, strict=True):
-            block[made].copy_(_spanned(x))
+            block[made].copy_(spanned(x))
         made += 1
         if blocks[0].is_cuda:
             torch.cuda.synchronize()
     kinds = made + 1
     for x, block in zip(inputs, blocks, strict=True):
         for kind in range(kinds):
-            of = _spanned(x) if kind == 0 else block[kind - 1]
+            of = spanned(x) if kind == 0 else block[kind - 1]
             copies = block[kinds - 1 + kind :: kinds]
             copies.copy_(of.expand(copies.shape))
         if rest > made and rest % kinds == 0:
@@ -290,7 +290,7 @@ def like_the_first(made: Tensors, first: Tensors) -> bool:
     return [(x.dtype, x.shape, x.stride()) for x in made] == [(x.dtype, x.shape, x.stride()) for x in first]
 
 
-def _spanned(x: torch.Tensor) -> torch.Tensor:
+def spanned(x: torch.Tensor) -> torch.Tensor:
     """Return a one-dimensional view of all the memory that a tensor spans."""
     return x.as_strided((span_of(x),), (1,))
 
@@ -303,7 +303,7 @@ def _as_integers(x: torch.Tensor) -> torch.Tensor:
 def shifted(x: torch.Tensor, elements: int) -> torch.Tensor:
     """Return a copy of a tensor with its memory rolled back by ``elements``; values before the start wrap
     around to the end."""
-    moved = _as_integers(_spanned(x)).roll(-elements)
+    moved = _as_integers(spanned(x)).roll(-elements)
     return moved.view(x.dtype).as_strided(x.shape, x.stride())
 
 
@@ -312,9 +312,9 @@ def rolls(x: torch.Tensor, count: int, out: torch.Tensor, first: int = 1) -> Non
     i`` steps of ``step_of`` elements."""
     span = out.shape[1]
     if span < 2:
-        out.copy_(_spanned(x).expand(count, span))
+        out.copy_(spanned(x).expand(count, span))
         return
-    flat, out = _as_integers(_spanned(x)), _as_integers(out)
+    flat, out = _as_integers(spanned(x)), _as_integers(out)
     step = step_of(span, first + count)
     if count <= FEW_COPIES:
         for row, place in zip(out, range(first * step, (first + count) * step, step), strict=True):

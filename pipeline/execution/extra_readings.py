@@ -51,6 +51,7 @@ def ask(
     With ``seconds`` also time it after that many seconds of its calls. Returns the readings and the changes
     that the provider left in its process. Raises GoneError if a process dies.
     """
+    accuracy = None
     try:
         prepared = verifier(Prepare(where=where, point=point), Prepared)
         begin = Begin(
@@ -72,7 +73,7 @@ def ask(
         ended = worker(End(), Ended)
     except FailedError as error:
         # The changes that the provider left are not known, so its worker has to be replaced.
-        return Extra(), Ended(changed=(str(error),))
+        return Extra(accuracy), Ended(changed=(str(error),))
     return Extra(accuracy, sustained), ended
 
 

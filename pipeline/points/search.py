@@ -135,7 +135,9 @@ class _Estimate:
         self._is_ordered = np.array([_is_ordered(values) for values in self._levels.values()])
         self._most_steps = np.array([len(values) - 1 for values in self._levels.values()])
         # With so few trials, estimating each parameter by itself finds better points than all together.
-        sampler = optuna.samplers.TPESampler(n_startup_trials=0, seed=seed, multivariate=False)
+        sampler = optuna.samplers.TPESampler(
+            n_startup_trials=0, seed=seed, multivariate=False, constant_liar=True
+        )
         self._study = optuna.create_study(sampler=sampler)
         self._trials: dict[Point, Trial] = {}
 

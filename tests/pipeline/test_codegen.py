@@ -559,9 +559,7 @@ def code_of(target: CodeTarget, warn: Callable[[str], None]) -> CudaCode:
 
 @of_planted
 @needs_nvcc
-def test_launches_are_rows_of_their_points_and_unknown_ones_are_said(
-    tmp_path: Path, planted: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_launches_are_rows_of_their_points_and_unknown_ones_are_said(tmp_path: Path, planted: Path) -> None:
     """The launches are made up, in the form that a GPU reports them."""
     target = target_of_gpu(planted, tmp_path)
     loaded, identity = target.loaded, target.identity

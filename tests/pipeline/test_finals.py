@@ -44,7 +44,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
     assert (code, err) == (0, ""), out + err
     assert "They are in outputs/finals." in out
     assert re.search(r"Most of the time went to (\w+ [\d.]+ s for \d+ turns?(, |\.\s))+", out)
-    assert "times what the sweeps had found of the same points" in out
+    assert "times as long as the sweeps at the same points" in out
     return made
 
 
