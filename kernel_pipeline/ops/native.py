@@ -16,11 +16,10 @@ import json
 import logging
 import os
 import re
-import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -199,22 +198,14 @@ def cache() -> Path:
 def _own(folder: Path) -> Path:
     """Make a folder if it does not exist, and return it. Raises NotThereError if it is a link, belongs to
     another user, or is writable by others."""
+    from ..errors import UserError
+    from ..machine.lock import own_folder  # imported for a build alone
+
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
-        found = folder.lstat()
-    except OSError as error:
-        raise NotThereError(
-            f"can't make {folder}: {error.strerror}; set {VARIABLE} to another folder."
-        ) from error
-    others = stat.S_IWGRP | stat.S_IWOTH
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & others:
-        raise NotThereError(
-            f"{folder} is not a folder that you own and only you can write, and libraries in it are loaded; "
-            f"remove it, or set {VARIABLE} to a folder that nobody else can write."
-        )
-    return folder
+        mend = f"remove it, or set {VARIABLE} to a folder that nobody else can write"
+        return own_folder(folder, f"libraries in it are loaded; {mend}")
+    except UserError as error:
+        raise NotThereError(str(error)) from error
 
 
 @contextmanager

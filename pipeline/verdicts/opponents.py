@@ -62,6 +62,9 @@ def both(entry: Entry, a: str | None, b: str | None) -> tuple[Named, Named]:
         )
     if one.kind != "configurations" and one.name == other.name:
         raise UserError(f"a and b are both {one.name}: write self_test=true to compare the tree with itself.")
+    if one.commit and other.commit:  # beside the tree, a commit is plainly meant without the edits
+        _refuse_commit_below_edits(entry, "a", one)
+        _refuse_commit_below_edits(entry, "b", other)
     return one, other
 
 
@@ -158,13 +161,20 @@ def _named(entry: Entry, option: str, text: str) -> Named:
             f"{entry.name}, and no machine that left results; write {TREE} for the working tree, "
             "or PROVIDER/CONFIGURATION."
         )
+    return Named(text, commit=found)
+
+
+def _refuse_commit_below_edits(entry: Entry, option: str, named: Named) -> None:
+    """Raise UserError for the checked-out commit if there are edits, which may be meant, too."""
+    root = repository(entry)
     sources = (str(entry.loaded.folder),) if entry.loaded.is_outside else SOURCES
-    if found == _git(root, "rev-parse", "HEAD") and _git(root, "status", "--porcelain", "--", *sources):
+    if named.commit == _git(root, "rev-parse", "HEAD") and _git(
+        root, "status", "--porcelain", "--", *sources
+    ):
         raise UserError(
-            f"{option}={text} is the commit below a working tree that was edited; "
+            f"{option}={named.text} is the commit below a working tree that was edited; "
             f"write {option}={TREE} for the files as they are, or commit them."
         )
-    return Named(text, commit=found)
 
 
 def _asked(named: Named, root: Path, question: Question) -> Answer:

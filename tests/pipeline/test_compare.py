@@ -169,15 +169,13 @@ def test_mlflow_shows_a_comparison_linked_to_the_runs_of_its_sides(tree: Tree, c
 def test_an_edit_is_compared_with_its_commit_and_what_it_does_not_touch_is_not(tmp_path: Path) -> None:
     tree = repository(tmp_path)
     edit(tree, "for _ in range(100)", "for _ in range(1)")
-    done = compare(tree, "kernel=quick", "size=64", "a=HEAD", *SHORT)
+    done = compare(tree, "kernel=quick", "size=64", "a=fast", "b=HEAD", *SHORT)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "a=HEAD is the commit below a working tree that was edited; write a=tree" in done.stderr
-    git(tree.root, "tag", "slow")
-    commit(tree.root, message="As fast again")
+    assert "b=HEAD is the commit below a working tree that was edited; write b=tree" in done.stderr
     edit(tree, "return [", "return  [")  # a key ignores white space
     more = 'Provider("times", "torch.py:mul"), Provider("mul"'
     edit(tree, 'Provider("mul"', more, "kernels/quick/__init__.py")
-    done = compare(tree, "kernel=quick", "size=64", "a=slow", *SHORT)
+    done = compare(tree, "kernel=quick", "size=64", "a=HEAD", *SHORT)
     assert done.returncode == 0, done.stderr
     assert "1 faster" in done.stdout
     assert "Left out, for both sides have the same sources: 1 point." in done.stdout
