@@ -48,7 +48,7 @@ def overview() -> str:
             *lines,
             "",
             f"{SCRIPT} COMMAND --help says what a command does and takes.",
-            f'eval "$({SCRIPT} -sc install=bash)" completes words by the tabulator key.',
+            f'eval "$({SCRIPT} -sc install=bash)" in bash makes the Tab key complete words.',
         ]
     )
 

@@ -173,7 +173,7 @@ def run(config: AccuracyConfig) -> None:
         say(line)
     say(f"Readings: {path}")
     if sum(row.holds for row in rows) < SHARE * len(drawn):
-        warn(f"That is less than nine tenths of the {len(drawn)} points.")
+        warn(f"Fewer than nine tenths of the {len(drawn)} points pass all checks.")
         sys.exit(1)
 
 
@@ -342,18 +342,21 @@ def summary(rows: Sequence[AccuracyRow]) -> Iterator[str]:
     """Yield a sentence for each check, with the number of points that pass it."""
     total = len(rows)
     yield (
-        f"spread: at {sum(row.is_steady for row in rows)} of {total} points nine of ten workers lie within "
-        f"{NEAR:.0%} or {NEAR_US} us of their median."
+        f"spread: at {sum(row.is_steady for row in rows)} of {total} points nine of ten workers' times lie "
+        f"within {NEAR:.0%} or {NEAR_US} us of their median."
     )
     if switched := [row for row in rows if row.switched_us]:
         unmoved = sum(row.is_unmoved for row in switched)
-        yield f"switched: at {unmoved} of {len(switched)} points mode switchers move the median by no more."
+        yield (
+            f"switched: at {unmoved} of {len(switched)} points mode switchers move the median by no more "
+            "than that."
+        )
     if read := [row for row in rows if row.off_us is not None]:
         near = sum(row.is_as_stamped and not row.is_slowed for row in read)
         slowed = sum(row.is_slowed for row in read)
         yield (
-            f"CUPTI: at {near} of {len(read)} points its duration is the time within {NEAR:.0%} or "
-            f"{CUPTI_NEAR_US} us; at {slowed} its records make the kernel slower."
+            f"CUPTI: at {near} of {len(read)} points CUPTI's duration is within {NEAR:.0%} or "
+            f"{CUPTI_NEAR_US} us of the time; at {slowed} recording makes the kernel slower."
         )
 
 

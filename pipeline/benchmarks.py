@@ -120,7 +120,7 @@ def beside_textbook(config: BenchmarksConfig, chosen: Device) -> Table:
     """Compare the seconds of a sweep with those of the textbook way. Raises UserError if there are no
     points."""
     if config.provider is None:
-        raise UserError("provider is missing: write provider=NAME, whose points both ways measure.")
+        raise UserError("provider is missing: write provider=NAME; both ways measure its points.")
     if chosen.kind != "cuda":
         raise UserError(f"do_bench needs a GPU, and device={config.device} is {chosen.name} here.")
     target = Target(chosen.kind, device.capabilities(chosen))

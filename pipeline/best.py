@@ -48,7 +48,7 @@ def run(config: BestConfig) -> None:
     dimensions = [SIZE, *entry.loaded.kernel.dimensions()]
     if others := [name for name in config.pin if name not in dimensions]:
         raise UserError(
-            f"{', '.join(others)}: best finds the parameters itself; leave that out. "
+            f"{', '.join(others)}: best finds the parameters itself; leave this option out. "
             f"The dimensions of {entry.name} are {', '.join(dimensions[1:])}."
         )
     pins = plan.checked_pins(entry, config.pin, None)
@@ -98,7 +98,7 @@ def chosen_gpu(entry: Entry, config: BestConfig, there: Sequence[str]) -> str:
         return own[0]
     if own or len(gpus) > 1:
         here = f"This machine's {own[0]} has no rows of {entry.name}" if own else "No GPU is here"
-        raise UserError(f"{here}; write gpu= with one of those that have: {', '.join(gpus)}.")
+        raise UserError(f"{here}; write gpu=NAME with a machine that has rows: {', '.join(gpus)}.")
     return gpus[0]
 
 
@@ -109,7 +109,7 @@ def tell(found: KernelOnMachine, best: BestChoice) -> None:
     if not best.is_measured:
         lines["chosen by"] = found.why(best)
     if best.measured is None:
-        lines["time"] = "not measured at any problem of these words"
+        lines["time"] = "not measured at any problem with equal words, such as the dtype"
     else:
         lines |= of_measured(found, best, best.measured)
     if best.is_measured and not best.is_chosen and python_call.has_function(found.entry):
@@ -154,8 +154,8 @@ def of_measured(found: KernelOnMachine, best: BestChoice, one: TimedConfiguratio
         lines["time"] = f"not measured; {lines['time']} at {where(best, one)}"
     if best.fastest is not None and best.fastest is not one:
         lines["fastest"] = (
-            f"there {best.fastest.label}: {time(best.fastest)}, "
-            f"which this takes {number(one.over(best.fastest))} times"
+            f"there {best.fastest.label}: {time(best.fastest)}; "
+            f"this configuration takes {number(one.over(best.fastest))} times as long"
         )
     if one.doubt:
         lines["not trusted"] = one.doubt

@@ -60,7 +60,7 @@ def of_kernel(config: CodegenConfig, chosen: device.Device) -> None:
         return
     points, shown = stage.points()
     if not stage.shows_listing and stage.is_done(points, shown):
-        say(f"Nothing to compile: {stage.path} is of today's sources, compilers and options.")
+        say(f"Nothing to compile: {stage.path} was made from the current sources, compilers and options.")
         return
     rows = [*stage.kept, *stage.rows(points, shown)]
     stage.texts.keep(stage.kept)
@@ -146,7 +146,8 @@ class Codegen:
         names = [provider.name for provider in chosen if has_code(provider)]
         if not names:
             raise UserError(
-                f"{self.loaded.name} has no provider in Triton, Gluon, Numba or CUDA, and none compiled."
+                f"{self.loaded.name} has no provider in Triton, Gluon, Numba or CUDA, and none that "
+                "torch.compile compiles."
             )
         compiled = {provider.name for provider in chosen if provider.compiled}
         # A Triton, Numba or CUDA point needs no GPU to be compiled for one.
@@ -170,7 +171,7 @@ class Codegen:
     def _until_asked_for(self) -> str:
         places = f"output={self.config.output}", f"artifacts={self.config.artifacts}"
         return (
-            "No GPU here runs the code of Triton, Numba and nvcc: it is left out until asked for, "
+            "No GPU here runs the code of Triton, Numba and nvcc, so it is left out. To compile it, run "
             f"{as_typed('codegen', f'kernel={self.loaded.where}', *places)}"
         )
 
@@ -211,14 +212,16 @@ class Codegen:
             ]
             names = [SIZE, *kernel.dimensions(), *parameters, "architectures", "function"]
             say(
-                f"\n{others} more are in {self.target.folder}; "
-                f"{', '.join(f'{name}=' for name in names)} choose, show=sass shows machine code."
+                f"\n{others} more are in {self.target.folder}. "
+                f"Choose by {', '.join(f'{name}=' for name in names)}; show=sass shows machine code."
             )
 
     def compare(self) -> None:
         """Print the numbers in which two variants differ."""
         if not (self.config.a and self.config.b):
-            raise UserError("a comparison needs both: a=triton_online/1024x8w b=triton_online/1024x4w.")
+            raise UserError(
+                "a comparison needs a= and b=, as in a=triton_online/1024x8w b=triton_online/1024x4w."
+            )
         both = [self.variant(text) for text in (self.config.a, self.config.b)]
         found = [(text, stage.one(text, stage.rows([point], ()), point)) for text, stage, point in both]
         comparison(*found).print(console)
@@ -269,11 +272,11 @@ class Codegen:
         names = list(dict.fromkeys(row.function for row in known))
         if len(names) > 1:
             unknown = (
-                "" if known[0].launch_known else ", for which one a point launches is known on a GPU only"
+                "" if known[0].launch_known else " Which of them a point launches is known on a GPU only."
             )
             raise UserError(
-                f"'{text}' may be any of {', '.join(names)}: write one{unknown}, as in "
-                f"'\"{point.provider}/{names[0]}\"'."
+                f"'{text}' fits several functions, {', '.join(names)}: write one of them, as in "
+                f"'\"{point.provider}/{names[0]}\"'.{unknown}"
             )
         return known[0]
 

@@ -52,7 +52,7 @@ from pipeline.verdicts.sides import Answer, Question
 def run(config: CompareConfig) -> None:
     """Compare, and print the result."""
     if config.most_rounds < config.rounds:
-        raise UserError("most_rounds: write no fewer than rounds.")
+        raise UserError("most_rounds is less than rounds: write a larger most_rounds=N, or fewer rounds.")
     both = gpus.found(config.a, config.b, (config.output, ROOT / "results"), warn)
     if both is not None:
         show(config, both)
@@ -82,15 +82,15 @@ def show(config: CompareConfig, both: gpus.Machines) -> None:
     as_markdown = config.format == "markdown"
     if config.kernel is None:
         if config.provider:
-            raise UserError("provider is a kernel's: write kernel=NAME too.")
+            raise UserError("provider= chooses providers of one kernel: write kernel=NAME, too.")
         shown = [both.show(console, name, as_markdown, lambda _: True) for name in both.kernels]
     else:
         wanted = asked(config.entry, config.pin, config.provider)
         shown = [both.show(console, config.entry.name, as_markdown, wanted)]
     if not any(shown):
         of = "" if config.kernel is None else f" of {config.kernel}"
-        which = " that was asked for" if config.pin or config.provider else ""
-        raise UserError(f"{both.a} and {both.b} were measured at no problem{of} in common{which}.")
+        which = " that these options choose" if config.pin or config.provider else ""
+        raise UserError(f"{both.a} and {both.b} have no measured problem{of} in common{which}.")
 
 
 class Compare:
@@ -182,7 +182,7 @@ class Compare:
             measured_rounds.know(known)
             self.measured_rounds = measured_rounds
             if not measured_rounds.lacks():
-                say("Nothing to measure: every round is there. Write remeasure=true to measure again.")
+                say("Nothing to measure: every round was measured. Write remeasure=true to measure again.")
             measured_rounds.hold(
                 self.device, config.timing.settings, config.seed, config.point_timeout_s, ceilings.canary
             )
@@ -198,7 +198,7 @@ class Compare:
         capability = self.session.environment.compute_capability
         architecture = capability.replace(".", "") if capability else WITHOUT_GPU
         for provider, match in code.most_changed(self.measured_rounds, self.entry.loaded.kernel).items():
-            with console.status(f"Looking into what {provider} was compiled to …"):
+            with console.status(f"Comparing the compiled code of {provider} …"):
                 self.notes += code.explained(match, architecture)
 
     def rows(self) -> list[Compared]:
@@ -218,7 +218,7 @@ class Compare:
         for match in self.measured_rounds.matches:
             if failed := self.measured_rounds.failure(match):
                 candidate, outcome = failed
-                say(f"{candidate.side.name}: {candidate.point} was {outcome.status}: {outcome.error}")
+                say(f"{candidate.side.name}: {candidate.point}: {outcome.status}: {outcome.error}")
         for note in self.notes:
             say(note)
         for line in self._summary(self.measured_rounds, rows):

@@ -172,7 +172,7 @@ class Counters:
             found = each_provider(kernel, points, timed)
         if not found and (config.provider or config.pin):
             raise UserError(
-                f"these options leave no point of {self.target.entry.name} to look into. "
+                f"these options leave no point of {self.target.entry.name} to count. "
                 f"{' '.join(left_out)} "
                 f"provider= takes {', '.join(p.name for p in kernel.providers if 'cuda' in p.devices)}."
             )
@@ -247,7 +247,9 @@ class Counters:
         self.forget(rows)
         if not self.missing:
             reason = (
-                f"{self.path} holds every point" if rows else f"no provider of {self.target.title} can be"
+                f"{self.path} holds every point"
+                if rows
+                else f"no provider of {self.target.title} can be counted"
             )
             say(f"Nothing to count: {reason}.")
             return

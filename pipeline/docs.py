@@ -83,9 +83,9 @@ def run(config: DocsConfig) -> None:
         )
     for page in stale:
         write_atomically(page, new[page].encode())
-        say(f"{page}: its figures are new.")
+        say(f"{page}: figures updated.")
     if not stale:
-        say(f"Every figure in {', '.join(map(str, config.docs))} is that of {config.input}.")
+        say(f"Every figure in {', '.join(map(str, config.docs))} agrees with {config.input}.")
 
 
 def filled(text: str, page: Path, figures: Figures) -> str:
@@ -98,7 +98,7 @@ def filled(text: str, page: Path, figures: Figures) -> str:
         end = text.find(END, begin.end())
         following = BEGIN.search(text, begin.end())
         if end < 0 or (following is not None and following.start() < end):
-            raise UserError(f"{line}: the block has no {END} behind it.")
+            raise UserError(f"{line}: the block has no {END} after it.")
         try:
             table = figures.text(begin[1])
         except UserError as error:

@@ -38,6 +38,7 @@ from pipeline.execution.session import Session
 from pipeline.execution.supervisor import Supervisor
 from pipeline.points import catalog
 from pipeline.points.catalog import Entry
+from pipeline.points.notation import plural
 from pipeline.points.plan import Target, plan
 from pipeline.reporting.summary import finals_table
 from pipeline.reporting.terminal import Progress
@@ -138,7 +139,9 @@ class Finals:
                     raise UserError(f"{entry.name}: {why}; run {sweep} first.")
             name = self.entries[0].loaded.where if len(self.entries) == 1 else "NAME"
             sweep = as_typed("sweep", f"kernel={name}", output)
-            raise UserError(f"no ledger in {self.output} has times to go by: run {sweep} first.")
+            raise UserError(
+                f"no ledger in {self.output} has times to choose finalists by: run {sweep} first."
+            )
 
     def hold(self, first: Supervisor) -> None:
         """Measure the rounds, write each turn as it comes, and write the finals. ``first`` holds the
@@ -261,15 +264,18 @@ class Finals:
         for match in self.measured_rounds.matches:
             if failed := self.measured_rounds.failure(match):
                 candidate, outcome = failed
-                say(f"{candidate.point} was {outcome.status}: {outcome.error}")
+                say(f"{candidate.point}: {outcome.status}: {outcome.error}")
         for provider, what in self.changes.items():
-            warn(f"{provider} changed its process, which was replaced: {what}.")
+            warn(f"{provider} changed its worker process, so the process was replaced: {what}.")
         for line in self.left_out:
             say(line)
         if said := closing(rows):
             say(said)
         if biases := [row.median_us / row.swept_us for some in rows.values() for row in some]:
-            say(f"Finals take {geometric_mean(biases):.4f} times as long as the sweeps at the same points.")
+            say(
+                f"Times of the finals are {geometric_mean(biases):.4f} times those of the sweeps at the "
+                "same points."
+            )
         if sentence := where_time_went(self.spent, self.turns):
             say(sentence)
         count = sum(map(len, rows.values()))
@@ -297,8 +303,13 @@ def closing(rows: Mapping[Match, Sequence[Final]]) -> str:
                 ratios.setdefault(row.dispatched, []).append(
                     1.0 if row.against is None else row.against.ratio
                 )
-    parts = [f"{how} at {len(those)}: {geometric_mean(those):.3f}" for how, those in sorted(ratios.items())]
-    return f"What callers get over the fastest of ours, {'; '.join(parts)}." if parts else ""
+    parts = [
+        f"{how}, {plural(len(those), 'problem')}, {geometric_mean(those):.3f}"
+        for how, those in sorted(ratios.items())
+    ]
+    return (
+        f"The configuration that callers get, its time over our fastest: {'; '.join(parts)}." if parts else ""
+    )
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ MODULES = {*sys.stdlib_module_names, "kernel_pipeline", "kernels", "numpy", "pip
 PURPOSE = {
     "__init__.py": "the problem, its work and tolerance, the providers and their parameters; without torch",
     "reference.py": "the inputs, and the right answer in float64",
-    "torch.py": "the definition by torch",
+    "torch.py": "the definition in torch",
     "triton.py": "the Triton provider",
 }
 """The Python files of a kernel, each with its content."""
@@ -97,7 +97,8 @@ def run(config: NewConfig) -> None:
     }
     if place.name in used:
         raise UserError(
-            f"kernel={place.where}: its files call something else {place.name}; choose another name."
+            f"kernel={place.where}: its files already use {place.name} for something else; "
+            "choose another name."
         )
     files = {place.folder / file: _rendered(file, place.name) for file in PURPOSE}
     files[place.yaml] = _rendered("kernel.yaml", place.name)

@@ -77,7 +77,7 @@ def of_kernel(config: ProfileConfig, chosen: device.Device) -> None:
         say(f"Nothing to profile: {stage.path} holds every point.")
         if not stage.folder.is_dir():
             makes = as_typed("profile", f"kernel={stage.target.entry.loaded.where}")
-            say(f"Tables and traces are not in this clone: {makes} makes some in outputs/.")
+            say(f"Tables and traces are not in this clone: {makes} makes them in outputs/.")
         return
     if rows:
         stage.show(rows)

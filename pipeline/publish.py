@@ -40,7 +40,7 @@ def sources_of(config: PublishConfig) -> Selection | None:
     """Return the files to publish; None, after a sentence, with tracking=none. Raises UserError if the
     options name no files."""
     if config.tracking.name == "none":
-        say("tracking=none: nothing is published; tracking=local or tracking=server would do it.")
+        say("tracking=none publishes nothing; write tracking=local or tracking=server instead.")
         return None
     if config.input is None and config.runs is None:
         raise UserError("input=null and runs=null leave nothing to publish; name a folder for one of them.")

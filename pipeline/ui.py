@@ -140,7 +140,7 @@ class _Server:
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self._output.seek(0)
                 lines = self._output.read().decode(errors="replace").strip().splitlines()
-                reason = hidden(lines[-1], [self._uri]) if lines else "it says nothing"
+                reason = hidden(lines[-1], [self._uri]) if lines else "it printed nothing"
                 raise UserError(f"the MLflow server does not start: {reason}")
             time.sleep(0.1)
 

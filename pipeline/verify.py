@@ -191,7 +191,7 @@ def note(found: Sequence[RemeasuredRow], ceilings: Ceilings, path: Path) -> None
         (before, after) for before, after in timed if before is not None and after is not None
     )
     if not added:
-        say(f"Nothing noted: no duration has {spread.FEWEST} times.")
+        say(f"Nothing noted: no class of durations has {spread.FEWEST} trusted times.")
         return
     noted = ceilings.replace(spread={**ceilings.spread, **added})
     write_atomically(path, noted.to_json(indent=2) + b"\n")
@@ -212,7 +212,7 @@ def look(entry: Entry, environment: Environment, ledger: Path, config: VerifyCon
     if settings is None:
         again = as_typed("sweep", f"kernel={entry.loaded.where}", f"output={config.input}")
         raise UserError(
-            f"{ledger.with_suffix('.yaml')} does not tell by which settings {ledger.name} was measured; "
+            f"{ledger.with_suffix('.yaml')} does not tell the settings that {ledger.name} was measured with; "
             f"run {again} to write it again."
         )
     identity = Identity(entry.loaded, environment, *settings)
@@ -279,7 +279,10 @@ def show(found: Sequence[RemeasuredRow], config: VerifyConfig, stock: str, secon
         f"{number(min(times))} to {number(max(times))} us."
     )
     if doubtful := sum(not one.is_trusted for one in found):
-        say(f"{_are(doubtful, 'new time')} not to be trusted: run it again when the machine is quiet.")
+        say(
+            f"{_are(doubtful, 'new time')} not to be trusted: "
+            "run the command again when the machine is quiet."
+        )
 
 
 def table(rest: Sequence[RemeasuredRow]) -> TextTable:

@@ -164,7 +164,7 @@ class ClusterPool(WorkerPool):
         if schedule.waiting:
             raise UserError(
                 f"every device of the cluster was lost, and {schedule.waiting} points are left; "
-                "the same command goes on from here."
+                "run the same command again to measure them."
             )
         return steadiness(every)
 
@@ -220,8 +220,8 @@ def kind_of(wanted: Sequence[str]) -> str:
     if len(wanted) == 1 and wanted[0] in ("auto", "cuda", "all"):
         return "cuda"
     raise UserError(
-        f"device={','.join(wanted)} is of one host, and cluster= takes every GPU of each: leave "
-        "device= out, or write device=cpu."
+        f"device={','.join(wanted)} names a device of one host, and cluster= takes every GPU of every host: "
+        "leave device= out, or write device=cpu."
     )
 
 
@@ -244,7 +244,9 @@ def groups_of(
             else:
                 _leave_out(one, "its sources are not those of this working tree", say)
         if not models:
-            raise UserError(f"no device of {where} measures as this working tree would, as was said above.")
+            raise UserError(
+                f"no device of {where} runs the sources of this working tree; the reasons are above."
+            )
         yield [ClusterDevices(_alike(models[model], say), say) for model in sorted(models)]
 
 
@@ -257,8 +259,12 @@ def _members(where: str, assignment: Assignment, say: Say) -> list[Member]:
     for node in engine.nodes():
         places += [node] * (node.gpus if assignment.kind == "cuda" else int(node.gpus == 0))
     if not places:
-        kind = "a GPU; write device=cpu to measure on CPUs" if assignment.kind == "cuda" else "a CPU alone"
-        raise UserError(f"{where} has no host with {kind}.")
+        kind = (
+            "with a GPU; write device=cpu to measure on CPUs"
+            if assignment.kind == "cuda"
+            else "without a GPU"
+        )
+        raise UserError(f"{where} has no host {kind}.")
     actors = [engine.start(DeviceActor, node, assignment.kind, assignment) for node in places]
     asked = [actor.begin.remote() for actor in actors]
     ray.wait(asked, num_returns=1, timeout=assignment.wait_s)
@@ -267,13 +273,13 @@ def _members(where: str, assignment: Assignment, say: Say) -> list[Member]:
     for node, actor, answer in zip(places, actors, asked, strict=True):
         try:
             if answer in late:
-                raise UserError(f"its device was not free within {GRACE_S:.0f} s of the first.")
+                raise UserError(f"its device was not free within {GRACE_S:.0f} s after the first device was.")
             members.append(Member(node, actor, engine.answer(answer)))
         except UserError as error:
             say(f"node{node.number} ({node.name}) is not used: {error}")
             engine.end(actor)
     if not members:
-        raise UserError(f"no device of {where} can be used, as was said above.")
+        raise UserError(f"no device of {where} can be used; the reasons are above.")
     return sorted(members, key=lambda one: (one.node.number, one.device.index or 0))
 
 
@@ -283,7 +289,9 @@ def _alike(several: Sequence[Member], say: Say) -> list[Member]:
     usual = Counter(relevant).most_common(1)[0][0]
     for one, here in zip(several, relevant, strict=True):
         if here != usual:
-            _leave_out(one, "its driver, packages or flags are not those of most of its model", say)
+            _leave_out(
+                one, "its driver, packages or flags differ from those of most devices of its model", say
+            )
     return [one for one, here in zip(several, relevant, strict=True) if here == usual]
 
 

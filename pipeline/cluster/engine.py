@@ -149,6 +149,6 @@ def _not_joined(where: str, reason: str) -> str:
         )
     return (
         f"{where} could not be joined: {reason[:300].rstrip('.')}. Run the command on one of its hosts, by "
-        "the same Ray and Python. If it asks for a token, set RAY_AUTH_MODE=token, and have its "
-        "~/.ray/auth_token on this host."
+        "the same Ray and Python. If the cluster asks for a token, set RAY_AUTH_MODE=token, and copy its "
+        "~/.ray/auth_token to this host."
     )

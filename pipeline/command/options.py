@@ -82,7 +82,7 @@ class TrackingConfig(Options):
         if self.uri == "":
             raise ValueError("uri is empty; write tracking.uri=ADDRESS, or leave it out")
         if self.name == "none" and self.uri is not None:
-            raise ValueError("none publishes nothing, and uri says where; leave out one of them")
+            raise ValueError("none publishes nothing, and uri says where to publish; leave out one of them")
         return self
 
 
@@ -126,7 +126,7 @@ def _ends(search: str, of: ValidationInfo) -> str:
     if search != "exhaustive" and not ends:
         raise ValueError(f"{search} needs an end; write trials=N, seconds=N or both")
     if search != "exhaustive" and of.data.get("debug"):
-        raise ValueError(f"{search} chooses by times, and debug=true takes none; leave one of them out")
+        raise ValueError(f"{search} chooses by times, and debug=true measures no time; leave one of them out")
     return search
 
 

@@ -144,7 +144,7 @@ def launcher_of(words: Sequence[str], schema: type[Options]) -> str | None:
         raise UserError(f"{LAUNCHER}={found[0]} runs the jobs of a multirun: write -m {LAUNCHER}={found[0]}.")
     if any(name_of(word) == TRACKING_URI for word in words):
         raise UserError(
-            f"{TRACKING_URI}= would lie in the files of the jobs: set MLFLOW_TRACKING_URI instead."
+            f"{TRACKING_URI}= would be written into the files of the jobs: set MLFLOW_TRACKING_URI instead."
         )
     if not _has_submitit():
         raise UserError(

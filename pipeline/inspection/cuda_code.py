@@ -138,7 +138,7 @@ class CudaCode:
         if extension.manifest(place, source) is None and not (report and made_today(place, source, report)):
             names = [one.name for one in loaded.kernel.providers if one.extension == source]
             raise UserError(
-                "no GPU here runs them, so that they are compiled when asked for alone: "
+                "no GPU here runs them; to compile them, run "
                 f"{as_typed('codegen', f'kernel={loaded.where}', f'provider={names[0]}')}"
             )
 
@@ -237,7 +237,7 @@ class CudaCode:
         for name, some in without.items():
             self.warn(
                 f"CUDA points without a row: {len(some)}, for example {notation.file_name(some[0])}. "
-                f"They launch {name}, which is none of the library's functions."
+                f"They launch {name}, which is not a function of the library."
             )
         return rows
 

@@ -87,8 +87,8 @@ class CudaLibrary:
         if extension.made_of(place, self.source) != self.made:
             makes = as_typed("build", f"kernel={self.loaded.where}")
             raise UserError(
-                f"the library of {self.loaded.name}/{self.source} was built from other files than were known "
-                f"of before: `{makes}` makes a new report. Then run the command again."
+                f"the library of {self.loaded.name}/{self.source} was built from other files than its "
+                f"build report names: run `{makes}` for a new report, then run the command again."
             )
         return built.path
 

@@ -348,9 +348,11 @@ def found(
         return None
     if not all(known):
         (name, machine), (other, none) = (("a", a), ("b", b)) if known[0] else (("b", b), ("a", a))
-        others = ", ".join(sorted(_slugs(folders) - {machine})) or "no other has"
+        others = ", ".join(sorted(_slugs(folders) - {machine})) or "none"
         missing = f"{other} is missing" if none is None else f"{other}={none} has no results"
-        raise UserError(f"{name}={machine} is a machine, and {missing}; machines with results: {others}.")
+        raise UserError(
+            f"{name}={machine} is a machine, and {missing}; other machines with results: {others}."
+        )
     if a == b:
         raise UserError(f"a and b are both {a}: write two machines.")
     return Machines(str(a), str(b), folders, warn)

@@ -158,7 +158,7 @@ def regretted(entry: Entry, times: Sequence[Times], title: str) -> TextTable:
         )
         trusted = regret.up_to(chosen) if side is not None else []
         ways = {
-            "what is called": called(entry, times, by_rule, side),
+            "called configuration": called(entry, times, by_rule, side),
             "rule": [one.regret for one in chosen],
             "rule where it is trusted": [one.regret for one in trusted],
             "nearest alone": [one.regret for one in nearest],

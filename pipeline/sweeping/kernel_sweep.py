@@ -194,7 +194,8 @@ class KernelSweep:
             wanted.start()
             self.steadiness = pool.measure(schedule, expected)
         for provider, change in self.group.changes().items():
-            warn(f"{self.entry.name}/{provider} changed its process, which was replaced: {change}.")
+            name = f"{self.entry.name}/{provider}"
+            warn(f"{name} changed its worker process, so the process was replaced: {change}.")
 
     def audited(self, points: Sequence[Point]) -> frozenset[Point]:
         """Return the points that are always audited: all of them with ``audit=all``, else a random point of

@@ -88,7 +88,7 @@ def client_settings(uri: str) -> tuple[str, dict[str, str]]:
         return address.whole, {}
     if re.search(r"[?#]", address.uri):
         raise UserError(
-            f"the address of the MLflow server {shown} goes on with a query, which MLflow can't send; "
+            f"the address of the MLflow server {shown} has a query, which MLflow can't send; "
             "leave it out, and set MLFLOW_TRACKING_TOKEN to a token."
         )
     if address.user is None:
@@ -213,8 +213,8 @@ def _schema_remedy(revision: str, uri: str) -> str:
     migrations = Path(mlflow.__file__).parent / "store" / "db_migrations" / "versions"
     if not any(migrations.glob(f"{revision}_*.py")):
         return (
-            f"a newer one than {mlflow.__version__} wrote it, which python -m pip install --upgrade mlflow "
-            "brings"
+            f"a newer MLflow than {mlflow.__version__} wrote them; python -m pip install --upgrade mlflow "
+            "installs it"
         )
     shown = hidden(uri, [uri])
     named = shlex.quote(uri) if shown == uri else '"$MLFLOW_TRACKING_URI"'

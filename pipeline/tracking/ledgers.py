@@ -49,7 +49,9 @@ def ledgers(input: Path) -> dict[tuple[str, str], list[Path]]:
     """Return the files of each non-empty ledger below ``input`` by (kernel, machine), sorted. Raises
     UserError if ``input`` is missing."""
     if not any(folder.is_dir() for folder in results.folders_of(input)):
-        raise UserError(f"input={input} is not there; `dvc repro` makes results, input=FOLDER names others.")
+        raise UserError(
+            f"input={input} is not there; `dvc repro` makes results, and input=FOLDER reads another folder."
+        )
     found: dict[tuple[str, str], list[Path]] = {}
     for path in results.ledgers(input, warn):
         if path.stat().st_size:

@@ -173,8 +173,8 @@ def write(found: Found, tracker: Tracker, say: Say, begun: Begun = lambda _: Non
         how = " set MLFLOW_TRACKING_URI to it and run:" if left_out else " run:"
         places = " and ".join(str(place) for place in (found.sources.input, found.sources.runs) if place)
         raise UserError(
-            f"can't publish to {public(uri)}: {hidden(str(error), [uri])}. Nothing measured is lost, "
-            f"it lies in {places}; once the store can be used,{how} {again}"
+            f"can't publish to {public(uri)}: {hidden(str(error), [uri])}. Nothing measured is lost: "
+            f"the results are in {places}. Once the store can be used,{how} {again}"
         ) from error
 
 

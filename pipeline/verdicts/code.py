@@ -63,7 +63,7 @@ def explained(match: Match, architecture: str) -> list[str]:
     try:
         both = [of_side(one.side.root, one.side.where, one.point, architecture) for one in (a, b)]
     except UserError as error:
-        return [f"What {provider} was compiled to is not known: {error}"]
+        return [f"The compiled code of {provider} is not known: {error}"]
     lines = differences(*both)
     who = provider if a.side != b.side else f"{notation.label(b.point)} beside {notation.label(a.point)}"
     place = f"{who} at {notation.extent(b.point)} {notation.words(b.point)}".strip()

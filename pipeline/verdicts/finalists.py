@@ -91,7 +91,7 @@ def of_ledger(
     workloads = {point.problem: workload for point, workload in wanted.workloads.items()}
     best = _best(rows, workloads, identity)
     if not best:
-        raise NobodyError("its ledger has no times of this preset that are not old", elsewhere=False)
+        raise NobodyError("its ledger has no fresh times of this preset", elsewhere=False)
     chosen = best.keys() if closer == "all" else choice.largest(wanted)
     caller = Caller(entry, rows, identity, gpu)
     found = [
@@ -101,8 +101,8 @@ def of_ledger(
     ]
     if not found:
         raise NobodyError(
-            f"its ledger has times at other problems, but none that are not old at "
-            f"{_named(wanted, chosen)}, where this preset holds finals",
+            f"its ledger has fresh times at other problems, but none at {_named(wanted, chosen)}, "
+            "where this preset holds finals",
             elsewhere=True,
         )
     return found

@@ -132,7 +132,7 @@ def pairs_of_configurations(entry: Entry, a: Named, of_a: Answer, b: Named, of_b
     pairs = [(one, theirs[problem]) for problem, one in mine.items() if problem in theirs]
     if not pairs:
         left_out = " ".join(dict.fromkeys([*of_a.refusals, *of_b.refusals]))
-        raise UserError(f"{a.text} and {b.text} fit no problem together. {left_out}".strip())
+        raise UserError(f"no problem fits both {a.text} and {b.text}. {left_out}".strip())
     if all(one.parts.key == other.parts.key for one, other in pairs):
         raise UserError(f"{a.text} and {b.text} are the same: write two configurations.")
     return pairs
@@ -157,8 +157,8 @@ def _named(entry: Entry, option: str, text: str) -> Named:
         if why := commit.unreadable(root):
             raise UserError(f"{option}={text}: no commit of {root} can be read: {why}.")
         raise UserError(
-            f"{option}={text}: no commit, branch or tag of this repository, no provider of "
-            f"{entry.name}, and no machine that left results; write {TREE} for the working tree, "
+            f"{option}={text} names no commit, branch or tag of this repository, no provider of "
+            f"{entry.name}, and no machine with results; write {TREE} for the working tree, "
             "or PROVIDER/CONFIGURATION."
         )
     return Named(text, commit=found)
@@ -172,7 +172,7 @@ def _refuse_commit_below_edits(entry: Entry, option: str, named: Named) -> None:
         root, "status", "--porcelain", "--", *sources
     ):
         raise UserError(
-            f"{option}={named.text} is the commit below a working tree that was edited; "
+            f"{option}={named.text} is the commit of a working tree that was edited since; "
             f"write {option}={TREE} for the files as they are, or commit them."
         )
 

@@ -115,7 +115,9 @@ def ask(root: Path, question: Question) -> Answer:
         check=False,
     )
     if done.returncode:
-        said = done.stderr.strip().splitlines()[-1:] or ["it says nothing"]
+        said = done.stderr.strip().splitlines()[-1:] or [
+            f"listing the points of {root} failed without a message"
+        ]
         raise UserError(said[0].removeprefix("error: "))
     return Answer.from_json(done.stdout)
 
@@ -129,7 +131,10 @@ def tree_of(commit: str) -> Iterator[Path]:
     """
     with worktree(ROOT, commit) as root:
         if not (root / "conf" / "kernel").is_dir() or not (root / "kernels").is_dir():
-            raise UserError(f"commit {commit[:12]} has no {' and '.join(SOURCES)}: it is older than these.")
+            raise UserError(
+                f"commit {commit[:12]} has no {' and '.join(SOURCES)}: "
+                "compare commits that have both folders."
+            )
         if not (root / "kernel_pipeline" / "contract.py").is_file():
             raise UserError(
                 f"the kernels of commit {commit[:12]} import kernels.contract, which is now "

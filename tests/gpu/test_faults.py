@@ -35,7 +35,7 @@ def test_a_fault_gets_its_status_and_later_points_are_unharmed(tmp_path: Path) -
     done = tree.sweep("kernel=gpu_faults", "device=cuda", "point_timeout_s=20")
     assert (done.returncode, done.stderr) == (0, "")
     assert tree.workers() == []
-    assert "tells_openmp changed its process" not in done.stdout
+    assert "tells_openmp changed its worker process" not in done.stdout
     rows = {row.point.provider: row for row in tree.rows("gpu_faults")}
     assert set(rows) == set(STATUSES)
     for provider, (status, error) in STATUSES.items():

@@ -231,7 +231,7 @@ def test_a_dtype_that_nobody_measured_is_the_baselines(
     answer = lines(text)
     assert (answer["best"], answer["time"]) == (
         "torch",
-        "not measured at any problem of these words",
+        "not measured at any problem with equal words, such as the dtype",
     )
     assert answer["chosen by"] == (
         "the baseline (torch); there is no usable table of tuned configurations for nvidia-h200."
@@ -243,8 +243,8 @@ def test_a_dtype_that_nobody_measured_is_the_baselines(
     ("words", "sentence"),
     [
         (["column=3"], "unknown option of softmax 'column'. Did you mean 'columns'? Its dimensions: rows, "),
-        (["block_size=512"], "block_size: best finds the parameters itself; leave that out. The dimensions "
-         "of softmax are rows, columns, dtype.\n"),
+        (["block_size=512"], "block_size: best finds the parameters itself; leave this option out. The "
+         "dimensions of softmax are rows, columns, dtype.\n"),
         (["dtype=bf16"], "dtype: must be one of float32, bfloat16, float16, not bf16.\n"),
         (["gpu=nvidia-h20"], "unknown gpu 'nvidia-h20'. Did you mean 'nvidia-h200'? Known: nvidia-h200.\n"),
         (["rows=5"], "softmax was not measured at rows=5 on nvidia-h200: write columns= too, or values that "
@@ -281,7 +281,7 @@ def test_without_gpu_it_is_this_machines_or_the_only_one_with_rows(
     assert " on nvidia-h200\n" in asked(tmp_path, [], monkeypatch, capsys)
     assert f" on {factory.CPU}\n" in asked(tmp_path, [f"gpu={factory.CPU}"], monkeypatch, capsys)
     factory.write_results(tmp_path, [factory.measurement(KERNEL, "torch", 4096, "bfloat16", gpu=H100)])
-    both = f"write gpu= with one of those that have: {H100}, {H200}.\n"
+    both = f"write gpu=NAME with a machine that has rows: {H100}, {H200}.\n"
     assert asked(tmp_path, [], monkeypatch, capsys) == f"error: No GPU is here; {both}"
     monkeypatch.setattr(device, "gpus", lambda: [Device(kind="cuda", name="NVIDIA H200")])
     assert " on nvidia-h200\n" in asked(tmp_path, [], monkeypatch, capsys)

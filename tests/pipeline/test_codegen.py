@@ -174,7 +174,7 @@ def test_a_lazy_run_without_a_gpu_compiles_for_none_and_keeps_what_is_there(
     lazy = said_here("lazily=true", kernel="vector_add")
     assert (lazy.code, rows(tmp_path, "vector_add")) == (0, []), lazy.err
     assert (
-        f"left out until asked for, python -m pipeline.codegen kernel=vector_add output={tmp_path}"
+        f"it is left out. To compile it, run python -m pipeline.codegen kernel=vector_add output={tmp_path}"
         in lazy.out
     )
     assert said_here("provider=triton", "size=37", kernel="vector_add").code == 0
@@ -250,7 +250,7 @@ def test_the_listing_of_one_variant(tmp_path: Path, said_here: Run) -> None:
     above = next(line for line in reversed(lines[:exchange]) if not line.startswith(" "))
     assert above.startswith("kernels/softmax/triton.py:") and "tl.max(" in above
     assert (
-        "size=, rows=, columns=, dtype=, block_size=, num_warps=, architectures=, function= choose"
+        "Choose by size=, rows=, columns=, dtype=, block_size=, num_warps=, architectures=, function=;"
         in done.out
     )
     assert str(ROOT) not in done.out
@@ -305,7 +305,7 @@ def test_a_comparison_says_in_numbers_what_differs(tmp_path: Path, said_here: Ru
         (["provider=cpp"], "cpp of softmax has no code to show here"),
         (["provider=liger"], "liger of softmax has no code to show here"),
         (["provider=trition_row"], "Did you mean 'triton_row'?"),
-        (["a=triton_online/1024x8w"], "a comparison needs both"),
+        (["a=triton_online/1024x8w"], "a comparison needs a= and b="),
         (["a=triton_row/4w", "b=trton_row/8w"], "unknown provider of softmax 'trton_row'."),
         (["provider=triton_row", "size=131072"], "one block holds a row: 131072 columns > 65536"),
         (["architectures=foo"], "architectures: unknown architecture 'foo'. Known: 80, 86, "),
@@ -506,7 +506,7 @@ def test_a_clone_knows_by_its_rows_and_the_builds_report_that_there_is_nothing_t
     report.write_text(json.dumps(content))
     wrong = said_here("provider=grids", kernel=str(clone / planted.name), folder=clone)
     assert wrong.code == 2
-    assert "two_of_each/halves.cu was built from other files than were known of before" in wrong.err
+    assert "two_of_each/halves.cu was built from other files than its build report names" in wrong.err
 
 
 @of_planted

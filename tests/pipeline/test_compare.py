@@ -171,7 +171,7 @@ def test_an_edit_is_compared_with_its_commit_and_what_it_does_not_touch_is_not(t
     edit(tree, "for _ in range(100)", "for _ in range(1)")
     done = compare(tree, "kernel=quick", "size=64", "a=fast", "b=HEAD", *SHORT)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "b=HEAD is the commit below a working tree that was edited; write b=tree" in done.stderr
+    assert "b=HEAD is the commit of a working tree that was edited since; write b=tree" in done.stderr
     edit(tree, "return [", "return  [")  # a key ignores white space
     more = 'Provider("times", "torch.py:mul"), Provider("mul"'
     edit(tree, 'Provider("mul"', more, "kernels/quick/__init__.py")
@@ -202,12 +202,16 @@ def test_two_configurations_of_the_tree(tree: Tree) -> None:
 
 MISTAKES = {
     ("b=HEAD",): "a is missing: write a=COMMIT, to compare it with the working tree's quick.",
-    ("a=nothing",): "a=nothing: no commit, branch or tag of this repository, no provider of quick, ",
+    ("a=nothing",): "a=nothing names no commit, branch or tag of this repository, no provider of quick, ",
     ("a=HEAD", "b=main"): "a and b are both ",
     ("a=HEAD~1", "b=mul/64"): "b=mul/64: write two commits, two configurations, or two machines.",
     ("a=mul", "b=blocks/3x4x5"): "can't read '3x4x5' in 'blocks/3x4x5'",
     ("a=blocks/256", "b=blocks/256"): "are the same: write two configurations",
-    ("a=HEAD~1", "rounds=5", "most_rounds=2"): "most_rounds: write no fewer than rounds.",
+    (
+        "a=HEAD~1",
+        "rounds=5",
+        "most_rounds=2",
+    ): "most_rounds is less than rounds: write a larger most_rounds=N",
     ("a=HEAD~1", "fail_on=faster"): "fail_on: ",
     ("a=HEAD~1", "device=cuda"): "GPU",
     ("a=HEAD~3",): "a=HEAD~3: no commit",
@@ -267,10 +271,10 @@ def test_two_machines_are_set_side_by_side_by_what_they_left(tmp_path: Path) -> 
     assert "They were not measured together: no verdict." in done.stdout
     assert every.stdout == pinned.stdout == done.stdout, "gelu has no problem in common"
     assert aside.returncode == lone.returncode == 2
-    assert "at no problem of softmax in common that was asked for" in aside.stderr
+    assert "have no measured problem of softmax in common that these options choose" in aside.stderr
     assert "unknown option 'columns'." in lone.stderr and "Names of a kernel need kernel=NAME." in lone.stderr
     assert same.returncode == 2 and "a and b are both nvidia-h200" in same.stderr
     assert half.returncode == 2 and half.stderr == (
-        f"error: a={H200} is a machine, and b=HEAD has no results; machines with results: {H100}.\n"
+        f"error: a={H200} is a machine, and b=HEAD has no results; other machines with results: {H100}.\n"
     )
     assert neither.returncode == 2 and "kernel is missing: write kernel=NAME" in neither.stderr

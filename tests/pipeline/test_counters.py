@@ -420,7 +420,7 @@ def test_a_provider_that_no_gpu_runs_is_one_sentence(
     command(tmp_path, monkeypatch, "device=cpu", "provider=cpp", code=2)
     said = capsys.readouterr().err
     assert said.startswith(
-        "error: these options leave no point of softmax to look into. Left out: cpp (runs on a CPU only). "
+        "error: these options leave no point of softmax to count. Left out: cpp (runs on a CPU only). "
         "provider= takes manual, torch,"
     )
 

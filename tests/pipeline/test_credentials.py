@@ -111,7 +111,10 @@ def test_an_empty_address_is_no_address(
 ) -> None:
     for words, said in (
         (["tracking.uri="], "tracking: uri is empty; write tracking.uri=ADDRESS, or leave it out."),
-        (["tracking=none", "tracking.uri=x"], "tracking: none publishes nothing, and uri says where; leave"),
+        (
+            ["tracking=none", "tracking.uri=x"],
+            "tracking: none publishes nothing, and uri says where to publish; leave",
+        ),
     ):
         monkeypatch.setattr(sys, "argv", ["sweep", "kernel=softmax", "device=cpu", *words])
         with pytest.raises(SystemExit):

@@ -122,7 +122,7 @@ def test_a_number_that_was_typed_into_a_block_is_found(
     assert page.read_text() == stale, "a check writes nothing"
     docs.run(fill)
     assert page.read_text() == right
-    assert capsys.readouterr().out.endswith(f"{page}: its figures are new.\n")
+    assert capsys.readouterr().out.endswith(f"{page}: figures updated.\n")
 
 
 def test_the_table_of_finals_has_the_fastest_of_ours_and_the_others_times_over_it(figures: Figures) -> None:
@@ -205,5 +205,5 @@ def test_a_mistake_in_a_block_is_said_with_its_line(figures: Figures, words: str
 
 def test_a_block_without_an_end_is_said(figures: Figures) -> None:
     for rest in ("", BLOCK.format(PROVIDERS)):
-        with pytest.raises(UserError, match="line 1: the block has no <!-- end --> behind it"):
+        with pytest.raises(UserError, match="line 1: the block has no <!-- end --> after it"):
             filled(f"<!-- figures: {PROVIDERS} -->\n{rest}", Path("page.md"), figures)

@@ -79,8 +79,8 @@ REFUSED = {
     "triton": "triton is the name of a Python module",
     "math": "math is the name of a Python module",
     "softmax": "softmax is a kernel of this repository",
-    "problem": "its files call something else problem",
-    "out": "its files call something else out",
+    "problem": "its files already use problem for something else",
+    "out": "its files already use out for something else",
 }
 
 

@@ -122,5 +122,5 @@ def test_a_mistake_about_a_search_is_said(first: tuple[Tree, str]) -> None:
     done = tree.sweep(*SEARCH, "trials=4", "debug=true")
     assert (done.returncode, done.stderr) == (
         2,
-        "error: search: tpe chooses by times, and debug=true takes none; leave one of them out.\n",
+        "error: search: tpe chooses by times, and debug=true measures no time; leave one of them out.\n",
     )

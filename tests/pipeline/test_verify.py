@@ -194,14 +194,16 @@ def test_a_time_now_that_is_not_to_be_trusted_reproduces_nothing(
     out = capsys.readouterr().out
     assert "reproduced: 2 of 3 within 2 %, " in out
     assert "it was busy" in out
-    assert "1 new time is not to be trusted: run it again when the machine is quiet." in out
+    assert "1 new time is not to be trusted: run the command again when the machine is quiet." in out
 
 
 def test_rows_are_measured_by_the_settings_that_they_were_measured_by(run: Run, folder: Path) -> None:
     assert run(1.0, points=1) == 0
     assert Planted.settings == (TimingSettings(min_samples=7), 3)
     results.config_path(folder, "softmax", H200).unlink()
-    with pytest.raises(UserError, match=r"nvidia-h200\.yaml does not tell by which settings .* was measured"):
+    with pytest.raises(
+        UserError, match=r"nvidia-h200\.yaml does not tell the settings that .* was measured with"
+    ):
         run()
 
 

@@ -249,7 +249,7 @@ def test_every_model_of_a_cluster_has_a_team(monkeypatch: pytest.MonkeyPatch) ->
     [
         (
             host(OTHER),
-            "node1/cuda:0 on host1 is not used: its driver, packages or flags are not those of most",
+            "node1/cuda:0 on host1 is not used: its driver, packages or flags differ from those of most",
         ),
         (
             host(code="edited"),
@@ -257,7 +257,7 @@ def test_every_model_of_a_cluster_has_a_team(monkeypatch: pytest.MonkeyPatch) ->
         ),
         (UserError("it has no NVIDIA driver"), "node1 (host1) is not used: it has no NVIDIA driver"),
         (LostError("its host is gone"), "node1 (host1) is not used: its host is gone"),
-        (None, "node1 (host1) is not used: its device was not free within 60 s of the first"),
+        (None, "node1 (host1) is not used: its device was not free within 60 s after the first"),
     ],
 )
 def test_one_that_would_give_other_numbers_or_none_is_left_out(
@@ -269,9 +269,11 @@ def test_one_that_would_give_other_numbers_or_none_is_left_out(
 
 
 def test_a_cluster_of_which_nothing_can_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match="no device of the planted cluster can be used, as was said above"):
+    with pytest.raises(
+        UserError, match="no device of the planted cluster can be used; the reasons are above"
+    ):
         Cluster(monkeypatch, None).groups()
-    with pytest.raises(UserError, match="measures as this working tree would, as was said above"):
+    with pytest.raises(UserError, match="runs the sources of this working tree; the reasons are above"):
         Cluster(monkeypatch, host(code="edited")).groups()
     with pytest.raises(UserError, match="has no host with a GPU; write device=cpu"):
         Cluster(monkeypatch).groups()
@@ -292,5 +294,5 @@ def test_keys_are_those_of_the_hosts_environment() -> None:
 @pytest.mark.parametrize(("words", "kind"), [(["cpu"], "cpu"), (["auto"], "cuda"), (["all"], "cuda")])
 def test_a_kind_of_device_is_taken_on_every_host(words: list[str], kind: str) -> None:
     assert cluster_devices.kind_of(words) == kind
-    with pytest.raises(UserError, match="device=cuda:1 is of one host"):
+    with pytest.raises(UserError, match="device=cuda:1 names a device of one host"):
         cluster_devices.kind_of(["cuda:1"])

@@ -51,8 +51,8 @@ def test_tables_of_another_mlflow_are_a_sentence_with_a_command_that_helps(tmp_p
     assert connected(*uris) == [
         "its tables are of another MLflow version: "
         f"python -m mlflow db upgrade {shlex.quote(uris[0])} brings them up to date",
-        f"its tables are of another MLflow version: a newer one than {mlflow.__version__} wrote it, which "
-        "python -m pip install --upgrade mlflow brings",
+        f"its tables are of another MLflow version: a newer MLflow than {mlflow.__version__} wrote "
+        "them; python -m pip install --upgrade mlflow installs it",
     ]
 
 
