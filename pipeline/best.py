@@ -57,7 +57,7 @@ def run(config: BestConfig) -> None:
     environment = results.read(Environment, results.environment_path(there[gpu], gpu))
     found = KernelOnMachine(entry, there[gpu], environment, limits_of(environment))
     if not found.measured:
-        raise UserError(f"{found.ledger} has no time of a configuration that {entry.name} still has.")
+        raise UserError(f"{found.ledger} has no time of any configuration that {entry.name} has now.")
     answers = found.answers(pins)
     if len(answers) == 1:
         tell(found, answers[0])

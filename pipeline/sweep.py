@@ -110,7 +110,7 @@ def replay(configs: Sequence[SweepConfig]) -> None:
     if not is_shown:
         raise UserError(
             f"{configs[0].output} has no grid of {replays.FEWEST} configurations of one provider at one "
-            "problem that was asked for; measure one by a sweep, or name its folder by output=."
+            "problem that these options choose; measure a grid with a sweep, or name its folder by output=."
         )
 
 

@@ -79,7 +79,7 @@ def show(config: PublishConfig) -> None:
                 server.process.wait()
         except KeyboardInterrupt:
             if not is_published:
-                say("Not all of it is published; the next publish goes on from there.")
+                say("Not every run is published; the next publish continues from there.")
             return
     raise UserError("the MLflow server has ended by itself; start it again.")
 

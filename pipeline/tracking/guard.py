@@ -84,7 +84,7 @@ class Guard:
         # A page on another port sends the cookie, too, and MLflow would answer it.
         own = f"{request.url.scheme}://{request.url.netloc}"
         if request.headers.get("Origin", own) != own:
-            return PlainTextResponse("a page of another address requests this\n", status_code=403)
+            return PlainTextResponse("a page of another address sent this request\n", status_code=403)
         if method not in READS and any(part in request.url.path for part in ARTIFACTS):
             return PlainTextResponse("artifacts can only be read here\n", status_code=403)
         return None

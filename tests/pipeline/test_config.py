@@ -79,7 +79,7 @@ MISTAKES = {
     "allow=incorect": "allow: input should be 'incorrect', 'compile_error', 'runtime_error', ",
     "pin={size:64}": "can't read 'pin={size:64}': write the kernel's own names as options, as in size=4096.",
     "=64": "can't read '=64': write OPTION=VALUE or OPTION=[VALUE,VALUE].",
-    "~seed": "seed was taken away by ~seed; leave ~seed out.",
+    "~seed": "seed was removed by ~seed; leave ~seed out.",
     "--sizes": "unknown flag '--sizes': options are written NAME=VALUE, and --help lists them.",
     "--cfg": "--cfg shows the configuration: write --cfg job.",
     "hydra.run.dir=here": "hydra.run.dir is a setting of Hydra's own, which no command ",
