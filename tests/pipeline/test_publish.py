@@ -765,7 +765,7 @@ def test_nothing_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         log(tmp_path / "elsewhere", uri(tmp_path / "mlflow.db"))
     none = TrackingConfig(name="none", uri=None)
     publish(PublishConfig(input=tmp_path, reports=None, kernel=None, tracking=none))
-    assert "nothing is published" in capsys.readouterr().out
+    assert "publishes nothing" in capsys.readouterr().out
     assert not (tmp_path / "mlflow.db").exists()
 
 
