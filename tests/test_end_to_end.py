@@ -409,7 +409,7 @@ def test_an_ad_hoc_sweep_measures_once_and_publishes_when_there_is_a_tracker(pro
     assert set(rows) == {point for point in wanted if point.provider in PINNED}
     assert f"{len(rows)} points measured" in failed.stdout
 
-    again = re.search(r"once the store can be used, run: python -m (.+)", failed.stderr)
+    again = re.search(r"Once the store can be used, run: python -m (.+)", failed.stderr)
     assert again, failed.stderr
     published = project.python(*again[1].split()).stdout
     link = re.search(
