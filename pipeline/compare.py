@@ -230,7 +230,7 @@ class Compare:
         say(f"{monotonic() - self.begin:.1f} s. Every round's samples: {self.path}; the ratios: {picture}.")
 
     def found(self, rows: Sequence[Compared]) -> Comparison:
-        """Return the record that is kept of the comparison beside its samples."""
+        """Return the comparison's record, which is stored beside its samples."""
         assert self.measured_rounds is not None, "there are rows once these are rounds"
         head, _ = commit.head(opponents.repository(self.entry))
         sides = [

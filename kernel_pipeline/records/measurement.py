@@ -283,9 +283,9 @@ class Outcome(Record):
 
 
 def noise_class(rate: Rate, time_us: float) -> str:
-    """Return the class of a time for the noise from process to process: the rate's bound, or ``launch`` if
-    the time at the ceiling is below ``LAUNCH_US``, because equal launches differ far more than equal
-    transfers. Return an empty string if no ceiling is known."""
+    """Return the class of times with similar noise between processes: the rate's bound, or ``launch`` if
+    the time at the ceiling is below ``LAUNCH_US``. Equal launches differ far more than equal transfers.
+    Return an empty string if no ceiling is known."""
     if rate.bound is None or rate.ceiling_fraction is None:
         return ""
     return "launch" if rate.ceiling_fraction * time_us < LAUNCH_US else rate.bound

@@ -18,8 +18,8 @@ FLASH_HEAD_DIM = 8
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool = False) -> torch.Tensor:
-    """``softmax(q @ k.T / sqrt(head_dim)) @ v``, as ``scaled_dot_product_attention``; of q's shape
-    and dtype.
+    """Return ``softmax(q @ k.T / sqrt(head_dim)) @ v`` in q's shape and dtype, as
+    ``scaled_dot_product_attention`` does.
 
     q: (batch, heads, seq_q, head_dim); k, v: (batch, kv_heads, seq_k, head_dim), kv_heads dividing heads.
     With ``causal`` the last query and the last key have the same position (torch's own is_causal aligns the

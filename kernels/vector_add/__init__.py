@@ -44,8 +44,8 @@ def work(problem: Vectors) -> Work:
 def tolerance(problem: Vectors) -> Tolerance:
     """Return how far a sum may be from the reference.
 
-    A sum is rounded once, by half an eps at most. A whole eps allows Triton's interpreter, which truncates
-    float32 to bfloat16. The smallest normal number is for providers that flush subnormals to zero.
+    A sum is rounded once, by half an eps at most. A whole eps allows for Triton's interpreter, which
+    truncates float32 to bfloat16. The smallest normal number is for providers that flush subnormals to zero.
     """
     return Tolerance(rtol=EPSILON[problem.dtype], atol=SMALLEST_NORMAL[problem.dtype])
 

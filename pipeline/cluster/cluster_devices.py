@@ -214,7 +214,7 @@ class ClusterPool(WorkerPool):
 
 
 def kind_of(wanted: Sequence[str]) -> str:
-    """The kind of device of ``device=`` on a cluster. Raises UserError for the devices of one host."""
+    """Return the kind of device that ``device=`` asks of a cluster. Raises UserError for one host's."""
     if list(wanted) == ["cpu"]:
         return "cpu"
     if len(wanted) == 1 and wanted[0] in ("auto", "cuda", "all"):

@@ -84,7 +84,7 @@ def explain(error: Exception, schema: type[Options], written: Mapping[str, str])
 
 
 def _from_text(text: str, schema: type[Options]) -> str:
-    """Return the sentence for an error of Hydra's that can only be told by its text."""
+    """Return the sentence for an error of Hydra's that only its text identifies."""
     if match := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)=(.+)'", text):
         name, value = match.groups()
         value = value.replace("'", "") if (CONF / name).is_dir() else value

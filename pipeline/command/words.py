@@ -236,7 +236,7 @@ def _is_path(annotation: Any) -> bool:
 
 
 def _value(value: str, is_list: bool) -> str:
-    """Write a value in Hydra's grammar: a list may lack brackets, and a text may have any letters."""
+    """Write a value in Hydra's grammar: add a list's missing brackets, and quote a text that is not ASCII."""
     if not value.isascii() and not BRACKETS & set(value):
         return ",".join(map(_literal, value.split(",")))
     return f"[{value}]" if is_list and "," in value and not BRACKETS & set(value) else value

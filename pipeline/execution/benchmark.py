@@ -81,9 +81,9 @@ def compared(found: Mapping[str, Sequence[Seconds]], title: str) -> Table:
 def beside_textbook(
     textbook: Mapping[str, object], sweep: Sequence[str], chosen: Device, repeats: int, title: str
 ) -> Table:
-    """Time a sweep with these options beside the textbook's loop over the same points.
+    """Time a sweep with the options ``sweep`` beside the plain loop of ``textbook.py`` over the same points.
 
-    Both run in processes of their own, with empty compiler caches.
+    Each runs in its own process, with empty compiler caches.
     """
     found: dict[str, list[Seconds]] = {"textbook": [], "sweep": []}
     with tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,6 @@
 """Work around faults of Triton's interpreter and Numba's simulator, which differ from a GPU.
 
-Faults that can't be worked around are told apart from a provider's own.
+Faults that can't be worked around are distinguished from a provider's own.
 """
 
 from __future__ import annotations

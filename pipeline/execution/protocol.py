@@ -71,7 +71,8 @@ class Shared(Record):
     shown: int = 1
 
     def place_of(self, number: int, index: int) -> int:
-        """Return the place of the outputs of set ``index``, the ``number``-th set of the request."""
+        """Return where the outputs of set ``index`` are: at ``index`` if every set is shown, else at
+        ``number``, the position in the request."""
         return index if self.shown == self.sets else number
 
 

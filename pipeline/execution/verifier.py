@@ -88,7 +88,7 @@ class Verifier:
         self._spoilt: Tensors = ()
 
     def answer(self, request: Record) -> Record:
-        """Answer any request. Raises whatever the reference raises."""
+        """Answer a request. Raises the reference's errors, and FaultyError if memory is short."""
         steps: dict[type[Record], Callable[[Any], Record]] = {
             Prepare: self.prepare,
             Offer: self.offer,

@@ -113,7 +113,7 @@ def measuring(way: str) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
 
 @cache
 def digest(way: str) -> str:
-    """Return the digest of the current code that measures by a way of timing."""
+    """Return the digest of today's measuring code for one timer."""
     entries, stop = measuring(way)
     root = ROOT / "pipeline"
     roots = {"pipeline": root, "kernel_pipeline": ROOT / "kernel_pipeline"}

@@ -97,8 +97,8 @@ def _words(problem: Values) -> Values:
 
 
 def at(plan: Plan, wanted: Iterable[Values], is_meant: Callable[[str], bool]) -> list[Point]:
-    """Return the points of a plan at some problems, in the problems' order, for the providers that are
-    meant."""
+    """Return the points of a plan at some problems, in the problems' order, for the providers that
+    ``is_meant`` accepts."""
     found: dict[Values, list[Point]] = {problem: [] for problem in wanted}
     for point in plan.points:
         if point.problem in found and is_meant(point.provider):

@@ -80,7 +80,7 @@ def closure(
 
 
 class _Target(NamedTuple):
-    """What a name refers to, with the attributes accessed on it.
+    """A name's referent, with the attributes accessed on it.
 
     ``kind`` is ``definition`` for a definition of a module, ``methods`` for a class without its fields,
     ``module`` for a whole module, ``stopped`` for a name in a module of ``stop``, ``elsewhere`` for a name
@@ -308,8 +308,8 @@ class _Walk:
         return found.args if isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef) else None
 
     def _given(self, module: Module, hole: Keyword) -> object:
-        """Return what represents a keyword argument: the parameter's index, or a ``Given`` that ``Naming``
-        fills in."""
+        """Return a keyword argument's stand-in: the parameter's index, or a ``Given`` that ``Naming``
+        resolves."""
         match hole.callee:
             case Name(names=names):
                 target = self._resolved(module, names)

@@ -83,7 +83,7 @@ Hole = Name | Imported | ByString | Private | Parameter | Keyword
 
 @dataclass(frozen=True)
 class Form:
-    """What a statement does: a digest of everything but its holes, and the holes in order.
+    """A statement's form: a digest of everything but its holes, and the holes in order.
 
     ``words`` are the strings in it that could be names, ``texts`` all strings and attribute names, ``stored``
     the attributes that get a value, and ``taken`` the attributes that are read and not called at once.

@@ -55,7 +55,7 @@ class Given(NamedTuple):
 
 @dataclass
 class Facts:
-    """What all reached definitions say about names. ``passed`` are the definitions, by module and name, that
+    """The uses of names in all reached definitions. ``passed`` are the definitions, by module and name, that
     are not only called."""
 
     words: set[str] = field(default_factory=set)

@@ -1,6 +1,6 @@
 """Search the configurations of one provider at one problem, of which only some are measured.
 
-A ``Study`` proposes the next point and is told the time of each. The times in the ledger are told first.
+A ``Study`` proposes the next point and takes the time of each. It takes the times in the ledger first.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Study:
 class _Estimate:
     """Optuna's study of the points. A value is its index in the sorted values of its parameter.
 
-    A point that is handed out and not told yet counts as a bad one (the constant liar), so that several
+    A proposed point without a time counts as a bad one (the constant liar), so that several
     points asked for in a row differ. A failed point is a pruned trial, which ranks below every timed one.
     """
 

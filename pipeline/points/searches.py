@@ -130,7 +130,7 @@ class Searches:
 
     def tell(self, point: Point, us: float | None) -> None:
         """Note the time of a point, None for a failure. Its study is charged with the time since the last
-        point was told, even if that point belongs to no study."""
+        call, even if that call's point belongs to no study."""
         with self._lock:
             now = self._clock()
             if (search := self._of.get(point)) is not None:

@@ -75,7 +75,8 @@ class PlacedMeasurement:
 def place(rows: Sequence[Measurement]) -> list[PlacedMeasurement]:
     """Place the measurements of one ledger on their lines.
 
-    Of a point's rows with the same cache state only the newest counts, so that a line has one value per step.
+    Among a point's rows with the same cache state only the newest counts, so that a line has one value
+    per step.
     """
     caches = {row.parts.settings: row.outcome.timing.cache for row in rows if row.outcome.timing}
 

@@ -36,7 +36,8 @@ R = TypeVar("R", bound=Record)
 
 
 class Merge:
-    """One merge of a folder into another. Without ``is_written`` it only counts.
+    """One merge of a folder into another. Without ``is_written`` it counts rows and lists files, and writes
+    nothing.
 
     ``report`` is the record type of a kernel's build report. ``settings`` reads the configuration beside a
     ledger, and returns None if there is none.

@@ -25,7 +25,7 @@ from pipeline.store.rows import Reader, UnknownRunError, encode
 from pipeline.store.turns import Accuracy
 
 By = Literal["own", "torch", "peer", "textbook"]
-"""Who wrote a provider, and why: ``own`` is this repository's code, written to be fast, ``torch`` is torch
+"""A provider's author and purpose: ``own`` is this repository's code, written to be fast, ``torch`` is torch
 and its compiler, ``peer`` another project, ``textbook`` this repository's code in the usual textbook form."""
 
 

@@ -52,8 +52,8 @@ def interval_us(timing: Timing, added: Mapping[str, float]) -> tuple[float, floa
 def found(pairs: Iterable[tuple[Timing, Timing]]) -> dict[str, float]:
     """Return the spread that another process, GPU and host add, by duration.
 
-    Of the pairs of times of one point, nine of ten differ by no more than this spread and both times' own
-    intervals, added in quadrature. Classes with few pairs are left out.
+    Nine of ten pairs of times of one point differ by no more than this spread and both times' own intervals,
+    added in quadrature. Classes with few pairs are left out.
     """
     apart: dict[str, list[float]] = defaultdict(list)
     owns: dict[str, list[float]] = defaultdict(list)

@@ -102,8 +102,8 @@ def _card(kind: str, metric: str) -> dict[str, Any]:
 
 
 def page(server: str, experiments: Sequence[str], view: str | None = None, search: str | None = None) -> str:
-    """Return the link to a search or a view of the only experiment. With several experiments or no view, link
-    to the list of experiments."""
+    """Return the link to a view of the experiment, or to a search in it. If there are several experiments or
+    no view, return the link to their list."""
     place = f"{server.rstrip('/')}/#/experiments"
     if len(experiments) != 1 or view is None:
         return f"{place}?{MACHINE_LEARNING}"

@@ -31,7 +31,7 @@ Pair = tuple[Planned, Planned]
 
 @dataclass(frozen=True)
 class Named:
-    """What an option names: the working tree, a commit, or a configuration of the working tree."""
+    """The side that an option names: the working tree, a commit, or a configuration of the working tree."""
 
     text: str
     commit: str | None = None

@@ -127,8 +127,7 @@ def of_kernel(
 
 
 def times_of(entry: Entry, some: Sequence[Measured], l2_bytes: int) -> list[Times]:
-    """Return the times of all configurations at each problem, with what the rule's regret is computed
-    from."""
+    """Return the times of all configurations at each problem, with the inputs of the tuning rule's regret."""
     kernel = entry.loaded.kernel
     found = []
     for one in some:

@@ -1,4 +1,4 @@
-"""One command alone removes old rows, only when told to, and says which."""
+"""One command alone removes old rows, only by an option, and says which."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counters, profiles and generated code add to the report's page and to the MLflow store."""
+"""The parts that counters, profiles and generated code add to the report's page and to the MLflow store."""
 
 from __future__ import annotations
 

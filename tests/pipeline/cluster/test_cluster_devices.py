@@ -82,7 +82,7 @@ class Planted:
 
 
 def host(environment: Environment | None = None, code: str | None = None) -> ActorHost:
-    """What an actor of a GPU finds."""
+    """The host as an actor of a GPU finds it."""
     here = environment or factory.environment()
     identity = Identity(SOFTMAX.loaded, here, ASSIGNMENT.settings, ASSIGNMENT.seed)
     where = device.Device(kind="cuda", name=here.name, index=0, uuid="GPU-planted")
