@@ -393,7 +393,7 @@ MEASURING = {
 }
 NOT_MEASURING = {
     "kernel_pipeline/timing/timers/graph.py": ("from 1 us up", "from 2 us up"),
-    "pipeline/execution/provider_runner.py": ('"""A provider at a point ', '"""A point '),
+    "pipeline/execution/provider_runner.py": ('"""Call and time a provider at a point ', '"""A point '),
     "pipeline/execution/child_process.py": ("TORN_S = 30", "TORN_S = 3"),
     "pipeline/execution/process_state.py": ("is running", "runs"),
     "pipeline/execution/workers.py": ("if self._spare is None:", "if not self._spare:"),
