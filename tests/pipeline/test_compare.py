@@ -214,7 +214,7 @@ MISTAKES = {
     ): "most_rounds is less than rounds: write a larger most_rounds=N",
     ("a=HEAD~1", "fail_on=faster"): "fail_on: ",
     ("a=HEAD~1", "device=cuda"): "GPU",
-    ("a=HEAD~3",): "a=HEAD~3: no commit",
+    ("a=HEAD~3",): "a=HEAD~3 names no commit",
     ("a=HEAD~1", "b=HEAD"): "have the same sources for 2 points: nothing to compare. Write self_test=true",
     ("a=fast", "kernel=newer"): "fast: unknown kernel 'newer'",
 }
