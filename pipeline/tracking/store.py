@@ -9,8 +9,9 @@ A parent run ends after its children and artifacts are written, so the next publ
 was interrupted. The runs of an ad-hoc sweep stay as they are once their parent has ended, and are not written
 again if a person deleted the parent.
 
-A store must have one publisher at a time. A lock ensures this for SQLite; the users of a server must ensure
-it. If two publishers wrote equal runs to a server, the next publish keeps the run with the smallest id.
+An SQLite store has one publisher at a time, which a lock ensures. Several may publish the same ledger to a
+server. Each may then create the same run; the last of them to finish keeps the run with the smallest id. Only
+a publish that starts while another one runs, or after one was killed, deletes runs that have not ended.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ class Store:
         found = self._client.get_experiment_by_name(name)
         if found is None:
             artifacts = str(self._path.parent / "mlartifacts" / name) if self._path else None
-            return str(self._client.create_experiment(name, artifacts, wanted))
+            if (made := self._create(name, artifacts, wanted)) is not None:
+                return made
+            found = self._client.get_experiment_by_name(name)
         if found.lifecycle_stage == "deleted":
             self._client.restore_experiment(found.experiment_id)
         kept = {NOTE, SIGNATURE} if _is_by_hand(found.tags) else set()
@@ -72,6 +75,18 @@ class Store:
             if key not in kept and found.tags.get(key) != value:
                 self._client.set_experiment_tag(found.experiment_id, key, value)
         return str(found.experiment_id)
+
+    def _create(self, name: str, artifacts: str | None, tags: Mapping[str, str]) -> str | None:
+        """Create an experiment. Returns its id, or None if another publisher has created it meanwhile."""
+        from mlflow.exceptions import MlflowException
+        from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS, ErrorCode
+
+        try:
+            return str(self._client.create_experiment(name, artifacts, tags))
+        except MlflowException as error:
+            if error.error_code != ErrorCode.Name(RESOURCE_ALREADY_EXISTS):
+                raise
+            return None
 
     def parent_of(self, kernel: str, gpu: str, commit: str) -> str | None:
         """Return the id of a parent run with a kernel's measurements on a GPU at a commit, or None."""
@@ -94,7 +109,21 @@ class Store:
     def publish(self, experiment: str, family: RunFamily, tick: Callable[[], None]) -> Counter[Change]:
         """Write the runs of a family that differ from the store's, and delete stored runs that the family no
         longer has. ``tick`` is called once for each run. Returns the number of runs by change."""
-        there = self._find(experiment, family)
+        changes = self._publish(experiment, family, self._find(experiment, family), tick)
+        while self._path is None and changes.total() > changes["unchanged"]:
+            ended = {
+                identity: [run for run in runs if run.info.status in ENDED]
+                for identity, runs in self._find(experiment, family).items()
+            }
+            if not any(len(runs) > 1 for runs in ended.values()):
+                break
+            self._publish(experiment, family, ended, lambda: None)
+        return changes
+
+    def _publish(
+        self, experiment: str, family: RunFamily, there: dict[str, list[Any]], tick: Callable[[], None]
+    ) -> Counter[Change]:
+        """Publish a family, of which the store has the runs ``there``."""
         existing = there.pop(family.parent.identity, [])
         parent, change = self._show(experiment, family.parent, existing, {}, family.stays)
         superseded = [run.info.run_id for run in existing if run.info.run_id != parent]

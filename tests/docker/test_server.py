@@ -131,6 +131,29 @@ def test_four_publish_the_same_configurations_while_the_server_is_killed_and_sta
 
 
 @needs_postgresql
+def test_four_publish_at_once_to_a_new_server_and_each_run_is_there_once(
+    server: Server, tmp_path: Path
+) -> None:
+    """None creates the experiment before the others look for it, and none waits for the others."""
+    rows = [
+        measurement("rmsnorm", row.point.provider, **row.point.parameters) for row in configurations(20)
+    ]
+    machine = write_results(tmp_path / "results", rows)
+    processes = [published(server, machine) for _ in range(4)]
+    for process in processes:
+        out, err = process.communicate(timeout=300)
+        assert (process.returncode, err) == (0, ""), out + err
+    runs = search(server, "rmsnorm")
+    assert set(Counter(run["info"]["run_name"] for run in runs).values()) == {1}
+    assert len(runs) == PARENT_AND_BEST + 20
+    assert {run["info"]["status"] for run in runs} == {"FINISHED"}
+    (parent,) = (run for run in runs if run["info"]["run_name"] == f"rmsnorm @ {H200}")
+    assert {
+        tag["value"] for run in runs for tag in run["data"]["tags"] if tag["key"] == "mlflow.parentRunId"
+    } == {parent["info"]["run_id"]}
+
+
+@needs_postgresql
 def test_a_local_store_moves_by_publishing_again(server: Server, tmp_path: Path) -> None:
     """With the rows/s of both, for whoever looks: ``pytest -rP``."""
     rows = [
