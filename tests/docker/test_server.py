@@ -135,9 +135,7 @@ def test_four_publish_at_once_to_a_new_server_and_each_run_is_there_once(
     server: Server, tmp_path: Path
 ) -> None:
     """None creates the experiment before the others look for it, and none waits for the others."""
-    rows = [
-        measurement("rmsnorm", row.point.provider, **row.point.parameters) for row in configurations(20)
-    ]
+    rows = [measurement("rmsnorm", row.point.provider, **row.point.parameters) for row in configurations(20)]
     machine = write_results(tmp_path / "results", rows)
     processes = [published(server, machine) for _ in range(4)]
     for process in processes:
