@@ -28,6 +28,7 @@ def test_a_function_is_timed_by_graphs_in_the_fast_mode() -> None:
     assert result.host_us is not None and result.of_ceiling is not None and result.of_ceiling < 1.1
 
 
+@pytest.mark.alone
 def test_the_memory_of_the_second_context_is_given_back() -> None:
     bench(softmax, make=make)  # cuBLAS, the graphs' pool and the like stay
     free, _ = torch.cuda.mem_get_info()

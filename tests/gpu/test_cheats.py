@@ -12,6 +12,7 @@ from contextlib import suppress
 import pytest
 import torch
 
+from kernel_pipeline.machine import device
 from tests.pipeline.test_cheats import EITHER, FATES, OK, TOO_FAST, WRONG, Fate, left_over, wrong_fates
 from tests.planted.tree import Tree
 
@@ -68,16 +69,20 @@ BY_ANY_TIMER = {
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
-    """A tree with this GPU's own ceilings, of which no cheat's process outlives the tests."""
+    """A tree of which no cheat's process outlives the tests."""
     made = Tree(tmp_path_factory.mktemp("cheats"), "cheats")
-    ceilings = [sys.executable, "-m", "pipeline.ceilings", "device=cuda", "output=results"]
-    subprocess.run(
-        ceilings, cwd=made.root, env=os.environ | {"TMPDIR": str(made.temporary)}, check=True, text=True
-    )
     yield made
     for pid in left_over(made):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def measured_ceilings(tree: Tree) -> None:
+    """This GPU's own ceilings, measured while no other test uses the GPU."""
+    command = [sys.executable, "-m", "pipeline.ceilings", "device=cuda", "output=results"]
+    variables = os.environ | {"TMPDIR": str(tree.temporary)}
+    subprocess.run(command, cwd=tree.root, env=variables, check=True, text=True)
 
 
 def check(tree: Tree, names: set[str], timer: str, output: str) -> None:
@@ -94,10 +99,12 @@ def check(tree: Tree, names: set[str], timer: str, output: str) -> None:
 
 
 def test_no_wrong_output_passes_and_later_providers_are_unharmed(tree: Tree) -> None:
+    tree.know_ceilings(device.resolve("cuda"))
     check(tree, set(ON_A_GPU) - BY_TIME, "auto", "outputs/beside")
 
 
 @pytest.mark.alone
+@pytest.mark.usefixtures("measured_ceilings")
 @pytest.mark.parametrize("timer", ["auto", "event", "wall"])
 def test_no_cheat_with_calls_streams_or_clocks_gets_a_time(tree: Tree, timer: str) -> None:
     check(tree, BY_TIME if timer == "auto" else BY_ANY_TIMER, timer, f"outputs/{timer}")

@@ -19,7 +19,7 @@ import pytest
 from kernel_pipeline.files import write_atomically
 from kernel_pipeline.machine import device
 from kernel_pipeline.machine import fingerprint as environment
-from kernel_pipeline.records.ceilings import Ceilings
+from kernel_pipeline.records.ceilings import Canary, Ceilings
 from kernel_pipeline.records.environment import Environment
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.point import Point
@@ -94,12 +94,13 @@ class Tree:
             return environment.fingerprint(where)
 
     def know_ceilings(self, where: device.Device) -> None:
-        """Write ceilings for the device, so that no sweep takes the time to measure them."""
+        """Write ceilings for the device, so that no sweep measures them: a test beside it may use the GPU."""
         known = Ceilings(
             gpu=where.slug,
             environment=self.environment(where).of_device,
             copy_gbps=40.0 if where.kind == "cpu" else 5000.0,
             matmul_tflops={"float32": 1.0},
+            canary=None if where.kind == "cpu" else Canary(fast_us=1000.0, duration_us=1000.0),
         )
         folder = self.root / ("local/results" if where.kind == "cpu" else "results")
         write_atomically(results.ceilings_path(folder, where.slug), known.to_json())
