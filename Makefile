@@ -3,18 +3,18 @@
 PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
-GPU_JOBS ?= 12
+GPU_JOBS ?= 16
 ARGS ?=
 IMAGE ?= cpu
 PROOFS ?= cpu gpu server wheelhouse
 
-# A bare version is that of the host which a wheelhouse is for.
+# A bare version is the Python of the host for which a wheelhouse is made.
 HOST_PYTHON := $(filter 3.11 3.12 3.13,$(PYTHON))
 ifneq ($(HOST_PYTHON),)
 override PYTHON := python3
 endif
 
-# PATH changes below: $(PYTHON) stays the one that the caller means.
+# PATH changes below: $(PYTHON) stays the caller's.
 override PYTHON := $(shell command -v $(PYTHON) || echo $(PYTHON))
 
 ifeq ($(strip $(VENV)),)
@@ -47,7 +47,7 @@ help: ## List the targets
 	@echo 'Variables:'
 	@echo '  ARGS=...      more arguments for the command behind a target: make test ARGS="-k softmax"'
 	@echo '  JOBS=2        processes for the tests; JOBS= runs them in one, without pytest-xdist'
-	@echo '  GPU_JOBS=12   the same for test-gpu: about 1.5 GB of GPU memory each'
+	@echo '  GPU_JOBS=16   the same for test-gpu: about 1.5 GB of GPU memory each'
 	@echo '  PYTHON=...    the Python 3.11-3.13 to make .venv with; for wheelhouse a bare version: 3.12'
 	@echo '  VENV=         no .venv: run with $$(PYTHON), which has all packages already'
 	@echo '  IMAGE=cpu     the image of docker-shell and docker-image: cpu or gpu'
@@ -56,7 +56,7 @@ help: ## List the targets
 	@echo '  TORCH=no      wheelhouse: leave out torch'
 	@echo '  UPGRADE=1     lock: move every pin to its newest version'
 
-setup: $(READY) ## Make .venv with the locked packages (and the CUDA compiler where there is none)
+setup: $(READY) ## Make .venv with the locked packages (and the CUDA compiler if there is none)
 
 $(VENV)/.ready-%:
 	@command -v "$(PYTHON)" >/dev/null || \
@@ -68,7 +68,7 @@ $(VENV)/.ready-%:
 	@rm -f "$(VENV)"/.ready-*
 	@"$(VENV)/bin/python" -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear $(if $(TORCH_HERE),--system-site-packages) "$(VENV)"
 	@$(INSTALL) runtime dev $(if $(TORCH_HERE),,torch) $(FROM)
-	@# This project itself, with what the lock brought: nothing is asked of an index, and nothing to build with.
+	@# This project itself, with what the lock brought: without an index and without build tools.
 	@python -m pip install --quiet --no-index --no-deps --no-build-isolation --editable .
 	@# The pipeline's own search decides whether a CUDA compiler is there.
 	@python -c 'from kernel_pipeline.machine.fingerprint import find_nvcc; find_nvcc()' 2>/dev/null || \
@@ -87,10 +87,10 @@ python-on-path:
 	@[ "$(PYTHON)" = "$(BIN)/python" ] || printf '#!/bin/sh\nexec "%s" "$$@"\n' "$(PYTHON)" >"$(BIN)/python"
 	@chmod +x "$(BIN)/python"
 
-repro: $(READY) ## Measure what is not measured yet, report and publish it (dvc repro), and print the table
+repro: $(READY) ## Measure points without results, report and publish them (dvc repro), and print the table
 	@python -m pipeline.repro $(ARGS)
 
-verify: $(READY) ## Measure a sample of this machine's rows again: how many of their times come out the same?
+verify: $(READY) ## Measure a sample of this machine's rows again, and print the share that is reproduced
 	@python -m pipeline.verify $(ARGS)
 
 build: $(READY) ## Compile the CUDA and C++ providers
@@ -105,7 +105,7 @@ publish: $(READY) ## Write all results, this host's local/ too, to MLflow
 ui: $(READY) ## Publish every machine's results and open them in MLflow, until Ctrl-C
 	@python -m pipeline.ui $(ARGS)
 
-docs: $(READY) ## Build the documentation and the reports as a site, every link checked
+docs: $(READY) ## Build the documentation and the reports as a site, and check every link
 	@python -m pipeline.docs check=true
 	@NO_MKDOCS_2_WARNING=1 python -m mkdocs build --strict $(ARGS)
 	@echo 'Open build/site/index.html, or serve it: python -m http.server --directory build/site'
@@ -115,10 +115,10 @@ IN_GROUPS = --dist loadgroup --no-loadscope-reorder
 PYTEST = python -m pytest --durations=10 $(if $(JOBS),-n $(JOBS) $(IN_GROUPS))
 CUDA_KERNELS = $(sort $(notdir $(patsubst %/,%,$(dir $(wildcard kernels/*/*.cu)))))
 
-test: $(READY) ## Run the tests but for the slow ones and those that need a GPU: minutes
+test: $(READY) ## Run the tests except slow tests and tests that need a GPU: minutes
 	@$(PYTEST) -m 'not slow and not gpu' $(ARGS)
 
-test-slow: $(READY) ## Run the slow ones: whole pipelines, kills, servers, browsers, compilers
+test-slow: $(READY) ## Run the slow tests: whole pipelines, kills, servers, browsers, compilers
 	@$(PYTEST) -m 'slow and not gpu' $(ARGS)
 
 # The libraries are built meanwhile, all at once: a test that needs one waits for it.
@@ -128,14 +128,14 @@ test-gpu: $(READY) ## Run tests/gpu, several processes on one GPU; ARGS="-m smok
 	python -m pytest tests/gpu -rs --durations=25 $(if $(GPU_JOBS),-n $(GPU_JOBS) $(IN_GROUPS)) $(ARGS); \
 	code=$$?; wait; exit $$code
 
-campaign: $(READY) ## Kill commands and fill disks at random, for minutes, and report what was lost or wrong
+campaign: $(READY) ## Kill commands and fill disks at random, for minutes, and report losses and errors
 	@python -m tests.campaign $(ARGS)
 
 lint: $(READY) ## Check style: ruff, hadolint, shellcheck
 	@python -m ruff check .
 	@python -m ruff format --check .
 	@hadolint docker/*.Dockerfile
-	@shellcheck .ci/run locks/lock docker/pin docker/run docker/serve docker/server-entrypoint
+	@shellcheck .ci/run ci/gate.sh locks/lock docker/pin docker/run docker/serve docker/server-entrypoint
 
 types: $(READY) ## Check types: mypy
 	@python -m mypy
@@ -144,10 +144,10 @@ lock: $(if $(strip $(VENV)),$(BIN)/python,python-on-path) ## Resolve constraints
 	@$(INSTALL) resolver --quiet
 	@locks/lock $(if $(UPGRADE),--upgrade)
 
-pin: ## Write today's digests of the base images into docker/, as the registries tell them
+pin: ## Write the base images' current digests from the registries into docker/
 	@docker/pin
 
-wheelhouse: $(READY) ## Gather the locked packages in wheelhouse/, for a host that reaches no package index
+wheelhouse: $(READY) ## Collect the locked packages in wheelhouse/, for a host without a package index
 	@python locks/wheelhouse.py wheelhouse $(if $(HOST_PYTHON),--python $(HOST_PYTHON)) \
 		$(if $(filter no,$(TORCH)),--without-torch)
 
@@ -160,14 +160,14 @@ docker-gpu: ## Build the GPU image and run `make repro` in it on this checkout
 docker-cpu: ## The same for a machine without a GPU
 	@docker/run cpu make repro "ARGS=$$ARGS"
 
-docker-image: ## Build an image with this commit's code in it, for a machine without a checkout
+docker-image: ## Build an image with this commit's code, for a machine without a checkout
 	@docker/run $(IMAGE)
 
 docker-shell: ## Open a shell in an image on this checkout
 	@docker/run $(IMAGE) bash
 
-test-docker: $(READY) ## Prove PROOFS for real: images built and run with no daemon and no registry, in minutes
+test-docker: $(READY) ## Build and run the images in PROOFS without a daemon and a registry, in minutes
 	@TEST_PROOFS="$(PROOFS)" python -m pytest -rs tests/docker $(ARGS)
 
-clean: ## Remove what was built; results, local/, outputs/ and the MLflow store stay
+clean: ## Remove build outputs; results, local/, outputs/ and the MLflow store stay
 	rm -rf build multirun .mypy_cache .pytest_cache .ruff_cache

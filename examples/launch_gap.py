@@ -25,7 +25,7 @@ def show(when: str, graph: torch.cuda.CUDAGraph) -> None:
         event.record()
     torch.cuda.synchronize()
     times = [start.elapsed_time(end) for start, end in pairwise(events)]
-    print(f"{when}: {median(times[100:]) * 1e3 / len(tensors):.2f} us a launch")
+    print(f"{when}: {median(times[100:]) * 1e3 / len(tensors):.2f} us per launch")
 
 
 cuda, context, memory = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64()

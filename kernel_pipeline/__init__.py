@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .arguments import BenchError
-    from .benchmark import BenchResult, bench
+    from .bench_result import BenchResult
+    from .benchmark import bench
     from .checking import CheckResult, check
     from .comparison import BenchComparison, BenchGrid, bench_grid, compare
 
@@ -31,7 +32,7 @@ __all__ = [
 
 _HOME = {
     "BenchError": "arguments",
-    "BenchResult": "benchmark",
+    "BenchResult": "bench_result",
     "bench": "benchmark",
     "CheckResult": "checking",
     "check": "checking",

@@ -3,29 +3,34 @@ commands."""
 
 from __future__ import annotations
 
-import importlib.util
 import sys
+from importlib import import_module, metadata
+from importlib.util import find_spec
+from pathlib import Path
 
-INSTALLED = (
-    "the pipeline's other commands need a checkout of the repository, and this is an installation of the "
-    "library: write kernel-pipeline bench FILE.py:FUNCTION --shape 4096,781, import kernel_pipeline, or "
-    "compile its kernels by python -m kernel_pipeline.ops.build."
+PIPELINE = f"{__package__}.pipeline" if Path(__file__).with_name("pipeline").is_dir() else "pipeline"
+"""The package of the other commands: inside this package in an installation, beside it in a checkout."""
+
+WITHOUT_EXTRA = (
+    "the pipeline's commands need packages that are not installed: pip install 'kernel-pipeline[pipeline]'. "
+    "Without them there is kernel-pipeline bench FILE.py:FUNCTION --shape 4096,781."
 )
 
 
 def main() -> None:
-    """Run the command that the first argument names. Without a checkout, commands other than ``bench`` print
-    an error and exit with 2."""
+    """Run the command that the first argument names. Without the packages of the extra ``pipeline``, commands
+    other than ``bench`` print an error and exit with 2."""
     if sys.argv[1:2] == ["bench"]:
         from .shell import main as bench
 
         sys.exit(bench(sys.argv[2:]))
-    if importlib.util.find_spec("pipeline") is None:
-        print(f"error: {INSTALLED}", file=sys.stderr)
+    if sys.argv[1:] == ["--version"]:
+        print(f"kernel-pipeline {metadata.version('kernel-pipeline')}")
+        return
+    if find_spec("hydra") is None:
+        print(f"error: {WITHOUT_EXTRA}", file=sys.stderr)
         sys.exit(2)
-    from pipeline.__main__ import main as run
-
-    run()
+    import_module(f"{PIPELINE}.__main__").main()
 
 
 if __name__ == "__main__":

@@ -128,3 +128,8 @@ def overlaps(x: torch.Tensor) -> bool:
 def on_device(device: torch.device) -> AbstractContextManager[object]:
     """Return a context that makes a GPU the current device; for a CPU it does nothing."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def uuid_of(device: torch.device) -> str:
+    """Return the UUID of a GPU in the form that NVML takes."""
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"

@@ -9,9 +9,9 @@ and a function on the CPU by the host's clock.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from statistics import median
 from time import perf_counter
 from typing import Any, Literal
@@ -20,33 +20,22 @@ import pynvml
 import torch
 from torch.nn import Module
 
-from . import known_ceilings, verification
-from .arguments import (
-    Arguments,
-    BenchError,
-    Make,
-    arguments,
-    copied,
-    equal,
-    made,
-    on_device,
-    returns_tensors,
-    tensors_of,
-)
+from . import known_ceilings
+from .arguments import BenchError, Make, copied, on_device, tensors_of, uuid_of
+from .bench_result import BenchResult
 from .checking import Tolerances, compared, expect
-from .loading import Tensors, as_tuple
+from .first_calls import FirstCalls, as_reference, restored, untouched
+from .loading import Tensors
 from .machine import load
 from .records.ceilings import Rates
 from .records.measurement import State
 from .records.settings import TimingSettings
 from .statistics.quantiles import median_interval, quantile
+from .subject import Subject, subject
 from .timing.launch_gap import SecondContext
-from .timing.stopwatch import MOST_SETS, Another, Stopwatch, spanned
-from .timing.timers import Rotation, Samples, spoil
+from .timing.stopwatch import MOST_SETS, Stopwatch, spanned
+from .timing.timers import Rotation, Samples
 from .timing.timers.capture import NotCapturableError, capture
-
-RING_SEED = 1 << 20
-"""Added to the number of a further input set to get its seed for ``make``."""
 
 HOST_CALLS = 30
 """Calls that measure the host's time; few enough that the GPU's launch queue never fills."""
@@ -56,138 +45,7 @@ UNKNOWN_MODE_US = 0.4
 """Microseconds that the slow mode of the launch gap may add to a launch: an H100 showed 0.12 to 0.36."""
 
 TRIES = 3
-"""The most attempts to sample on a CPU whose cores other processes use."""
-
-
-@dataclass(frozen=True)
-class BenchResult:
-    """The time of a function, in microseconds per call.
-
-    median_us, interval:
-        The median of the samples, and its 95 % confidence interval.
-    valid, why:
-        Whether the time can be trusted. If not, ``why`` gives the reason: a wrong output, a throttled GPU,
-        busy cores.
-    timer, cache:
-        The timer (``graph``, ``event`` or ``perf_counter``), and the state of the cache (``cold`` or
-        ``hot``).
-    host_us:
-        The host's time until a call returns; None on a CPU, where it equals ``median_us``.
-    gbps, tflops, of_ceiling:
-        The rates computed from the given bytes and operations, and their share of the device's ceiling.
-    notes:
-        Remarks on how the function was timed.
-    hot:
-        With ``cache="both"`` the result over a hot cache.
-    forward, backward_us:
-        With ``backward=True`` this result times both passes together, ``forward`` is the result of the
-        forward pass alone, and ``backward_us`` is the difference of the medians.
-    """
-
-    name: str
-    device: str
-    median_us: float
-    interval: tuple[float, float]
-    samples_us: tuple[float, ...] = field(repr=False)
-    timer: str
-    cache: Literal["cold", "hot"]
-    valid: bool = True
-    why: str = ""
-    host_us: float | None = None
-    gbps: float | None = None
-    tflops: float | None = None
-    of_ceiling: float | None = None
-    notes: tuple[str, ...] = ()
-    state: State | None = field(default=None, repr=False)
-    hot: BenchResult | None = None
-    forward: BenchResult | None = None
-    backward_us: float | None = None
-
-    def __repr__(self) -> str:
-        return f"{self.name}: {', '.join(self._words())}{'' if self.valid else f'; not valid: {self.why}'}"
-
-    def _words(self) -> Iterator[str]:
-        low, high = self.interval
-        yield f"{self.median_us:.4g} us [{low:.4g}, {high:.4g}]"
-        if self.forward is not None and self.backward_us is not None:
-            yield f"forward {self.forward.median_us:.4g} us, backward {self.backward_us:.4g} us"
-        if self.hot is not None:
-            yield f"hot {self.hot.median_us:.4g} us"
-        if self.gbps is not None:
-            yield f"{self.gbps:.4g} GB/s"
-        if self.tflops is not None:
-            yield f"{self.tflops:.4g} TFLOP/s"
-        if self.of_ceiling is not None:
-            yield f"{self.of_ceiling:.0%} of the ceiling"
-        if self.host_us is not None:
-            yield f"host {self.host_us:.3g} us"
-        yield f"{self.cache} cache, {len(self.samples_us)} samples by {self.timer}"
-
-    def _repr_html_(self) -> str:
-        """Return the result as an HTML table, for a notebook."""
-        rows = [
-            ("time", f"{self.median_us:.4g} us"),
-            ("interval", "{:.4g} to {:.4g} us".format(*self.interval)),
-        ]
-        rows += [("hot cache", f"{self.hot.median_us:.4g} us")] if self.hot else []
-        rows += [("bandwidth", f"{self.gbps:.4g} GB/s")] if self.gbps is not None else []
-        rows += [("rate", f"{self.tflops:.4g} TFLOP/s")] if self.tflops is not None else []
-        rows += [("of the ceiling", f"{self.of_ceiling:.0%}")] if self.of_ceiling is not None else []
-        rows += [("host", f"{self.host_us:.3g} us")] if self.host_us is not None else []
-        rows += [("timer", f"{self.timer}, {self.cache} cache"), ("valid", "yes" if self.valid else self.why)]
-        cells = "".join(f"<tr><th>{name}</th><td>{_escaped(text)}</td></tr>" for name, text in rows)
-        return f"<table><caption>{_escaped(self.name)}</caption>{cells}</table>"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;")
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A function with the inputs that it is timed on.
-
-    ``another(number)`` returns the tensors of a further input set; ``copies`` says that further sets are
-    copies of the given inputs.
-    """
-
-    name: str
-    function: Callable[..., Any]
-    arguments: Arguments
-    another: Another
-    copies: bool
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the inputs."""
-        return self.arguments.tensors[0].device
-
-
-def subject(
-    function: Callable[..., Any],
-    inputs: tuple[Any, ...],
-    make: Make | None,
-    keywords: Mapping[str, Any] | None,
-    name: str | None,
-) -> Subject:
-    """Return a function with the given inputs or the inputs that ``make`` makes. Raises BenchError if both or
-    neither are given."""
-    if (make is None) == (not inputs):
-        raise BenchError("pass either the inputs of a call or make=, which makes them from a seed.")
-    title = name or str(getattr(function, "__name__", type(function).__name__))
-    if make is None:
-        given = arguments(inputs, keywords)
-        return Subject(title, function, given, lambda number: given.tensors, copies=True)
-    first = made(make, 0, keywords)
-    form = [(x.shape, x.stride(), x.dtype) for x in first.tensors]
-
-    def another(number: int) -> Tensors:
-        more = made(make, RING_SEED + number, keywords).tensors
-        if [(x.shape, x.stride(), x.dtype) for x in more] != form:
-            raise BenchError("make= must give tensors of the same shapes, strides and dtypes for every seed.")
-        return more
-
-    return Subject(title, function, first, another, copies=False)
+"""The maximum number of attempts to sample on a CPU whose cores other processes use."""
 
 
 @contextmanager
@@ -216,11 +74,6 @@ def _quietly(clean_up: Callable[[], None]) -> None:
         clean_up()
 
 
-def uuid_of(device: torch.device) -> str:
-    """Return the UUID of a GPU in the form that NVML takes."""
-    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
-
-
 def _second_context(device: torch.device) -> SecondContext:
     try:
         return SecondContext(device)
@@ -232,7 +85,7 @@ def _second_context(device: torch.device) -> SecondContext:
 
 
 def bench(  # noqa: PLR0913
-    function: Callable[..., Any],
+    function: Callable[..., Any] | str,
     *inputs: Any,
     make: Make | None = None,
     keywords: Mapping[str, Any] | None = None,
@@ -246,6 +99,7 @@ def bench(  # noqa: PLR0913
     ceilings: Rates | bool = True,
     seconds: float = 0.1,
     name: str | None = None,
+    isolate: bool = False,
 ) -> BenchResult:
     """Time a function of tensors: a function of torch or Triton, a CUDA operator, a module, any callable.
 
@@ -258,8 +112,8 @@ def bench(  # noqa: PLR0913
         as large as the last-level cache.
     reference:
         A function that returns the right outputs. It is called with floating-point inputs in float64. Without
-        a reference the outputs of the timed calls are compared with those of an untimed call. A wrong output
-        makes the result invalid.
+        a reference the outputs of the timed calls are compared with an untimed call's. A wrong output makes
+        the result invalid.
     tolerance:
         The ``(rtol, atol)`` of that comparison; by default a few units in the last place.
     bytes, flops:
@@ -279,12 +133,29 @@ def bench(  # noqa: PLR0913
         The longest time to sample; sampling ends earlier when the median is known to 0.5 %.
     name:
         The function's name in the result.
+    isolate:
+        Time the function in a process of its own and verify it in another, as a sweep does, for code that you
+        don't trust. Needs ``make`` and ``reference``. The function, which may be ``"file.py:name"``, has to
+        be in a file of its own, which the verifying process does not import.
 
     >>> bench(torch.square, torch.randn(256, 256)).valid
     True
 
     Raises BenchError if the function can't be timed, and any exception that the function raises.
     """
+    if isolate:
+        from .isolated import bench_isolated
+
+        if inputs or keywords or backward or cache == "both" or not context:
+            raise BenchError(
+                "isolate=True can't be combined with inputs, keywords, backward, cache='both' or context: "
+                "leave these out."
+            )
+        settings = settings_of("hot" if cache == "hot" else "cold", seconds)
+        isolated, one = bench_isolated(function, make, reference, tolerance, settings, name)
+        return with_rates(isolated, one, bytes, flops, ceilings)
+    if isinstance(function, str):
+        raise BenchError(f"{function} is a string: pass the function, or write isolate=True.")
     one = subject(function, inputs, make, keywords, name)
     with stopwatch(one.device, settings_of("hot" if cache == "hot" else "cold", seconds), context) as watch:
         found = timed(watch, one, reference, tolerance, backward)
@@ -310,7 +181,10 @@ def timed(
     if not backward:
         return _timed(watch, one, one.arguments.call(one.function), reference, tolerance)
     if torch.is_inference_mode_enabled():
-        raise BenchError("backward=True needs gradients, and torch.inference_mode() records none: leave it.")
+        raise BenchError(
+            "backward=True needs gradients, and torch.inference_mode() records none: call bench outside of "
+            "this mode."
+        )
     forward = _timed(watch, one, _with_gradient(one), reference, tolerance)
     both = _timed(watch, *_both_passes(one), None, tolerance)
     return replace(
@@ -351,7 +225,7 @@ def _both_passes(one: Subject) -> tuple[Subject, Callable[..., Any]]:
     with torch.enable_grad(), on_device(one.device):
         ones = tuple(torch.ones_like(x) for x in forward(copied(one.arguments.tensors))[0])
     if not ones:
-        raise BenchError("backward=True, but no output of the function requires a gradient.")
+        raise BenchError("backward=True needs gradients, and no output of the function requires a gradient.")
 
     def both(*tensors: torch.Tensor) -> Tensors:
         with torch.enable_grad():
@@ -384,18 +258,18 @@ def _timed(
         notes.append("the function writes over its inputs, which change from call to call")
     if first.random:
         notes.append(
-            "two calls on the same inputs gave different outputs: those of timed calls are not checked"
+            "two calls on the same inputs gave different outputs: outputs of timed calls are not checked"
         )
     own = copied(one.arguments.tensors)
     samples, state = _sampled(watch, one, first, own)
     if samples.timer == "event":
         notes.append(f"timed by events, since {_why_events(first, one, watch)}")
     if watch.settings.cache == "cold" and watch.cache(samples) == "hot":
-        notes.append("all sets of inputs together fit into the cache: it is partly hot")
-    with _restored(first.kept):
+        notes.append("all sets of inputs together fit into the cache, so the cache is partly hot")
+    with restored(first.kept):
         error = _error(first, samples, one.arguments.tensors, reference, one, tolerance)
-    if error:
-        state = state.distrusted(error)
+    if error:  # said before a throttled or busy device
+        state = state.replace(valid=False, invalid_reason=error)
     ordered = sorted(samples.samples_us)
     low, high = median_interval(ordered)
     late = 0.0
@@ -431,103 +305,6 @@ def _sampled(watch: Stopwatch, one: Subject, first: FirstCalls, own: Tensors) ->
     return samples, state.distrusted(f"other processes had the cores for {had.delay:.0%} of the time")
 
 
-@dataclass(frozen=True)
-class FirstCalls:
-    """The facts that the first calls of a function show.
-
-    ``call`` returns the outputs as tensors. ``in_place`` says that the function overwrites its inputs with
-    the outputs; ``random``, that a second call on the same inputs returns other outputs. ``kept`` are outputs
-    in memory that the function reuses from call to call. ``bytes`` counts inputs and outputs.
-    """
-
-    call: Callable[..., Any]
-    outputs: Tensors
-    in_place: bool
-    random: bool
-    kept: Tensors
-    bytes: int
-
-    @classmethod
-    def of(cls, call: Callable[..., Any], tensors: Tensors) -> FirstCalls:
-        """Call the function on copies of the inputs. Raises BenchError if it has no visible effect, or
-        returns an input or a view of one."""
-        given = copied(tensors)
-        returned = call(*given)
-        changed = [i for i, (x, old) in enumerate(zip(given, tensors, strict=True)) if not equal(x, old)]
-        bytes_ = sum(x.nbytes for x in tensors)
-        if changed:
-            written = copied(given)
-            call(*given)
-            if not all(map(equal, given, written)):
-                return cls(call, written, True, False, (), bytes_)
-            # The second call writes the same values: the changed inputs are output buffers.
-            return cls._returning(_giving(call, changed), tensors, bytes_)
-        outputs = tensors_of(returned)
-        if not outputs:
-            raise BenchError(
-                "the function returned no tensor and changed none of its inputs: nothing shows that it ran. "
-                "Let it return its output, or pass the output's tensor as an input."
-            )
-        places = {x.untyped_storage().data_ptr() for x in given if x.numel()}
-        if any(x.untyped_storage().data_ptr() in places for x in outputs if x.numel()):
-            raise BenchError(
-                "the function returns an input or a view of one, which takes no work: let it return a tensor "
-                "of its own."
-            )
-        if not returns_tensors(returned) or any(x.requires_grad for x in outputs):
-            call = _detached(call)
-        return cls._returning(call, tensors, bytes_ + sum(x.nbytes for x in outputs))
-
-    @classmethod
-    def _returning(cls, call: Callable[..., Any], tensors: Tensors, bytes_: int) -> FirstCalls:
-        """Call twice. The function is random if the outputs differ; outputs at the same address are in memory
-        that the function keeps."""
-        inputs = copied(tensors), copied(tensors)
-        first = as_tuple(call(*inputs[0]))
-        outputs = copied(tuple(x.detach() for x in first))
-        second = as_tuple(call(*inputs[1]))
-        kept = tuple(
-            x for x, y in zip(second, first, strict=False) if x.data_ptr() == y.data_ptr() and x.numel()
-        )
-        random = compared(second, _as_reference(outputs), None).error is not None
-        return cls(call, outputs, False, random, kept, bytes_)
-
-
-def _giving(call: Callable[..., Any], places: Sequence[int]) -> Callable[..., Tensors]:
-    """Wrap a function that writes into inputs so that it returns these inputs."""
-
-    def giving(*tensors: torch.Tensor) -> Tensors:
-        call(*tensors)
-        return tuple(tensors[place] for place in places)
-
-    return giving
-
-
-def _detached(call: Callable[..., Any]) -> Callable[..., Tensors]:
-    """Wrap a function so that it returns only tensors, detached from autograd's graph."""
-
-    def detached(*tensors: torch.Tensor) -> Tensors:
-        return tuple(x.detach() for x in tensors_of(call(*tensors)))
-
-    return detached
-
-
-def _as_reference(outputs: Tensors) -> Tensors:
-    return tuple(x.double() if x.is_floating_point() else x for x in outputs)
-
-
-@contextmanager
-def _restored(tensors: Tensors) -> Iterator[None]:
-    """Restore the tensors' values at the end."""
-    copies = copied(tensors)
-    try:
-        yield
-    finally:
-        with torch.inference_mode():
-            for x, old in zip(tensors, copies, strict=True):
-                x.copy_(old)
-
-
 def _error(
     first: FirstCalls,
     samples: Samples,
@@ -536,32 +313,26 @@ def _error(
     one: Subject,
     tolerance: Tolerances,
 ) -> str | None:
-    """Return what is wrong with the outputs of the timed calls, or None. Raises BenchError if the timed calls
-    wrote nothing."""
+    """Return a sentence about an error in the outputs of the timed calls, or None. Raises BenchError if the
+    timed calls wrote nothing.
+    """
     if first.in_place:
         with torch.inference_mode():
             for x, old in zip(samples.rotation.inputs[0], tensors, strict=True):
                 spanned(x).copy_(spanned(old))
     outputs = tuple(x.detach() for x in samples.again(0))
-    if not first.in_place and samples.timer == "graph" and _untouched(outputs, first.outputs):
+    if not first.in_place and samples.timer == "graph" and untouched(outputs, first.outputs):
         raise BenchError(
             f"{one.name} is captured as an empty graph, whose replays write nothing: the function launches "
-            "on another stream, or returns a cached output. Let it launch on torch.cuda.current_stream()."
+            "on another stream, or returns a cached output. Launch on torch.cuda.current_stream()."
         )
     if reference is not None:
         verdict = compared(outputs, expect(reference, one.arguments), tolerance)
         return verdict.error and f"the output is wrong: {verdict.error}"
     if first.random:
         return None
-    verdict = compared(outputs, _as_reference(first.outputs), tolerance)
+    verdict = compared(outputs, as_reference(first.outputs), tolerance)
     return verdict.error and f"the timed calls wrote another output than one call does: {verdict.error}"
-
-
-def _untouched(outputs: Tensors, right: Tensors) -> bool:
-    """Whether the outputs still hold the values that ``spoil`` wrote."""
-    spoilt = copied(right)
-    spoil(spoilt)
-    return any(x.numel() for x in outputs) and verification.unchanged(outputs, spoilt)
 
 
 def _why_events(first: FirstCalls, one: Subject, watch: Stopwatch) -> str:
@@ -569,7 +340,7 @@ def _why_events(first: FirstCalls, one: Subject, watch: Stopwatch) -> str:
         capture(Rotation(first.call, (copied(one.arguments.tensors),), first.in_place), 1)
     except NotCapturableError as error:
         return f"the function can't be captured into a CUDA graph: {str(error).splitlines()[0]}"
-    return f"a cold ring of inputs so small would need more than {MOST_SETS} sets"
+    return f"a cold ring of such small inputs would need more than {MOST_SETS} sets"
 
 
 def _host_us(call: Callable[..., Any], tensors: Tensors) -> float:

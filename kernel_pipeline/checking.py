@@ -24,7 +24,7 @@ Tolerances = Tolerance | tuple[float, float] | None
 
 ULPS = {torch.float64: 64.0, torch.float32: 16.0}
 """The default tolerance in units in the last place, by the output's dtype; ``FEW_ULPS`` for other dtypes. For
-float64 the reference has rounding errors of its own; a long sum in float32 is off by several units."""
+float64 the reference itself has rounding errors; a long sum in float32 is off by several units."""
 
 FEW_ULPS = 2.0
 
@@ -80,7 +80,7 @@ def check(
 
     make, keywords:
         ``make(seed)`` returns the positional arguments of a call, as for ``bench``; ``keywords`` are the
-        named ones.
+        keyword arguments.
     reference:
         A function that takes the same arguments, with floating-point tensors in float64, and returns the
         right outputs. A distribution for which it returns NaN is skipped.
@@ -126,11 +126,11 @@ def check(
 def expect(reference: Callable[..., Any], arguments: Arguments) -> Tensors:
     """Return the outputs of a reference called with the arguments in float64 (complex128 for complex
     tensors)."""
-    wide = tuple(_wide(x) for x in copied(arguments.tensors))
-    with on_device(wide[0].device):
-        given = tensors_of(arguments.call(reference)(*wide))
+    widened = tuple(map(wide, copied(arguments.tensors)))
+    with on_device(widened[0].device):
+        given = tensors_of(arguments.call(reference)(*widened))
     if not given:
-        raise BenchError("reference= returned no tensor: let it return the expected outputs.")
+        raise BenchError("reference= returned no tensor: return the expected outputs.")
     return tuple(x.detach() for x in given)
 
 
@@ -140,14 +140,19 @@ def compared(outputs: Tensors, expected: Tensors, tolerance: Tolerances) -> Verd
     if len(outputs) != len(expected):
         return Verdict(0.0, 0.0, f"returned {len(outputs)} outputs, where the reference has {len(expected)}")
     verdicts = [
-        verification.compare(out.detach(), want.to(out.device), out.dtype, _tolerance(out, want, tolerance))
+        verification.compare(
+            out.detach(), want.to(out.device), out.dtype, tolerance_for(out, want, tolerance)
+        )
         for out, want in zip(outputs, expected, strict=True)
     ]
     wrong = next((one for one in verdicts if one.error), None)
     return wrong or max(verdicts, key=lambda one: one.used)
 
 
-def _tolerance(out: torch.Tensor, want: torch.Tensor, given: Tolerances) -> Tolerance:
+def tolerance_for(out: torch.Tensor, want: torch.Tensor, given: Tolerances = None) -> Tolerance:
+    """Return the tolerance of an output with these right values: the given tolerance, or the default of the
+    output's dtype.
+    """
     if isinstance(given, Tolerance):
         return given
     if given is not None:
@@ -163,7 +168,10 @@ def _tolerance(out: torch.Tensor, want: torch.Tensor, given: Tolerances) -> Tole
     return Tolerance(rtol=unit, atol=unit * size)
 
 
-def _wide(x: torch.Tensor) -> torch.Tensor:
+def wide(x: torch.Tensor) -> torch.Tensor:
+    """Return a floating-point tensor in float64, a complex tensor in complex128, and any other tensor
+    unchanged.
+    """
     if x.is_complex():
         return x.to(torch.complex128)
     return x.double() if x.is_floating_point() else x
@@ -176,14 +184,14 @@ def _distributions(make: Make, keywords: Mapping[str, Any] | None) -> Iterator[t
         yield f"inputs of seed {seed}", made(make, seed, keywords)
     for name, fill in DISTRIBUTIONS.items():
         arguments = made(make, SEEDS[0], keywords)
-        yield name, replace(arguments, tensors=tuple(_filled(x, fill) for x in arguments.tensors))
+        yield name, replace(arguments, tensors=tuple(filled(x, fill) for x in arguments.tensors))
 
 
 Fill = Callable[[torch.Tensor, torch.finfo], torch.Tensor]
 """Maps a tensor to a tensor with the values of a distribution, given the limits of the dtype."""
 
 
-def _filled(x: torch.Tensor, fill: Fill) -> torch.Tensor:
+def filled(x: torch.Tensor, fill: Fill) -> torch.Tensor:
     """Return a copy of a tensor, filled by a distribution if it is floating-point."""
     (copy,) = copied((x,))
     if not x.is_floating_point():
@@ -221,4 +229,4 @@ DISTRIBUTIONS: Mapping[str, Fill] = {
     "large values": _scaled(0.25),
     "small values": _scaled(-0.25),
 }
-"""The distributions of floating-point inputs beside those that ``make`` returns."""
+"""The distributions of floating-point inputs besides the inputs that ``make`` returns."""

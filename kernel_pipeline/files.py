@@ -15,15 +15,29 @@ from .errors import UserError
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 
-WORK = (
-    CHECKOUT
-    if (CHECKOUT / "kernels").is_dir()
-    else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kernel_pipeline"
-)
-"""The folder for builds and local files: the checkout, or the user's cache in an installation."""
+
+def project() -> Path | None:
+    """Return the root of the project at hand: the nearest folder, from the working folder upward, that
+    ``kernel-pipeline init`` made; else the checkout that holds this package. None in an installation without
+    a project."""
+    with suppress(OSError):  # the working folder was removed, or can't be read
+        here = Path.cwd()
+        for folder in (here, *here.parents):
+            if (folder / "conf" / "sweep.yaml").is_file() and (folder / "params.yaml").is_file():
+                # Another checkout runs its own code.
+                if not (folder / "kernel_pipeline").is_dir():
+                    return folder
+                break
+    return CHECKOUT if (CHECKOUT / "kernels").is_dir() else None
+
+
+PROJECT = project()
+
+WORK = PROJECT or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kernel_pipeline"
+"""The folder for builds and local files: the project, or the user's cache if there is no project."""
 
 LOCAL = WORK / "local"
-"""The folder for files that concern only this checkout on this host; git ignores it."""
+"""The folder for files that concern only this project on this host; git ignores it."""
 
 WAIT_S = 60.0
 """The longest wait for a lock, in seconds; commands hold a ledger's lock far shorter."""
@@ -51,7 +65,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        raise UserError(f"can't write {path}: {error.strerror}. The file is as it was.") from error
+        raise UserError(f"can't write {path}: {error.strerror}. The file is unchanged.") from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -90,8 +104,8 @@ def append(path: Path, line: bytes) -> None:
 def not_appended(path: Path, error: OSError) -> UserError:
     """Return the error for a line that could not be appended to a file."""
     return UserError(
-        f"can't write {path}: {error.strerror}. What was measured before is kept; "
-        "make room and run the same command again to go on from here."
+        f"can't write {path}: {error.strerror}. Earlier measurements are kept; "
+        "make room and run the same command again, which continues from here."
     )
 
 

@@ -10,14 +10,19 @@ import functools
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .contract import ContractError, Kernel, Provider, summary
+from . import bounded
+from .contract import Kernel, Provider, summary
+from .declared import ContractError
+from .structures import adapted, declared, filled, flat, in_row, is_row, structure
 
 if TYPE_CHECKING:
     import torch
@@ -76,36 +81,101 @@ class Loaded:
             raise _named_anew(error, self.folder / file) from error
 
     def address(self, provider: str) -> str:
-        """Return the argument with which ``load`` gives this kernel with a provider's own inputs and
-        reference, if it has any. Raises KeyError for an unknown provider."""
+        """Return the argument for which ``load`` returns this kernel with a provider's own inputs and
+        reference, if the provider has them. Raises KeyError for an unknown provider.
+        """
         form = self.kernel.provider(provider).reference
         return self.where if form is None else f"{self.where}{FORM}{form}"
 
     def inputs(self, problem: Any, device: torch.device, seed: int) -> Tensors:
-        """Return the seeded inputs of a problem on a device; on ``meta`` they have no data."""
-        made: Tensors = tuple(self.module(self.kernel.reference).inputs(problem, device, seed))
+        """Return the tensors of the seeded inputs of a problem on a device, in a row; on ``meta`` they have
+        no data. Raises ContractError for an input that is no tensor."""
+        made = tuple(flat(self._inputs(problem, device, seed)))
+        if other := next((one for one in made if not hasattr(one, "data_ptr")), None):
+            raise ContractError(
+                f"inputs() gives {other!r}, which is neither a tensor nor None: declare it as a dimension, "
+                "and name it in arguments=(...)."
+            )
         return made
 
+    def _inputs(self, problem: Any, device: torch.device, seed: int) -> Any:
+        return self.module(self.kernel.reference).inputs(problem, device, seed)
+
+    def given(self, problem: Any, inputs: Tensors) -> Any:
+        """Return inputs in the structure in which ``inputs`` of the reference's file makes them."""
+        of = self._structure(problem)
+        return inputs if is_row(of) else filled(of, iter(inputs))
+
+    def _structure(self, problem: Any) -> Any:
+        import torch
+
+        key = self.where, self.kernel.reference, problem
+        if key not in _structures:
+            _structures[key] = structure(self._inputs(problem, torch.device("meta"), 0))
+        return _structures[key]
+
+    def _declared(self, problem: Any, function: str = "outputs") -> Any:
+        return getattr(self.module(load(self.where).kernel.reference), function)(problem)
+
     def outputs(self, problem: Any) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
-        """Return the shape and dtype of each output."""
-        declared = self.module(load(self.where).kernel.reference).outputs(problem)
-        return tuple((tuple(shape), dtype) for shape, dtype in declared)
+        """Return the shape and dtype of each output as processes share them: with the largest sizes of
+        ``kernel.bounded`` outputs, and with places for the actual sizes at the end. Raises ContractError for
+        a bounded output that is not there."""
+        found, numbers = declared(self._declared(problem))[1], self.kernel.bounded
+        if any(not 0 <= number < len(found) or not found[number][0] for number in numbers):
+            raise ContractError(
+                f"bounded={numbers} must number outputs that have an axis; outputs() declares {len(found)} "
+                "outputs, from 0 on."
+            )
+        return (*found, *bounded.sizes(len(numbers)))
+
+    def returned(self, problem: Any, outputs: Tensors) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
+        """Return the shape and dtype that each output of a call must have. The outputs' own sizes are used
+        where they depend on the data."""
+        found = declared(self._declared(problem))[1]
+        return bounded.actual(found, outputs, self.kernel.bounded)
+
+    def placed(self, problem: Any, outputs: Tensors) -> Tensors:
+        """Return the outputs of a call as ``outputs`` declares them."""
+        numbers = self.kernel.bounded
+        return bounded.placed(self.outputs(problem), outputs, numbers) if numbers else outputs
 
     def expected(self, problem: Any, inputs: Tensors) -> Tensors:
         """Return the reference's outputs, in float64 or in integers."""
-        return as_tuple(self.module(self.kernel.reference).reference(*inputs, **self.arguments(problem)))
+        reference = partial(self.module(self.kernel.reference).reference, **self.arguments(problem))
+        given = self.given(problem, inputs)
+        answer = reference(**given) if isinstance(given, dict) else reference(*given)
+        return in_row(answer, declared(self._declared(problem))[0])
+
+    def weights(self) -> tuple[int, ...]:
+        """Return the places of the kernel's weights among the inputs. Raises ContractError for a name that is
+        not an argument of the reference."""
+        function = self.module(self.kernel.reference).reference
+        names = list(inspect.signature(function).parameters)
+        for name in self.kernel.weights:
+            if name not in names:
+                raise ContractError(
+                    f"{self.folder / '__init__.py'}: weights names {name}, which is not an argument of "
+                    f"reference({', '.join(names)})."
+                )
+        return tuple(place for place, name in enumerate(names) if name in self.kernel.weights)
 
     def comparison(self) -> Callable[[Any, Tensors, Tensors, Tensors], str | None] | None:
         """Return the kernel's own comparison of outputs, which replaces the tolerance, or None."""
-        name = self.kernel.comparison
+        name, numbers = self.kernel.comparison, self.kernel.bounded
         if name is None:
             return None
-        found: Callable[..., str | None] = getattr(self.module(load(self.where).kernel.reference), name)
-        return found
+        own: Callable[..., str | None] = getattr(self.module(load(self.where).kernel.reference), name)
+
+        @functools.wraps(own)
+        def compare(problem: Any, inputs: Tensors, outputs: Tensors, reference: Tensors) -> str | None:
+            return own(problem, self.given(problem, inputs), bounded.trimmed(outputs, numbers), reference)
+
+        return compare
 
     def arguments(self, problem: Any) -> dict[str, Any]:
-        """Return the dimensions of a problem that entries take as named arguments, with their values."""
-        return {name: getattr(problem, name) for name in self.kernel.arguments}
+        """Return the named arguments that entries take besides the inputs: dimensions of a problem."""
+        return {name: getattr(problem, of) for name, of in self.kernel.dimension_of.items()}
 
     def entry(self, provider: Provider) -> Callable[..., Any]:
         """Return the function of a provider's entry. A library that it needs must be loaded before.
@@ -125,6 +195,25 @@ class Loaded:
             return compiled(found)
         return found
 
+    def call(self, provider: Provider, problem: Any, parameters: Mapping[str, Any]) -> Callable[..., Any]:
+        """Return a function that calls a provider's entry at a problem with the tensors of ``inputs``, and
+        returns its outputs. See ``entry``."""
+        kernel, formed = self.kernel, load(self.address(provider.name))
+        of = formed._structure(problem)
+        if provider.prepare is not None and not is_row(of):
+            raise ContractError(
+                f"{provider.name} has prepare, so inputs(problem, device, seed) must return a tuple of "
+                "tensors, without lists, names or None."
+            )
+        workspaces = () if kernel.workspaces is None else self._declared(problem, kernel.workspaces)
+        return adapted(
+            partial(self.entry(provider), **self.arguments(problem), **parameters),
+            of,
+            self._declared(problem),
+            workspaces,
+            kernel.destination,
+        )
+
 
 def as_tuple(made: Any) -> Tensors:
     """Return a tensor, or a tuple or list of tensors, as a tuple."""
@@ -132,6 +221,9 @@ def as_tuple(made: Any) -> Tensors:
 
 
 _loaded: dict[str, Loaded] = {}
+
+_structures: dict[tuple[str, str, Any], Any] = {}
+"""The structure of the inputs of each problem, by kernel and form."""
 
 
 def load(where: str) -> Loaded:

@@ -25,7 +25,7 @@ SIMULATED = bool(config.ENABLE_CUDASIM)
 """Whether Numba's kernels run in its simulator: ``NUMBA_ENABLE_CUDASIM=1`` was set at Numba's import."""
 
 SIMULATED_BLOCKS = 4
-"""The most blocks to launch in the simulator, where each thread is a Python thread."""
+"""The maximum number of blocks to launch in the simulator, where each thread is a Python thread."""
 
 SWITCH_S = 1e-4
 """Python's thread switch interval in the simulator, in seconds."""
@@ -47,7 +47,7 @@ def blocks_for(elements: int, threads: int) -> int:
     kernel's threads loop over further elements. Raises ValueError for more blocks than CUDA can launch."""
     blocks = -(-elements // threads)
     if blocks > 2**31 - 1:
-        raise ValueError(f"a launch has at most 2**31 - 1 blocks, this needs {blocks}")
+        raise ValueError(f"a launch has at most 2**31 - 1 blocks, and this launch needs {blocks}")
     return min(blocks, SIMULATED_BLOCKS) if SIMULATED else blocks
 
 

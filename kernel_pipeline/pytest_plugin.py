@@ -26,8 +26,8 @@ import pytest
 from pytest import ExitCode
 
 if TYPE_CHECKING:
-    from .benchmark import BenchResult
-    from .statistics.intervals import Estimate
+    from .bench_result import BenchResult
+    from .statistics.verdicts import Estimate
 
 FIXTURE = "kernel_bench"
 
@@ -79,8 +79,8 @@ class Plugin:
         return measure
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """In a comparison deselect tests without the fixture, and in a round all tests but the given ones.
-        They are given by a file, because pytest runs nothing if an argument names a missing test."""
+        """In a comparison deselect tests without the fixture, and in a round all tests except the given
+        tests. They are given by a file, because pytest runs nothing if an argument names a missing test."""
         compare, nodes = config.getoption("kernel_compare"), config.getoption("kernel_nodes")
         if compare or nodes:
             named = Path(nodes).read_text().splitlines() if nodes else ()
@@ -145,7 +145,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--kernel-compare",
         metavar="COMMIT",
-        help="run the tests that use kernel_bench at COMMIT and in the working tree, and fail slower ones",
+        help="run the tests that use kernel_bench at COMMIT and in the working tree, and fail slower tests",
     )
     group.addoption(
         "--kernel-rounds", metavar="N", type=int, default=5, help="rounds of a comparison (default 5)"
@@ -193,7 +193,7 @@ Round = dict[Name, dict[str, Any]]
 def rounds_of(
     root: Path, commit: str, nodes: Sequence[str], rounds: int, folder: Path
 ) -> dict[str, list[Round]]:
-    """Run tests at a commit and in the working tree in turns, each run in a process of its own. Return the
+    """Run tests at a commit and in the working tree alternately, each run in a separate process. Return the
     rounds of the sides ``before`` and ``now``.
 
     Raises pytest.UsageError for an unknown commit, and if the tests of a run give no time.
@@ -226,8 +226,8 @@ def _git(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def _run(root: Path, nodes: Sequence[str], file: Path) -> str:
-    """Run the tests that a side has. Return the end of pytest's output; empty if the side has none of
-    them."""
+    """Run the tests that a side has. Return the end of pytest's output; empty if the side has no such
+    test."""
     files = dict.fromkeys(node.partition("::")[0] for node in nodes)
     there = [name for name in files if (root / name).exists()]
     if not there:
@@ -262,7 +262,7 @@ def _read(file: Path) -> Round:
 
 def judged(held: Mapping[str, Sequence[Round]]) -> dict[Name, CallRounds]:
     """Compare the times of each call on both sides, by test and number."""
-    from .statistics.intervals import Rule, estimate, verdicts
+    from .statistics.verdicts import Rule, estimate, verdicts
 
     names = dict.fromkeys(name for rounds in held.values() for one in rounds for name in one)
     pairs = {name: list(_pairs(held, name)) for name in names}

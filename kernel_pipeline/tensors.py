@@ -55,7 +55,7 @@ def check_dtype(x: torch.Tensor) -> None:
 
 
 def without_padding(x: torch.Tensor) -> torch.Tensor:
-    """Return the matrix, copied if it is a bfloat16 matrix on a CPU with padding behind each row. On AMX
+    """Return the matrix, copied if it is a bfloat16 matrix on a CPU with padding after each row. On AMX
     oneDNN's matrix product multiplies some of the padding by zero (torch 2.13), and NaN times zero is NaN.
     """
     if x.is_cpu and x.dtype == torch.bfloat16 and x.stride(0) > x.shape[1] and x.stride(1) == 1:
@@ -66,7 +66,7 @@ def without_padding(x: torch.Tensor) -> torch.Tensor:
 def launch_grid(programs: int) -> tuple[int]:
     """Return a one-dimensional launch grid. Raises ValueError for more programs than CUDA can launch."""
     if programs > 2**31 - 1:
-        raise ValueError(f"a launch has at most 2**31 - 1 programs, this needs {programs}")
+        raise ValueError(f"a launch has at most 2**31 - 1 programs, and this launch needs {programs}")
     return (programs,)
 
 

@@ -23,7 +23,7 @@ def numba_fits(problem: Any, parameters: object, gpu: Gpu | None) -> str | None:
     """Return the reason why Numba does not support a problem's dtype or arithmetic, or None."""
     del parameters, gpu
     if getattr(problem, "arithmetic", "ieee") != "ieee":
-        return f"{problem.arithmetic} is done by tensor cores, which Numba does not reach"
+        return f"{problem.arithmetic} needs tensor cores, which Numba does not support"
     if problem.dtype not in NUMBA_DTYPES:
         return f"Numba takes {' and '.join(NUMBA_DTYPES)}, no {problem.dtype}"
     return None

@@ -35,8 +35,8 @@ DIGITS = range(6, 18)
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of a verification: ``error`` is None if the output is right, else a clause that says why
-    not.
+    """The result of a verification: ``error`` is None if the output is right, else a clause that describes
+    the error.
 
     ``max_abs_err`` and ``max_rel_err`` are taken over the elements where output and reference are finite; the
     relative error excludes elements whose reference is at most the absolute tolerance. ``used`` is the
@@ -53,7 +53,8 @@ class Verdict:
 @dataclass(frozen=True)
 class Expected:
     """The reference's outputs, and the declared shape, dtype and tolerance of each output. ``compare`` is the
-    kernel's own comparison, if it has one: it returns what is wrong with outputs, or None."""
+    kernel's own comparison, if it has one: it returns a sentence that describes the error, or None.
+    """
 
     reference: Tensors
     declared: tuple[Declared, ...]
@@ -85,7 +86,7 @@ def unfit(reference: Tensors, declared: Sequence[Declared]) -> str | None:
 
 
 def compare_all(outputs: Tensors, expected: Expected) -> Verdict:
-    """Compare all outputs with the reference. The error is that of the first wrong output."""
+    """Compare all outputs with the reference. The error describes the first wrong output."""
     if len(outputs) != len(expected.declared):
         return Verdict(0.0, 0.0, f"returned {len(outputs)} outputs, not {len(expected.declared)}")
     if expected.compare is not None:
@@ -154,7 +155,10 @@ def compare(out: object, reference: torch.Tensor, dtype: torch.dtype, tolerance:
             wrong += found
             if first is None:
                 offset = int(bad.nonzero()[0])
-                first = (start + offset, got[offset].item(), want[offset].item())
+                # Integers of a reference for uint64 keep its bits in int64.
+                is_signed = dtype != torch.uint64 or want.is_floating_point()
+                right = want[offset] if is_signed else want[offset].to(torch.int64).view(torch.uint64)
+                first = (start + offset, got[offset].item(), right.item())
     if first is None:
         return Verdict(max_abs, max_rel, None, used)
     where, got_value, want_value = first

@@ -23,8 +23,10 @@ def rows_problem(x: torch.Tensor, *parameters: torch.Tensor) -> rows.Matrix:
 
 
 def elements_problem(x: torch.Tensor) -> elementwise.Matrix:
-    """Return the problem of a tensor's elements, in rows along its last dimension. Raises NotServedError for
-    other tensors."""
+    """Return the problem of an elementwise operation on a tensor, whose rows lie along its last dimension.
+
+    Raises NotServedError for a tensor that the kernels do not support.
+    """
     columns = x.shape[-1] if x.dim() else 1
     made: elementwise.Matrix = problem_of(
         elementwise.Matrix, x, rows=x.numel() // max(columns, 1), columns=columns

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     import torch
 
 MAX_RESIDENT_COLUMNS = 65536
-"""The most columns of a register-resident row of a Triton program: 64 float32 registers per thread with 32
-warps, the maximum."""
+"""The maximum number of columns of a register-resident row of a Triton program: 64 float32 registers per
+thread with 32 warps, the maximum."""
 
 MAX_ELEMENTS = 64
-"""The most elements of a step per thread of a Triton program, a quarter of its registers. With more elements
-no launch was any provider's fastest on an H200, and Triton compiled for seconds or, for the widest rows, tens
-of seconds."""
+"""The maximum number of elements of a step per thread of a Triton program, a quarter of its registers. With
+more elements no launch was any provider's fastest on an H200, and Triton compiled for seconds or, for the
+widest rows, tens of seconds."""
 
 INTERPRETED_ROWS = 8
 """Rows for Triton's interpreter: programs that differ only in their row run the same code."""
@@ -86,7 +86,7 @@ def threads_too_full(elements: int, num_warps: int) -> str | None:
     """Return the reason why a Triton program needs more warps for this many elements, or None."""
     of_thread = elements // (32 * num_warps)
     if of_thread > MAX_ELEMENTS:
-        return f"too much for the registers: {of_thread} elements a thread > {MAX_ELEMENTS}"
+        return f"too much for the registers: {of_thread} elements per thread > {MAX_ELEMENTS}"
     return None
 
 

@@ -22,27 +22,28 @@ STRATEGIES = (
     "multi_pass",
     "split_multi_pass",
 )
-"""Where the CUDA kernel keeps a row between reading and writing it; with auto the plan decides."""
+"""The places where the CUDA kernel keeps a row between reading and writing it; with auto the plan decides."""
 
 # The same limits are in kernels/include/launch_plan.h and plan_rows.h.
 
 MIN_ELEMENTS = 8
-"""The fewest elements per thread."""
+"""The minimum number of elements per thread."""
 
 MAX_REGISTER_ELEMENTS = 32
-"""The most elements per thread in registers; twice as many 16-bit elements where the operation has a bias."""
+"""The maximum number of elements per thread in registers; twice as many 16-bit elements if the operation has
+a bias."""
 
 REDUCTION_BYTES = 2048
-"""The most shared memory of a block's reduction, in bytes."""
+"""The maximum shared memory of a block's reduction, in bytes."""
 
 MAX_PERSISTENT_WARPS = 16
-"""The most warps of a persistent block, so that each thread has 128 registers."""
+"""The maximum number of warps of a persistent block, so that each thread has 128 registers."""
 
 MAX_PERSISTENT_VECTORS = 8
-"""The most vectors of 16 bytes of a row per thread of the persistent kernel."""
+"""The maximum number of vectors of 16 bytes of a row per thread of the persistent kernel."""
 
 PERSISTENT_BYTES = 4464
-"""The most shared memory of the persistent kernel beside its stages, in bytes."""
+"""The maximum shared memory of the persistent kernel besides its stages, in bytes."""
 
 LINE_BYTES = 128
 """In the persistent kernel, each warp's part of a row begins at a multiple of this many bytes."""
@@ -136,7 +137,8 @@ def _persistent(problem: Any, plan: RowsPlan, gpu: Gpu | None) -> Iterator[str]:
 
 
 def _largest_cluster(gpu: Gpu | None) -> int:
-    """Return the most blocks of a cluster: 1 before sm_90, the portable size 8 after sm_10x, else 16."""
+    """Return the maximum number of blocks of a cluster: 1 before sm_90, the portable size 8 after sm_10x,
+    else 16."""
     if gpu is None:
         return 16
     major = gpu.capability[0]
@@ -144,5 +146,5 @@ def _largest_cluster(gpu: Gpu | None) -> int:
 
 
 def _shared_memory(gpu: Gpu | None) -> int:
-    """Return the most shared memory of a block in bytes; without a GPU, the most of any GPU."""
+    """Return the maximum shared memory of a block in bytes; without a GPU, the maximum of any GPU."""
     return 227 << 10 if gpu is None else gpu.shared_memory

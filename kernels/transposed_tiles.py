@@ -10,10 +10,11 @@ STEP_K = 128
 """Columns of x and w per step."""
 
 MOST_SUMS = 128
-"""The most float32 sums per thread, half of its registers."""
+"""The maximum number of float32 sums per thread, half of its registers."""
 
 MOST_BLOCKS = 4
-"""The most blocks along m with a small block_m: each block reads and unpacks the same weights."""
+"""The maximum number of blocks along m with a small block_m: each block reads and unpacks the same
+weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,16 +41,16 @@ def shared_memory(tiles: Wgmma, bytes_of_w: int) -> int:
 
 def fits(shape: tuple[int, int, int], tiles: Wgmma, bytes_of_w: int, gpu: Gpu | None) -> str | None:
     """Return the reason why a product of m rows of x and n rows of w, with k columns, can't have these tiles
-    or why smaller ones are enough, or None."""
+    or why smaller tiles are enough, or None."""
     m, n, k = shape
     for name, value, multiple in (("n", n, 16), ("k", k, STEP_K)):
         if value % multiple:
-            return f"{name} must be a multiple of {multiple}: {value} is none"
+            return f"{name} must be a multiple of {multiple}, not {value}"
     if (sums := tiles.block_m * tiles.block_n // 256) > MOST_SUMS:
-        return f"too much for the registers: {sums} sums a thread > {MOST_SUMS}"
+        return f"too much for the registers: {sums} sums per thread > {MOST_SUMS}"
     staged, held = 4 * tiles.block_m * (tiles.block_n + 4), buffers(tiles, bytes_of_w)
     if staged > held:
-        return f"too few stages: the sums, {staged} bytes, are staged in their {held}"
+        return f"too few stages: the sums need {staged} bytes, and the stages have {held}"
     needed = shared_memory(tiles, bytes_of_w)
     if gpu is not None and needed > gpu.shared_memory:
         return f"too much for the shared memory: {needed} bytes > {gpu.shared_memory}"
@@ -58,7 +59,7 @@ def fits(shape: tuple[int, int, int], tiles: Wgmma, bytes_of_w: int, gpu: Gpu | 
 
 def _rows_fit(m: int, tiles: Wgmma) -> str | None:
     if tiles.block_m > (enough := max(16, 1 << (m - 1).bit_length())):
-        return f"a smaller block does: block_m {tiles.block_m} > {enough} for m = {m}"
+        return f"a smaller block is enough: block_m {tiles.block_m} > {enough} for m = {m}"
     blocks = -(-m // tiles.block_m)
     if tiles.block_m < 128 and blocks > MOST_BLOCKS:
         return f"reads all weights {blocks} times: block_m {tiles.block_m} for m = {m}"
@@ -67,7 +68,7 @@ def _rows_fit(m: int, tiles: Wgmma) -> str | None:
 
 def _parts_fit(m: int, n: int, k: int, tiles: Wgmma, gpu: Gpu | None) -> str | None:
     if tiles.split_k > (steps := k // STEP_K):
-        return f"fewer parts do: split_k {tiles.split_k} > {steps} steps"
+        return f"fewer parts are enough: split_k {tiles.split_k} > {steps} steps"
     filled = -(-m // tiles.block_m) * -(-n // tiles.block_n) * tiles.split_k // 2
     if gpu is not None and tiles.split_k > 1 and filled >= gpu.multiprocessors:
         return f"half as many parts fill the GPU: split_k {tiles.split_k} with {filled} blocks"

@@ -12,10 +12,18 @@ import os
 import runpy
 import sys
 
+from kernel_pipeline import files
 from kernel_pipeline.errors import UserError, unknown
-from pipeline.command import SCRIPT, explanation
-from pipeline.command.errors import fail
-from pipeline.command.words import COMPLETION
+
+from . import PACKAGE, SCRIPT, TYPED
+from .command import explanation
+from .command.errors import fail
+from .command.words import COMPLETION
+
+NO_PROJECT = (
+    "no project is here: neither this folder nor one above it has params.yaml and conf/sweep.yaml. "
+    f"{SCRIPT} init DIR makes a project in the folder DIR; run the command there."
+)
 
 LINE = "COMP_LINE"
 """The variable in which a shell passes the line to complete."""
@@ -42,7 +50,7 @@ def overview() -> str:
     lines = [f"  {name:<15} {first}" for name, first in explanation.commands().items()]
     return "\n".join(
         [
-            f"Write {SCRIPT} COMMAND OPTION=VALUE ..., or python -m pipeline.COMMAND OPTION=VALUE ...",
+            ", or ".join(f"{way}COMMAND OPTION=VALUE ..." for way in dict.fromkeys((f"{SCRIPT} ", TYPED))),
             "",
             "Commands:",
             *lines,
@@ -58,8 +66,10 @@ def run(name: str, words: list[str], program: str | None = None) -> None:
     known = explanation.names()
     if name not in known:
         raise unknown("command", name, known)
-    sys.argv = [program or f"pipeline.{name}", *words]
-    runpy.run_module(f"pipeline.{name}", run_name="__main__", alter_sys=program is None)
+    if files.PROJECT is None and name != "init":
+        raise UserError(NO_PROJECT)
+    sys.argv = [program or f"{PACKAGE}.{name}", *words]
+    runpy.run_module(f"{PACKAGE}.{name}", run_name="__main__", alter_sys=program is None)
 
 
 def complete(words: list[str]) -> None:

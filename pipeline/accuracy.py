@@ -12,7 +12,7 @@ point, and exits with 1 if fewer than nine tenths of the points pass all three c
 
     spread      nine of ten workers lie within the larger of 1 % and 0.02 us of their median
     switched    the median moves by no more when providers switch the mode
-    CUPTI       the duration is the time within the larger of 1 % and 0.03 us, or CUPTI's records make the
+    CUPTI       the duration equals the time within the larger of 1 % and 0.03 us, or CUPTI's records make the
                 kernel itself slower by that much
 """
 
@@ -26,8 +26,10 @@ from pathlib import Path
 from statistics import median
 from typing import Literal
 
-from kernel_pipeline import json_lines, loading
+from kernel_pipeline import json_lines
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.execution.compile_pool import built
+from kernel_pipeline.execution.supervisor import Supervisor
 from kernel_pipeline.files import append
 from kernel_pipeline.machine import device
 from kernel_pipeline.machine.device import Device
@@ -37,27 +39,22 @@ from kernel_pipeline.records.base import Record
 from kernel_pipeline.records.fields import Text
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.records.settings import TimingSettings
-from pipeline import as_typed
-from pipeline.command.options import AccuracyConfig
-from pipeline.command.run import console, run_stage, say, warn
-from pipeline.execution.compile_pool import built
-from pipeline.execution.identity import Identity, settings_beside
-from pipeline.execution.session import Session
-from pipeline.execution.supervisor import Supervisor
-from pipeline.points import catalog, notation, plan, problems
-from pipeline.points.catalog import Entry
-from pipeline.points.plan import Target
-from pipeline.reporting.numbers import number
-from pipeline.reporting.tables import TextTable
-from pipeline.reporting.terminal import Progress
-from pipeline.store import results
-from pipeline.verdicts.sampling import SampledRow, by_provider, sample
 
-SHORTEST_US, LONGEST_US = 1.0, 1e4
-"""The range of the chosen points' times."""
+from . import as_typed
+from .command.options import AccuracyConfig
+from .command.run import console, run_stage, say, warn
+from .execution.session import Session
+from .keys.identity import Identity
+from .points import catalog, notation, plan
+from .points.plan import Target
+from .reporting.numbers import number
+from .reporting.tables import TextTable
+from .reporting.terminal import Progress
+from .store import results
+from .verdicts.sampling import SampledRow, by_provider, candidates, sample
 
 NEAR, NEAR_US = 0.01, 0.02
-"""Times count as equal within the larger of this share and this many microseconds."""
+"""Times are equal within the larger of this share and this many microseconds."""
 
 CUPTI_NEAR_US = 0.03
 """The same for CUPTI's durations, in microseconds."""
@@ -154,9 +151,9 @@ class AccuracyRow(Record):
 def run(config: AccuracyConfig) -> None:
     """Choose the points, measure them, and print how accurate the times are."""
     chosen = device.resolve(config.device)
-    entries = [catalog.find(name) for name in config.kernel or loading.names()]
+    entries = [catalog.find(name) for name in config.kernel or catalog.names()]
     folder = results.folder_for(config.input, chosen.kind)
-    found = list(candidates(entries, folder, chosen))
+    found = list(candidates(entries, folder, chosen, warn))
     if not found:
         names = ",".join(entry.name for entry in entries)
         raise UserError(
@@ -175,25 +172,6 @@ def run(config: AccuracyConfig) -> None:
     if sum(row.holds for row in rows) < SHARE * len(drawn):
         warn(f"Fewer than nine tenths of the {len(drawn)} points pass all checks.")
         sys.exit(1)
-
-
-def candidates(entries: Sequence[Entry], folder: Path, chosen: Device) -> Iterator[SampledRow]:
-    """Yield the timed rows of points that still exist. Old rows count, because a row only names a point to
-    measure."""
-    target = Target(chosen.kind, device.capabilities(chosen))
-    for entry in entries:
-        ledger = results.ledger_path(folder, entry.name, chosen.slug)
-        settings = settings_beside(ledger) or (TimingSettings(), 0)
-        for row in results.own_rows(ledger, warn):
-            timing = row.outcome.timing
-            if (
-                timing is not None
-                and timing.timer in ("graph", "perf_counter")
-                and SHORTEST_US <= timing.median_us <= LONGEST_US
-                and problems.declares(entry.loaded.kernel, row.point)
-                and plan.unavailable(entry.loaded.kernel.provider(row.point.provider), target) is None
-            ):
-                yield SampledRow(row, entry, *settings)
 
 
 def _switchers(where: str | None, chosen: Device) -> list[tuple[str, Point]]:
@@ -265,7 +243,7 @@ def measured(
 
 
 def read_readings(path: Path) -> list[AccuracyReading]:
-    """Return the readings of a file, in their order. Skips lines that are no readings: a killed process may
+    """Return the readings of a file, in their order. Skips lines that are not readings: a killed process may
     leave one."""
     return json_lines.read(path, AccuracyReading.from_json, lambda number, line, error: None)
 

@@ -1,63 +1,72 @@
-"""Benchmark the measuring itself: its timers, inputs, sweeps and waits.
+"""Benchmark the measuring itself: its timers and the values of inputs.
 
     python -m pipeline.benchmarks timers kernel=square size=[256,4096] repeats=12
     python -m pipeline.benchmarks inputs kernel=matmul size=[4096,8192] dtype=bfloat16
-    python -m pipeline.benchmarks sweep kernel=matmul provider=triton_tiled preset=quick
-    python -m pipeline.benchmarks devices kernel=softmax
-    python -m pipeline.benchmarks waits only=[help,nothing_to_sweep]
+    python -m pipeline.benchmarks histories
 
 ``timers`` times one provider by every timer: the time, its spread over the repeats, the cost of a
 measurement, and the distance from the duration that CUPTI reports for the same launches. ``wall_no_sync``
-times the launch and not the kernel; ``wall`` adds the round trip.
+times the launch and not the kernel; ``wall`` also times the synchronization.
 
 ``inputs`` times a call on normal values, small integers and zeros, in a burst and, on a GPU, after seconds of
 the same work. A GPU draws more power the more bits change, so under its power limit it is faster on zeros.
 Inputs other than floating-point numbers stay as the kernel makes them.
 
-``sweep`` measures the points of one provider in the textbook way (compile, verify, ``do_bench``, next) and by
-a sweep, each in a process of its own with empty compiler caches. ``devices`` compares a sweep on one GPU of
-this host with the same sweep on two, four and so on.
-
-``waits`` times commands in a clone of the last commit with caches of its own: the first ``make repro``, one
-with nothing to do, the time from an edit to its new times, and the tests. ``cloned`` needs ``first`` before
-it.
+``histories`` times a point of each kernel and five functions of torch by ``kernel_pipeline.bench`` and by the
+installed timers of other projects. The processes captured graphs, used streams or profiled before. The table
+shows each timer's distance from CUPTI's durations.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from math import inf, log
+from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rich.table import Table
-
-from kernel_pipeline.errors import UserError, unknown
-from kernel_pipeline.files import write_atomically
+from kernel_pipeline import loading
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.execution.protocol import InputValues, TimerName
+from kernel_pipeline.execution.supervisor import Supervisor
+from kernel_pipeline.files import append, write_atomically
 from kernel_pipeline.machine import device
 from kernel_pipeline.machine.device import Device
 from kernel_pipeline.machine.lock import DeviceLock
 from kernel_pipeline.records.base import Record, Values
+from kernel_pipeline.records.measurement import Sustained
 from kernel_pipeline.records.point import Point
-from pipeline.command.options import BenchmarksConfig
-from pipeline.command.run import console, run_stage, say, warn
-from pipeline.command.words import positional
-from pipeline.execution import benchmark, waits
-from pipeline.execution.protocol import InputValues, TimerName
-from pipeline.execution.session import Session
-from pipeline.execution.supervisor import Supervisor
-from pipeline.points.choice import of_provider
-from pipeline.points.notation import extent, label
-from pipeline.points.notation import title as title_of
-from pipeline.points.plan import Target, plan
-from pipeline.reporting.numbers import number, print_wide
-from pipeline.reporting.tables import TextTable
-from pipeline.store import results
-from pipeline.store.turns import Sustained
+
+from . import as_typed
+from .command.options import BenchmarksConfig
+from .command.run import console, run_stage, say, warn
+from .command.words import positional
+from .execution import histories
+from .execution.histories import HistoryReading
+from .execution.session import Session
+from .keys.versions import measurement
+from .points import catalog
+from .points.choice import of_provider
+from .points.notation import extent, label
+from .points.notation import title as title_of
+from .points.plan import Target
+from .reporting.numbers import number
+from .reporting.tables import TextTable
+from .reporting.terminal import Progress
+from .store import results
+from .verdicts.sampling import candidates
 
 TIMERS: tuple[TimerName, ...] = ("graph", "event", "do_bench", "wall", "wall_no_sync")
+RANGES = (("below 10 us", 0.0, 10.0), ("10 to 100 us", 10.0, 100.0), ("longer", 100.0, inf))
+"""The ranges of durations in the summary of ``histories``, in microseconds."""
+
+RESULTS = Path("results")
+"""The results whose rows name the points that ``histories`` times."""
+
 KINDS: tuple[InputValues, ...] = ("normal", "integers", "zeros")
 
 
@@ -99,44 +108,11 @@ def run(config: BenchmarksConfig) -> None:
     """Run one benchmark and print its table. Raises UserError if none is named."""
     chosen = device.resolve(config.device)
     if config.benchmark is None:
-        raise UserError("write python -m pipeline.benchmarks timers, inputs, sweep, devices or waits.")
-    if config.benchmark == "waits":
-        for name in config.only or ():
-            if name not in waits.WAITS:
-                raise unknown("wait", name, waits.WAITS)
-        print_wide(console, waits.measured(config.only or tuple(waits.WAITS), chosen, say))
-    elif config.benchmark == "sweep":
-        print_wide(console, beside_textbook(config, chosen))
-    elif config.benchmark == "devices":
-        gpus = device.gpus()
-        title = f"{config.entry.name} on {chosen.slug}, preset {config.preset.name}, cold caches"
-        sweep = [f"kernel={config.entry.loaded.where}", f"preset={config.preset.name}"]
-        print_wide(console, benchmark.on_several(sweep, gpus, config.repeats, title))
+        raise UserError(f"write {as_typed('benchmarks')} timers, inputs or histories.")
+    if config.benchmark == "histories":
+        in_histories(config, chosen)
     else:
         time_points(config, chosen)
-
-
-def beside_textbook(config: BenchmarksConfig, chosen: Device) -> Table:
-    """Compare the seconds of a sweep with those of the textbook way. Raises UserError if there are no
-    points."""
-    if config.provider is None:
-        raise UserError("provider is missing: write provider=NAME; both ways measure its points.")
-    if chosen.kind != "cuda":
-        raise UserError(f"do_bench needs a GPU, and device={config.device} is {chosen.name} here.")
-    target = Target(chosen.kind, device.capabilities(chosen))
-    planned = plan(config.entry, config.preset.name, target, config.pin, [config.provider])
-    if not planned.points:
-        raise UserError(f"there is nothing to measure: {' '.join(planned.refusals())}.")
-    textbook = {
-        "where": config.entry.loaded.where,
-        "provider": config.provider,
-        "points": [point.to_dict(include={"problem", "parameters"}) for point in planned.points],
-    }
-    sweep = [f"kernel={config.entry.loaded.where}", f"preset={config.preset.name}"]
-    sweep += [f"provider={config.provider}", *benchmark.pinned(config.pin)]
-    count = len(planned.points)
-    title = f"{count} points of {config.entry.name}/{config.provider} on {chosen.slug}, cold caches"
-    return benchmark.beside_textbook(textbook, sweep, chosen, config.repeats, title)
 
 
 def time_points(config: BenchmarksConfig, chosen: Device) -> None:
@@ -168,8 +144,8 @@ def time_points(config: BenchmarksConfig, chosen: Device) -> None:
 
 
 def by_timers(config: BenchmarksConfig, point: Point, worker: Supervisor) -> list[TimerRow]:
-    """Time one point by every timer in turn, so that a drift of the device affects all alike. Warns of a
-    point that can't be timed; it has no rows."""
+    """Time one point by every timer in turn, so that a drift of the device affects all timers alike. Warns
+    about a point that can't be timed, and returns no rows for it."""
     is_gpu = worker.device.kind == "cuda"
     timers: tuple[TimerName, ...] = TIMERS if is_gpu else ("auto",)
     found = worker.readings(config.entry.loaded.where, point, timers, config.repeats, is_stamped=is_gpu)
@@ -192,8 +168,8 @@ def by_timers(config: BenchmarksConfig, point: Point, worker: Supervisor) -> lis
 def on_inputs(
     config: BenchmarksConfig, point: Point, workers: Mapping[InputValues, Supervisor]
 ) -> list[InputsRow]:
-    """Time one point on every kind of inputs in turn, so that a drift of the device affects all alike. Raises
-    UserError for a point that can't be timed."""
+    """Time one point on every kind of inputs in turn, so that a drift of the device affects all kinds alike.
+    Raises UserError for a point that can't be timed."""
     where = config.entry.loaded.where
     burst: dict[str, list[float]] = {kind: [] for kind in workers}
     lasting: dict[str, list[Sustained]] = {kind: [] for kind in workers}
@@ -219,6 +195,106 @@ def on_inputs(
     ]
 
 
+def in_histories(config: BenchmarksConfig, chosen: Device) -> None:
+    """Time functions in processes with different histories, print the tables and write the readings."""
+    plan = [*of_rows(chosen), *(histories.TimedFunction(name=name) for name in histories.others("meta"))]
+    path = results.folder_for(config.output, chosen.kind) / "histories" / f"{chosen.slug}.jsonl"
+    path.unlink(missing_ok=True)
+    readings = []
+    with DeviceLock(chosen, config.wait_s, warn):
+        total = len(histories.processes(chosen.kind)) * len(plan)
+        with Progress(console, f"histories on {chosen.slug}", total) as progress:
+            for reading in histories.measured(plan, chosen, config.point_timeout_s):
+                append(path, reading.line())
+                readings.append(reading)
+                progress.advance(f"{reading.timer}, {reading.history}, {reading.name}")
+    for line in (by_function(plan, readings, chosen), by_timer(readings, chosen)):
+        line.print(console)
+    say(f"Readings: {path}")
+
+
+def of_rows(chosen: Device) -> list[histories.TimedFunction]:
+    """Return a point of each kernel that has rows in ``results/`` and that today's code can still measure.
+    The times of the points go from short to long. Providers of torch.compile are left out, because every
+    process would compile them again."""
+    folder = results.folder_for(RESULTS, chosen.kind)
+    rows = defaultdict(list)
+    for one in candidates([catalog.find(name) for name in loading.names()], folder, chosen, warn):
+        outcome, kernel = one.row.outcome, one.entry.loaded.kernel
+        is_plain = not kernel.in_place and not kernel.provider(one.row.point.provider).compiled
+        is_sound = outcome.state is None or outcome.state.valid
+        is_new = one.row.parts.measurement == measurement(chosen.kind, one.timing.timer)
+        if is_sound and is_new and is_plain:
+            rows[one.entry.name].append(one)
+    ordered = sorted(rows.values(), key=lambda some: min(one.us for one in some))
+    shortest, longest = 1.5, 5e3
+    found = []
+    for place, some in enumerate(ordered):
+        aim = shortest * (longest / shortest) ** (place / max(1, len(ordered) - 1))
+        one = min(some, key=lambda one: abs(log(one.us / aim)))
+        point, where = one.row.point, one.entry.loaded.where
+        found.append(
+            histories.TimedFunction(
+                name=f"{point.kernel} {title_of(point)}", where=where, point=point, row_us=one.us
+            )
+        )
+    return found
+
+
+def by_function(
+    plan: Sequence[histories.TimedFunction], readings: Sequence[HistoryReading], chosen: Device
+) -> TextTable:
+    """Return a table with a line for each function: its row, CUPTI's duration, and the times of ``bench``."""
+    numbers = ("row us", "CUPTI us", "bench us", "furthest us", "to the row", "to CUPTI")
+    lines = []
+    for one in plan:
+        own = [reading for reading in readings if reading.name == one.name and reading.us is not None]
+        times = [reading.us for reading in own if reading.timer == "bench" and reading.us is not None]
+        if not times:
+            errors = [reading.error for reading in readings if reading.name == one.name and reading.error]
+            lines.append([one.name, *["–"] * len(numbers), (errors or [""])[0] or ""])
+            continue
+        middle = median(times)
+        stamp = next((reading.us for reading in own if reading.timer == "CUPTI"), None)
+        cells = [number(one.row_us), number(stamp), number(middle)]
+        cells.append(f"{max(abs(time - middle) for time in times):.3f}")
+        cells += ["–" if other is None else f"{middle / other - 1:+.1%}" for other in (one.row_us, stamp)]
+        lines.append([one.name, *cells, f"{len(times)} processes"])
+    return TextTable(f"bench on {chosen.slug}", ("function", *numbers, ""), lines, numbers)
+
+
+def by_timer(readings: Sequence[HistoryReading], chosen: Device) -> TextTable:
+    """Return a table with a line for each timer and range of durations. It shows how far the timer's times
+    are from CUPTI's durations in each history. Without CUPTI the medians of ``bench`` stand for the
+    durations."""
+    names = list(dict.fromkeys(reading.history for reading in readings))
+    true: dict[str, float] = {}
+    for timer in ("bench", "CUPTI"):
+        for name in {reading.name for reading in readings}:
+            times = [r.us for r in readings if r.name == name and r.timer == timer and r.us is not None]
+            true |= {name: median(times)} if times else {}
+    lines = []
+    for timer in dict.fromkeys(reading.timer for reading in readings if reading.timer != "CUPTI"):
+        for title, low, high in RANGES:
+            cells = []
+            for history in names:
+                offs = [
+                    reading.us / true[reading.name] - 1
+                    for reading in readings
+                    if (reading.timer, reading.history) == (timer, history)
+                    and reading.us is not None
+                    and low <= true.get(reading.name, -1.0) < high
+                ]
+                cells.append(f"{median(offs):+.1%}" if offs else "–")
+            lines.append([timer, title, *cells])
+    return TextTable(
+        f"median distance from CUPTI's durations on {chosen.slug}, by history",
+        ("timer", "functions", *names),
+        lines,
+        names,
+    )
+
+
 def timers_table(rows: Sequence[TimerRow], title: str) -> TextTable:
     """Return a table with a line for each point and timer."""
     numbers = ("us", "spread", "cost ms", "CUPTI us", "off")
@@ -233,8 +309,8 @@ def timers_table(rows: Sequence[TimerRow], title: str) -> TextTable:
 
 
 def inputs_table(rows: Sequence[InputsRow], title: str) -> TextTable:
-    """Return a table with a line for each point and kind of inputs; each time has its ratio to normal
-    values."""
+    """Return a table with a line for each point and kind of inputs. Each time has its ratio to the time on
+    normal values."""
     numbers = ("burst us", "x normal", "sustained us", "x normal", "MHz", "W")
     normal = {row.point: row for row in rows if row.inputs == "normal"}
     lines = []

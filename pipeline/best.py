@@ -16,25 +16,27 @@ from pathlib import Path
 
 from kernel_pipeline.errors import UserError, unknown
 from kernel_pipeline.machine import device
+from kernel_pipeline.problems import values_of
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.environment import Environment
 from kernel_pipeline.records.point import Point
-from pipeline.command.options import BestConfig
-from pipeline.command.run import console, run_stage, say, warn
-from pipeline.execution.old_rows import OldRows
-from pipeline.inspection.occupancy import limits_of
-from pipeline.points import notation, plan
-from pipeline.points.catalog import Entry
-from pipeline.points.problems import SIZE, values_of
-from pipeline.reporting import python_call
-from pipeline.reporting.best_choice import NEAR, BestChoice, KernelOnMachine, TimedConfiguration, text
-from pipeline.reporting.headlines import headline_of
-from pipeline.reporting.numbers import RATES, microseconds, number, percent
-from pipeline.reporting.tables import TextTable
-from pipeline.store import results
+
+from . import as_typed
+from .command.options import BestConfig
+from .command.run import console, run_stage, say, warn
+from .inspection.occupancy import limits_of
+from .keys.old_rows import OldRows
+from .points import notation, plan
+from .points.catalog import SIZE, Entry
+from .reporting import python_call
+from .reporting.best_choice import NEAR, BestChoice, KernelOnMachine, TimedConfiguration, text
+from .reporting.headlines import headline_of
+from .reporting.numbers import RATES, microseconds, number, percent
+from .reporting.tables import TextTable
+from .store import results
 
 MOST = 10
-"""The most configurations within ``NEAR`` of the best that are named; the others are counted."""
+"""The maximum number of configurations within ``NEAR`` of the best that are named; the others are counted."""
 
 WITHIN = f"within {100 * NEAR:.0f} %"
 
@@ -42,13 +44,14 @@ COMMIT = 7
 
 
 def run(config: BestConfig) -> None:
-    """Print the best configuration. Raises UserError for unknown dimensions, problems and machines, with the
-    known ones."""
+    """Print the best configuration. Raises UserError for unknown dimensions, problems and machines, and lists
+    the known names and values.
+    """
     entry = config.entry
     dimensions = [SIZE, *entry.loaded.kernel.dimensions()]
     if others := [name for name in config.pin if name not in dimensions]:
         raise UserError(
-            f"{', '.join(others)}: best finds the parameters itself; leave this option out. "
+            f"{', '.join(others)}: this command finds the parameters itself; leave this option out. "
             f"The dimensions of {entry.name} are {', '.join(dimensions[1:])}."
         )
     pins = plan.checked_pins(entry, config.pin, None)
@@ -57,7 +60,7 @@ def run(config: BestConfig) -> None:
     environment = results.read(Environment, results.environment_path(there[gpu], gpu))
     found = KernelOnMachine(entry, there[gpu], environment, limits_of(environment))
     if not found.measured:
-        raise UserError(f"{found.ledger} has no time of any configuration that {entry.name} has now.")
+        raise UserError(f"{found.ledger} has times only of configurations that {entry.name} no longer has.")
     answers = found.answers(pins)
     if len(answers) == 1:
         tell(found, answers[0])
@@ -80,8 +83,8 @@ def machines(entry: Entry, folder: Path) -> dict[str, Path]:
     }
     if not found:
         raise UserError(
-            f"{folder} has no ledger of {entry.name}: measure one by python -m pipeline.sweep "
-            f"kernel={entry.loaded.where}, or name its folder by input=."
+            f"{folder} has no ledger of {entry.name}: measure the kernel by "
+            f"{as_typed('sweep', f'kernel={entry.loaded.where}')}, or name another folder by input=."
         )
     return {slug: found[slug] for slug in results.machines_first_gpus(found)}
 
@@ -132,7 +135,7 @@ def tell(found: KernelOnMachine, best: BestChoice) -> None:
 
 
 def of_measured(found: KernelOnMachine, best: BestChoice, one: TimedConfiguration) -> dict[str, str]:
-    """Return the lines on the measurement at the problem or at the nearest one."""
+    """Return the lines on the measurement at the problem or at the nearest problem."""
     row = one.row
     origin = row.origin if one.final is None else one.final.origin
     rate = found.rate(one)

@@ -1,12 +1,12 @@
-"""Stage ``build``: compile kernels' C++ and CUDA sources, and report what their CUDA functions use.
+"""Stage ``build``: compile kernels' C++ and CUDA sources, and report the resources of their CUDA functions.
 
     python -m pipeline.build kernel=gelu,softmax
     python -m pipeline.build kernel=softmax architectures=[80,90,100]
     python -m pipeline.build kernel=path/to/a/folder
 
 CUDA sources are compiled for this machine's GPU. Without a GPU they are skipped unless ``architectures`` are
-named: compiling takes minutes, and nothing could run. With lazily=true a kernel is skipped if its report is
-of today's sources and compilers. Its libraries are then built when a point needs them.
+named: compiling takes minutes, and nothing could run. With lazily=true a kernel is skipped if its report
+describes the current sources and compilers. Its libraries are then built when a point needs them.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from kernel_pipeline.machine.torch_install import installed_torch
 from kernel_pipeline.toolchain import extension, inductor, ninja_build, resources
 from kernel_pipeline.toolchain.extension import Place, is_cuda
 from kernel_pipeline.toolchain.resources import BuildReport
-from pipeline.command.options import BuildConfig
-from pipeline.command.run import console, for_each, run_each, say
-from pipeline.reporting.tables import TextTable
-from pipeline.store import results
+
+from .command.options import BuildConfig
+from .command.run import console, for_each, run_each, say
+from .reporting.tables import TextTable
+from .store import results
 
 
 def build_kernel(place: Place, sources: Sequence[str], architectures: Sequence[str] | None) -> BuildReport:
@@ -65,7 +66,10 @@ def build_kernel(place: Place, sources: Sequence[str], architectures: Sequence[s
 def without_cuda(architectures: Sequence[str] | None) -> str:
     """Return the reason why a machine without a GPU skips CUDA sources; empty if it builds them."""
     if architectures is None:
-        return f"no GPU here runs it; architectures=[{extension.WITHOUT_GPU}] compiles it nevertheless."
+        return (
+            f"this machine has no GPU that runs it; architectures=[{extension.WITHOUT_GPU}] "
+            "compiles it nevertheless."
+        )
     try:
         find_nvcc()
     except UserError as error:

@@ -1,28 +1,29 @@
-"""Stage ``ceilings``: how fast could it be here?
+"""Stage ``ceilings``: measure the highest rates of this device.
 
     python -m pipeline.ceilings
     python -m pipeline.ceilings device=cuda:1
     python -m pipeline.ceilings remeasure=true
 
-Measures how many GB/s this device copies, and for each arithmetic how many TFLOP/s its matrix products reach
-at best. Tables and plots show rates as shares of these ceilings.
+Measures the GB/s of a large copy, and for each arithmetic the TFLOP/s of a large matrix product. Tables and
+plots show rates as shares of these ceilings.
 """
 
 from __future__ import annotations
 
+from kernel_pipeline.execution.supervisor import Supervisor
 from kernel_pipeline.machine import device
 from kernel_pipeline.machine.fingerprint import fingerprint
 from kernel_pipeline.machine.lock import DeviceLock
 from kernel_pipeline.records.ceilings import DISTURBED
 from kernel_pipeline.records.settings import TimingSettings
-from pipeline.command.options import CeilingsConfig
-from pipeline.command.run import run_stage, say, warn
-from pipeline.execution import sidecar_files
-from pipeline.execution.supervisor import Supervisor
-from pipeline.store import results
+
+from .command.options import CeilingsConfig
+from .command.run import run_stage, say, warn
+from .execution import sidecar_files
+from .store import results
 
 TIMEOUT_S = 300.0
-"""Seconds, far more than the measurement takes."""
+"""The time limit in seconds, far more than the measurement takes."""
 
 
 def run(config: CeilingsConfig) -> None:

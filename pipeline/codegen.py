@@ -18,30 +18,31 @@ from functools import partial
 from typing import Any
 
 from kernel_pipeline import json_lines
-from kernel_pipeline.contract import Value
+from kernel_pipeline.declared import Value
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.machine import device
 from kernel_pipeline.machine.fingerprint import fingerprint
 from kernel_pipeline.records.point import Point, order
 from kernel_pipeline.toolchain.extension import WITHOUT_GPU
 from kernel_pipeline.toolchain.resources import BuildReport
-from pipeline import as_typed
-from pipeline.command.errors import validated
-from pipeline.command.options import CodegenConfig
-from pipeline.command.run import console, for_each, run_each, say, warn
-from pipeline.execution.identity import Identity
-from pipeline.inspection import disassembler, inductor_code
-from pipeline.inspection.code_target import LAUNCHED, Basis, CodeTarget, Texts, basis_of, has_code
-from pipeline.inspection.cuda_code import CudaCode
-from pipeline.inspection.library import is_for
-from pipeline.inspection.programs import LaunchedCode
-from pipeline.points import choice
-from pipeline.points.notation import Variant
-from pipeline.points.plan import Plan, Target, chosen_providers, plan
-from pipeline.points.problems import SIZE
-from pipeline.reporting.code_table import comparison, table
-from pipeline.store import results
-from pipeline.store.evidence import CodeRow, committed, read_lines
+
+from . import as_typed
+from .command.errors import validated
+from .command.options import CodegenConfig
+from .command.run import console, for_each, run_each, say, warn
+from .inspection import disassembler, inductor_code
+from .inspection.code_target import LAUNCHED, Basis, CodeTarget, Texts, basis_of, has_code
+from .inspection.cuda_code import CudaCode
+from .inspection.library import is_for
+from .inspection.programs import LaunchedCode
+from .keys.identity import Identity
+from .points import choice
+from .points.catalog import SIZE
+from .points.notation import Variant, plural
+from .points.plan import Plan, Target, chosen_providers, plan
+from .reporting.code_table import comparison, table
+from .store import results
+from .store.evidence import CodeRow, committed, read_lines
 
 
 def run(configs: Sequence[CodegenConfig]) -> None:
@@ -72,7 +73,7 @@ def of_kernel(config: CodegenConfig, chosen: device.Device) -> None:
         table(rows, f"{stage.loaded.name}: resources of its functions").print(console)
     for line in stage.left_out:
         say(line)
-    say(f"{len(rows)} row{'s' * (len(rows) != 1)}: {stage.path}, texts: {stage.target.folder}")
+    say(f"{len(rows)} row{'s' * (len(rows) != 1)}: {stage.path}, listings: {stage.target.folder}")
 
 
 class Codegen:
@@ -128,7 +129,7 @@ class Codegen:
         return not without or set(without) <= committed(self.path, self.known)
 
     def _by_compiler(self, points: Sequence[Point]) -> tuple[list[Point], list[Point]]:
-        """Split points into those that a launch compiles and those of CUDA libraries."""
+        """Split points into points that a launch compiles and points of CUDA libraries."""
         launched = [point for point in points if self.target.provider(point).language in LAUNCHED]
         return launched, [point for point in points if self.target.provider(point).language == "cuda"]
 
@@ -165,19 +166,18 @@ class Codegen:
         self.left_out = of_providers(for_gpus, set(names) - compiled).refusals()
         self.left_out += of_providers(here, compiled).refusals()
         if not points and not any(shown):
-            raise UserError("; ".join(self.left_out) or f"{self.loaded.name} has no points here.")
+            raise UserError("; ".join(self.left_out) or f"{self.loaded.name} has no points on this machine.")
         return points, [point for point in shown if point is not None]
 
     def _until_asked_for(self) -> str:
         places = f"output={self.config.output}", f"artifacts={self.config.artifacts}"
         return (
-            "No GPU here runs the code of Triton, Numba and nvcc, so it is left out. To compile it, run "
+            "This machine has no GPU, so code of Triton, Numba and nvcc was left out. To compile it, run "
             f"{as_typed('codegen', f'kernel={self.loaded.where}', *places)}"
         )
 
     def _plan(self, names: Sequence[str], target: Target) -> Plan:
-        """Return a sweep's plan of these providers. A provider that the preset leaves out has to be asked
-        for."""
+        """Return a sweep's plan of these providers. A provider that the preset leaves out has to be named."""
         planned = plan(self.entry, self.config.preset.name, target, self.config.pin, self.config.provider)
         return of_providers(planned, names)
 
@@ -191,20 +191,23 @@ class Codegen:
             return rows + [inductor_code.row(self.target, self.texts, point, warn) for point in shown]
 
     def listing(self, rows: Sequence[CodeRow]) -> None:
-        """Print one listing. Code for this machine's GPU or for compute capability 9.0 is preferred, and then
-        a function that a point is known to launch."""
+        """Print the listings of one point's launches, or of one CUDA function. Code for this machine's GPU or
+        for compute capability 9.0 is preferred, and then a function that a point is known to launch."""
         shown = [row for row in rows if row.artifact]
         if not shown:
             raise UserError(next((row.error for row in rows if row.error), "there is no code to show."))
         wanted = [row for row in shown if row.native or row.architecture == WITHOUT_GPU] or shown
-        row = min(wanted, key=lambda row: row.point is None)
-        text = (self.config.artifacts / str(row.artifact)).read_text()
-        if row.language != "inductor":
-            head, *parts = text.split("\n== ")
-            chosen = [part for part in parts if part.startswith(self.config.show.upper())]
-            text = "\n== ".join([head, *(chosen or parts)])
-        say(text.rstrip())
-        others = len({one.artifact for one in shown}) - 1
+        first = min(wanted, key=lambda row: row.point is None)
+        together = [first]
+        if first.language in LAUNCHED:
+            together = [
+                row for row in wanted if (row.key, row.architecture) == (first.key, first.architecture)
+            ]
+            name = self.config.function or ""
+            together = [row for row in together if name in row.function] or together
+        printed = {row.artifact: row for row in reversed(together)}
+        say("\n\n".join(map(self._text, reversed(printed.values()))))
+        others = len({one.artifact for one in shown} - printed.keys())
         if others:
             kernel = self.loaded.kernel
             parameters = [
@@ -212,9 +215,27 @@ class Codegen:
             ]
             names = [SIZE, *kernel.dimensions(), *parameters, "architectures", "function"]
             say(
-                f"\n{others} more are in {self.target.folder}. "
+                f"\n{self.target.folder} has {plural(others, 'more text')}. "
                 f"Choose by {', '.join(f'{name}=' for name in names)}; show=sass shows machine code."
             )
+
+    def _text(self, row: CodeRow) -> str:
+        """Return the listing of a row, or the form of its code that ``show`` names."""
+        path = self.config.artifacts / str(row.artifact)
+        text = path.read_text()
+        if row.language != "inductor":
+            head, *parts = text.split("\n== ")
+            chosen = [part for part in parts if part.startswith(self.config.show.upper())]
+            if self.config.show in ("ttgir", "llir"):
+                whole = path.with_name(f"{path.stem}.{self.config.show}")
+                if not whole.is_file():
+                    raise UserError(
+                        f"only Triton's kernels have show={self.config.show}, and {row.function} is in "
+                        f"{row.language}; write show=ptx or show=sass."
+                    )
+                chosen = [f"{self.config.show.upper()}\n{whole.read_text()}"]
+            text = "\n== ".join([head, *(chosen or parts)])
+        return text.rstrip()
 
     def compare(self) -> None:
         """Print the numbers in which two variants differ."""
@@ -227,8 +248,8 @@ class Codegen:
         comparison(*found).print(console)
 
     def variant(self, text: str) -> tuple[str, Codegen, Point]:
-        """Return a variant's text, a stage for it alone, and its point. What the variant does not name has
-        the plan's first value. Raises UserError for a variant without numbers."""
+        """Return a variant's text, a stage for it alone, and its point. The plan's first values replace the
+        values that the variant does not name. Raises UserError for a variant without numbers."""
         chosen = Variant.read(text, self.entry)
         provider = self.loaded.kernel.provider(chosen.provider)
         if provider.compiled:
@@ -251,7 +272,7 @@ class Codegen:
         return text, stage, points[0]
 
     def _pins_of(self, variant: Variant) -> Mapping[str, Sequence[Value]]:
-        """Return the command's pins with the variant's over them, without the parameters that only other
+        """Return the command's pins, overridden by the variant's, without the parameters that only other
         providers have."""
         kernel = self.loaded.kernel
         others = {name for provider in kernel.providers for name in provider.variables()}
@@ -260,7 +281,7 @@ class Codegen:
         return {**pins, **variant.pins}
 
     def one(self, text: str, rows: Sequence[CodeRow], point: Point) -> CodeRow:
-        """Return the row of the function that a variant means. Raises UserError if there is none, or several
+        """Return the row of the function that a variant names. Raises UserError if there is none, or several
         functions fit."""
         counted = [row for row in rows if row.mix is not None]
         known = [row for row in counted if row.launch_known] or counted
@@ -289,8 +310,8 @@ def of_providers(planned: Plan, providers: Collection[str]) -> Plan:
 
 
 def middle(planned: Plan, provider: str) -> Point | None:
-    """Return a provider's point at the middle problem of its first point's workload and words; None if it has
-    no points."""
+    """Return a provider's point in the middle of the problems that share the workload and the words of its
+    first point; None if it has no points."""
     points = [point for point in planned.points if point.provider == provider]
     if not points:
         return None

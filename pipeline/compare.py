@@ -1,84 +1,210 @@
-"""Is b really faster than a? Both are measured side by side, in rounds, until it is known.
+"""Did a change make anything slower? Measures both versions side by side, in rounds, until each point is
+decided.
 
-    python -m pipeline.compare kernel=softmax a=HEAD~1 b=HEAD
-    python -m pipeline.compare kernel=softmax a=main
+    python -m pipeline.compare kernel=softmax
+    python -m pipeline.compare a=origin/main b=HEAD by=2% at_most=10m undecided=pass
     python -m pipeline.compare kernel=softmax a=triton_tile/1024x4w b=cuda/1024x8w
+    python -m pipeline.compare kernel=softmax a=env:triton==3.6.0 b=env:triton==3.7.1
     python -m pipeline.compare a=nvidia-h200 b=nvidia-h100-80gb-hbm3
     python -m pipeline.compare kernel=softmax self_test=true
+    python -m pipeline.compare kernel=matmul provider=triton_tiled a=v1 b=HEAD by=2% bisect=true
 
-For two commits, the points whose sources differ are measured. The working tree is measured as it is. Prints a
+Without a and b, the edited tree is compared with the last commit, and a commit without edits with its parent.
+Only points whose sources differ are measured. Without kernel= these are the points of all kernels. Prints a
 table with each ratio, its interval and the verdict. After an interruption the same command continues.
 
-For two machines nothing is measured. The command compares the results that both left, for one kernel or for
-all, and gives no verdict. It says how much of the difference their ceilings explain, and what the best
-configuration of one machine costs on the other.
+env:PACKAGE==VERSION is the working tree with another version of a package, which pip installs into a folder
+of its own; env:FOLDER takes the packages of a virtual environment or a folder. Without a, the other side has
+the installed packages.
+
+bisect=true finds the first commit after a, up to b, that is slower than a. It compares about log2(n) of n
+commits with a. It skips a commit that stays undecided, does not build or fails. With two versions of a
+package it searches the versions that pip's indexes offer.
+
+Exits with 0 if nothing became slower or there is nothing to compare; with 1 after a regression, which is a
+point that is slower in b, or fails or is incorrect only in b; and with 3 if a point is undecided.
+
+Two machines are compared by their stored results, for one kernel or for all, without measuring and without a
+verdict. The output says how much of the difference their ceilings explain, and how much slower the best
+configuration of one machine is on the other.
 """
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
-from datetime import UTC, datetime
+from dataclasses import replace
+from math import inf
 from time import monotonic
 
-from kernel_pipeline import loading
 from kernel_pipeline.errors import UserError
-from kernel_pipeline.files import write_atomically
 from kernel_pipeline.machine import device
 from kernel_pipeline.machine.lock import DeviceLock
-from kernel_pipeline.records.measurement import Launch
-from kernel_pipeline.statistics.intervals import Rule
-from kernel_pipeline.toolchain.extension import WITHOUT_GPU
-from pipeline import ROOT
-from pipeline.command.options import CompareConfig
-from pipeline.command.run import console, run_stage, say, warn
-from pipeline.execution.session import Session
-from pipeline.points import notation
-from pipeline.points.asked import asked
-from pipeline.reporting import comparison, gpus
-from pipeline.reporting.comparison import Compared
-from pipeline.reporting.terminal import Progress
-from pipeline.store import commit, comparisons, results, runs, turns
-from pipeline.store.comparisons import Comparison
-from pipeline.store.turns import Turn
-from pipeline.verdicts import code, opponents, rounds
-from pipeline.verdicts.opponents import TREE, Named, Pair
-from pipeline.verdicts.rounds import Candidate, Match, RoundLimits, Rounds, medians
-from pipeline.verdicts.sides import Answer, Question
+
+from . import ROOT
+from .command.options import CompareConfig
+from .command.run import UnsuccessfulError, console, run_stage, say, warn
+from .comparing import bisection
+from .comparing.kernel_comparison import KernelComparison
+from .points import catalog, notation
+from .points.catalog import Entry
+from .points.choice import asked
+from .reporting import gpus
+from .store import runs
+from .verdicts import environments, opponents
+from .verdicts.opponents import TREE, Files, Named
 
 
 def run(config: CompareConfig) -> None:
-    """Compare, and print the result."""
+    """Compare, and print the result. Raises UnsuccessfulError after a regression or if a point is
+    undecided."""
     if config.most_rounds < config.rounds:
         raise UserError("most_rounds is less than rounds: write a larger most_rounds=N, or fewer rounds.")
     both = gpus.found(config.a, config.b, (config.output, ROOT / "results"), warn)
     if both is not None:
         show(config, both)
         return
-    if config.kernel is None:
-        raise UserError(f"kernel is missing: write kernel=NAME with one of {', '.join(loading.names())}.")
-    command = Compare(config, device.resolve(config.device))
-    with ExitStack() as stack:
-        stack.enter_context(DeviceLock(command.device, config.wait_s, warn))
-        matches = command.matches(stack)
-        try:
-            command.hold(matches)
-            command.explain()
-        except BaseException:
-            command.show()
-            raise
-    command.show()
-    if config.tracking.name != "none":
+    entry = None if config.kernel is None else config.entry
+    if entry is None and config.provider:
+        raise UserError("provider= chooses providers of one kernel: write kernel=NAME, too.")
+    if config.self_test:
+        a, b = Named(TREE), Named(TREE)
+    else:
+        a, b = opponents.both(entry, config.a, config.b)
+        if opponents.are_equal(entry, a, b):
+            of = " and ".join(opponents.sources(entry))
+            say(f"Nothing to compare: {of} are equal in {a.name} and {b.name}.")
+            return
+    a, b = with_packages(a), with_packages(b)
+    chosen = device.resolve(config.device)
+    with DeviceLock(chosen, config.wait_s, warn):
+        if config.bisect:
+            bisect(config, chosen, entry, a, b)
+            return
+        made = measured(config, chosen, entry, a, b)
+    if not made:
+        same = "sources and packages" if "environments" in (a.kind, b.kind) else "sources"
+        say(f"Nothing to compare: at all points {a.name} and {b.name} have the same {same}.")
+    elif config.tracking.name != "none":
         publish(config)
-    if config.fail_on == "slower" and any(row.verdict == "slower" for row in command.rows()):
-        sys.exit(1)
+    if not config.self_test and a.variant is None:
+        conclude(config, made)
+
+
+def with_packages(named: Named) -> Named:
+    """Return a side whose packages, if it is an environment, are in a folder: pip installs them if needed."""
+    if named.kind != "environments" or named.packages is not None:
+        return named
+    with console.status(f"{named.text}: asking pip …") as status:
+        folder = environments.packages(named.text, status.update)
+    say(f"{named.text} is {folder}.")
+    return replace(named, packages=folder)
+
+
+def measured(
+    config: CompareConfig, chosen: device.Device, entry: Entry | None, a: Named, b: Named
+) -> list[KernelComparison]:
+    """Measure two sides. Returns the comparison of each kernel that has points to compare."""
+    end = monotonic() + (inf if config.at_most is None else config.at_most)
+    with opponents.files(entry, a) as of_a, opponents.files(entry, b) as of_b:
+        made = prepared(config, chosen, entry, (of_a, of_b))
+        for number, one in enumerate(made):
+            now = monotonic()
+            one.run(now + (end - now) / (len(made) - number))
+    return made
+
+
+def bisect(config: CompareConfig, chosen: device.Device, entry: Entry | None, a: Named, b: Named) -> None:
+    """Find the first commit or version after a that is slower than a, and compare it with the one before.
+
+    Raises UnsuccessfulError if there is such a commit or version, or if the search stays undecided.
+    """
+    if entry is None:
+        raise UserError("bisect=true measures one kernel: write kernel=NAME.")
+    with console.status("Listing what is between a and b …") as status:
+        line = bisection.between(entry, a, b, status.update)
+    unknown: list[Named] = []
+
+    def is_slower(one: Named) -> bool | None:
+        try:
+            made = measured(config, chosen, entry, a, with_packages(one))
+        except UserError as error:
+            why = str(error)
+        else:
+            fates = {fate for one in made for fate in one.fates()}
+            if "slower" in fates or not fates & {"failed", "undecided"}:
+                return "slower" in fates
+            why = "a point fails there." if "failed" in fates else "it is undecided whether it is slower."
+        say(f"{one.name} is skipped: {why}")
+        unknown.append(one)
+        return None
+
+    found = bisection.first_slower(line, is_slower)
+    if not found and line[-1:] == unknown:
+        raise UnsuccessfulError(f"it is undecided whether {b.name} is slower than {a.name}.", code=3)
+    if not found:
+        say(f"{b.name} is not slower than {a.name}: there is nothing to search.")
+        return
+    if len(found) == 1:
+        before = bisection.before(entry, a, line, found[0])
+        measured(config, chosen, entry, with_packages(before), with_packages(found[0]))
+    for one in found:
+        say(bisection.described(entry, one))
+    which = (
+        found[0].name if len(found) == 1 else f"one of the {len(found)} above: no time decides between them"
+    )
+    kind = "version" if a.kind == "environments" else "commit"
+    raise UnsuccessfulError(f"the first {kind} that is slower than {a.name} is {which}.")
+
+
+def prepared(
+    config: CompareConfig, chosen: device.Device, entry: Entry | None, sides: tuple[Files, Files]
+) -> list[KernelComparison]:
+    """Build the extensions, and return the comparison of each kernel that has points to compare. Raises
+    UserError if the named kernel can't be compared, or if a kernel can be read in a but not in b."""
+    if entry is None:
+        folders = [one.root / "kernels" for one in sides]
+        names = [name for name in catalog.names() if all((folder / name).is_dir() for folder in folders)]
+    entries = [entry] if entry is not None else [catalog.find(name) for name in names]
+    made = [KernelComparison(config, chosen, one, sides) for one in entries]
+    with console.status("Finding the points whose sources differ …"):
+        asked_for = [one.ask([compare.question(one.named) for compare in made]) for one in sides]
+    for one, of_a, of_b in zip(made, *asked_for, strict=True):
+        if of_a.answer and of_b.answer:
+            one.pair(of_a.answer, of_b.answer)
+        elif error := (of_a.error if entry is not None else None) or (of_b.error if of_a.answer else None):
+            raise UserError(error)
+        else:
+            warn(f"{one.entry.name} is not compared: {of_a.error}")
+    if entry is not None and not made[0].pairs:
+        for note in made[0].notes:
+            say(note)
+    made = [one for one in made if one.pairs]
+    for number, of in enumerate(sides):
+        if builds := [(one, build) for one in made if (build := one.to_build(number))]:
+            built = of.ask([one.question(of.named, build) for one, build in builds])
+            for (one, _), reply in zip(builds, built, strict=True):
+                one.leave_out(number, reply.answer.broken if reply.answer else {})
+    return made
+
+
+def conclude(config: CompareConfig, made: Sequence[KernelComparison]) -> None:
+    """Raise UnsuccessfulError if any point got worse, or if a point is undecided and ``undecided`` is not
+    ``pass``."""
+    worse = [sentence for one in made for sentence in one.worse()]
+    if worse:
+        raise UnsuccessfulError("\n".join(worse))
+    undecided = sum(one.count("undecided") for one in made)
+    if undecided and config.undecided != "pass":
+        raise UnsuccessfulError(
+            f"it is undecided whether {notation.points(undecided)} became slower: a larger at_most= or "
+            "most_rounds= gives more rounds, and undecided=pass exits with 0.",
+            code=1 if config.undecided == "fail" else 3,
+        )
 
 
 def show(config: CompareConfig, both: gpus.Machines) -> None:
-    """Print two machines' results side by side, of one kernel or of all that both have. Raises UserError if
-    they have none that was asked for."""
+    """Print two machines' results side by side, for one kernel or for all kernels of both. Raises UserError
+    if the machines have no requested problem in common."""
     as_markdown = config.format == "markdown"
     if config.kernel is None:
         if config.provider:
@@ -93,225 +219,15 @@ def show(config: CompareConfig, both: gpus.Machines) -> None:
         raise UserError(f"{both.a} and {both.b} have no measured problem{of} in common{which}.")
 
 
-class Compare:
-    """One comparison on one device."""
-
-    def __init__(self, config: CompareConfig, chosen: device.Device) -> None:
-        self.config = config
-        self.device = chosen
-        self.entry = config.entry
-        folder = results.folder_for(config.output, chosen.kind)
-        self.session = Session(chosen, config.timing.settings, config.seed, config.point_timeout_s, folder)
-        self.rule = Rule(margin=config.margin, beyond=config.beyond)
-        self.a, self.b = (
-            (Named(TREE), Named(TREE)) if config.self_test else opponents.both(self.entry, config.a, config.b)
-        )
-        self.begin = monotonic()
-        self.measured_rounds: Rounds | None = None
-        self.notes: list[str] = []
-        word = "self-test" if config.self_test else f"{self.a.name}..{self.b.name}"
-        name = re.sub(r"[^A-Za-z0-9_.+-]+", "-", word)
-        self.path = comparisons.path(folder, self.entry.name, chosen.slug, name)
-
-    @property
-    def title(self) -> str:
-        """The title: what is compared, and where."""
-        if self.config.self_test:
-            return f"{self.entry.name} on {self.device.slug}: the working tree with itself"
-        return f"{self.entry.name} on {self.device.slug}: a is {self.a.name}, b is {self.b.name}"
-
-    def matches(self, stack: ExitStack) -> list[Match]:
-        """Return the matches to measure. Raises UserError if there are none."""
-        (a, of_a), (b, of_b) = (
-            stack.enter_context(opponents.side(self.entry, named, name, self._question(named)))
-            for named, name in zip((self.a, self.b), self._names(), strict=True)
-        )
-        for name, found in ((a.name, of_a), (b.name, of_b)):
-            for provider, reason in found.broken.items():
-                warn(f"{name}: {provider} was not built: {reason}")
-        pairs = self._pairs(of_a, of_b)
-        noise = self.session.ceilings.noise
-        matches = []
-        for one, other in pairs:
-            kind = rounds.class_of(self.entry, one.point, self.session.ceilings)
-            candidates = Candidate(a, one.point, one.parts.key), Candidate(b, other.point, other.parts.key)
-            matches.append(Match(candidates, noise.get(kind, 0.0), kind))
-        return matches
-
-    def _question(self, named: Named) -> Question:
-        config, variant = self.config, named.variant
-        return Question(
-            where=self.entry.loaded.where,
-            preset=config.preset.name,
-            device=str(self.device),
-            settings=config.timing.settings,
-            seed=config.seed,
-            providers=(variant.provider,) if variant else config.provider,
-            pins={**config.pin, **(variant.pins if variant else {})},
-        )
-
-    def _pairs(self, of_a: Answer, of_b: Answer) -> list[Pair]:
-        if self.b.variant:
-            pairs = opponents.pairs_of_configurations(self.entry, self.a, of_a, self.b, of_b)
-        elif self.config.self_test:
-            pairs = opponents.pairs_of_equals(of_a, of_b)
-        else:
-            pairs, notes = opponents.pairs_of_trees(self.a, of_a, self.b, of_b)
-            self.notes += notes
-        return pairs if self.config.points is None else opponents.spread(pairs, self.config.points)
-
-    def _names(self) -> tuple[str, str]:
-        """Return the names of the sides. Two configurations share a name, and so one process in each
-        round."""
-        if self.config.self_test:
-            return "a", "b"
-        return (TREE, TREE) if self.b.variant else (self.a.name, self.b.name)
-
-    def hold(self, matches: Sequence[Match]) -> None:
-        """Measure the rounds, and write each turn as it comes."""
-        config, ceilings = self.config, self.session.ceilings
-        limits = RoundLimits(config.rounds, config.most_rounds)
-        known = [] if config.remeasure else turns.read(self.path, warn)
-        with Progress(console, self.title) as progress:
-
-            def report(turn: Turn) -> None:
-                turns.append(self.path, turn)
-                progress.advance(f"round {turn.round + 1}: {turn.point}")
-
-            measured_rounds = Rounds(matches, limits, self.rule, commit.new_run(), report, progress.expect)
-            measured_rounds.know(known)
-            self.measured_rounds = measured_rounds
-            if not measured_rounds.lacks():
-                say("Nothing to measure: every round was measured. Write remeasure=true to measure again.")
-            measured_rounds.hold(
-                self.device, config.timing.settings, config.seed, config.point_timeout_s, ceilings.canary
-            )
-        if config.self_test:
-            noise = {name: found for name, (found, _) in self._noise(measured_rounds).items()}
-            noted = ceilings.replace(noise={**ceilings.noise, **noise})
-            write_atomically(self.session.ceilings_path, noted.to_json(indent=2) + b"\n")
-
-    def explain(self) -> None:
-        """Add a note on the compiled code of both sides for each provider that became faster or slower, at
-        its point with the largest change."""
-        assert self.measured_rounds is not None, "what is explained was measured"
-        capability = self.session.environment.compute_capability
-        architecture = capability.replace(".", "") if capability else WITHOUT_GPU
-        for provider, match in code.most_changed(self.measured_rounds, self.entry.loaded.kernel).items():
-            with console.status(f"Comparing the compiled code of {provider} …"):
-                self.notes += code.explained(match, architecture)
-
-    def rows(self) -> list[Compared]:
-        """Return the ratio and the verdict of each match that has rounds."""
-        return [] if self.measured_rounds is None else compared(self.measured_rounds)
-
-    def show(self) -> None:
-        """Print the table, the failures, the notes and a summary; write the plot and the ratios."""
-        rows = self.rows()
-        if self.measured_rounds is None or (not rows and not self.measured_rounds.turns):
-            return
-        shown = [row for row in rows if row.verdict != "same"] if self.config.self_test else rows
-        if self.config.format == "markdown":
-            say(f"**{self.title}**\n\n{comparison.table(shown, self.title).markdown()}")
-        elif shown:
-            comparison.table(shown, self.title).print(console)
-        for match in self.measured_rounds.matches:
-            if failed := self.measured_rounds.failure(match):
-                candidate, outcome = failed
-                say(f"{candidate.side.name}: {candidate.point}: {outcome.status}: {outcome.error}")
-        for note in self.notes:
-            say(note)
-        for line in self._summary(self.measured_rounds, rows):
-            say(line)
-        picture = self.path.with_suffix(".svg")
-        write_atomically(picture, comparison.plot(rows, self.title, self.config.margin))
-        found = self.found(rows).to_json(indent=2) + b"\n"
-        write_atomically(self.path.with_suffix(".json"), found)
-        say(f"{monotonic() - self.begin:.1f} s. Every round's samples: {self.path}; the ratios: {picture}.")
-
-    def found(self, rows: Sequence[Compared]) -> Comparison:
-        """Return the comparison's record, which is stored beside its samples."""
-        assert self.measured_rounds is not None, "there are rows once these are rounds"
-        head, _ = commit.head(opponents.repository(self.entry))
-        sides = [
-            comparisons.ComparedSide(name=named.name, commit=named.commit or head)
-            for named in (self.a, self.b)
-        ]
-        return Comparison(
-            kernel=self.entry.name,
-            gpu=self.device.slug,
-            run=self.measured_rounds.run,
-            command=commit.command_line("compare"),
-            at=datetime.now(UTC),
-            a=sides[0],
-            b=sides[1],
-            margin=self.config.margin,
-            beyond=self.config.beyond,
-            rows=tuple(map(comparison.kept, rows)),
-        )
-
-    def _summary(self, measured_rounds: Rounds, rows: Sequence[Compared]) -> list[str]:
-        """Return sentences with counts and means."""
-        if not rows:
-            return []
-        found = [comparison.summary(rows)]
-        if self.config.self_test:
-            found += rounds.sentences(
-                [(row.estimate, row.verdict) for row in rows], self._noise(measured_rounds)
-            )
-        return found
-
-    def _noise(self, measured_rounds: Rounds) -> rounds.Noise:
-        return rounds.noise(measured_rounds, self.entry, self.session.ceilings)
-
-
-def compared(measured_rounds: Rounds) -> list[Compared]:
-    """Return a row for each match that has rounds."""
-    estimates, verdicts = measured_rounds.estimates(), measured_rounds.verdicts()
-    found = []
-    for match in measured_rounds.matches:
-        a, b = match.candidates
-        if middle := medians(measured_rounds.times(match)):
-            last = [[turn.outcome.launch for turn in measured_rounds.timings_of(one)][-1:] for one in (a, b)]
-            found.append(
-                Compared(
-                    problem=f"{notation.extent(a.point)} {notation.words(a.point)}".strip(),
-                    a=notation.label(a.point),
-                    b=notation.label(b.point),
-                    a_us=middle[a],
-                    b_us=middle[b],
-                    estimate=estimates[match, b],
-                    verdict=verdicts[match, b],
-                    changed=_changed(*(launches[0] or () if launches else () for launches in last)),
-                )
-            )
-    return found
-
-
-def _changed(before: Sequence[Launch], after: Sequence[Launch]) -> str:
-    """Return the fields of launches that differ: ``block 128 -> 256``."""
-    if len(before) != len(after):
-        return ""
-    changes = [
-        f"{name} {_word(getattr(one, name))} -> {_word(getattr(other, name))}"
-        for one, other in zip(before, after, strict=True)
-        for name in Launch.__struct_fields__
-        if getattr(one, name) != getattr(other, name)
-    ]
-    return ", ".join(dict.fromkeys(changes))
-
-
-def _word(value: object) -> str:
-    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
 def publish(config: CompareConfig) -> None:
-    """Log the comparisons of the output to MLflow. All rounds are written before, so that a failing tracker
-    loses none."""
-    from pipeline.tracking import publisher
-    from pipeline.tracking.publisher import Selection, Tracker
+    """Log the comparisons in the output folder to MLflow. All rounds are in files already, so a failing
+    tracker loses none."""
+    from .tracking import publisher
+    from .tracking.publisher import Selection, Tracker
 
-    sources = Selection(runs=runs.folder_in(config.output), kernel=config.entry.name, ids=frozenset())
+    sources = Selection(
+        runs=runs.folder_in(config.output), kernel=config.kernel and config.entry.name, ids=frozenset()
+    )
     tracker = Tracker(config.tracking.name, config.tracking.uri)
     published = publisher.publish(sources, tracker, say)
     if published is not None:

@@ -3,12 +3,15 @@
     python -m pipeline.counters kernel=softmax
     python -m pipeline.counters kernel=gelu sets=basic
     python -m pipeline.counters kernel=softmax size=4096 sets=[SpeedOfLight,dram__bytes_read.sum]
+    python -m pipeline.counters program="python train.py" sets=basic launches=20
+    python -m pipeline.counters report=train.ncu-rep
 
 Takes the best own configuration of the ledger, the same provider's default configuration and the baseline, at
 a small, a middle and a large problem. One ncu session counts all kernels. A preset that takes only the
 largest problem counts the best and the baseline. It leaves out a baseline that launches many kernels, because
 each costs ncu a second. Points that were counted are not counted again. If counters can't be read, the rows
-say why and what to do.
+have the reason and the remedy. With program= or report= it prints a line for each function of a program, or
+of a report from elsewhere, and writes no rows.
 """
 
 from __future__ import annotations
@@ -22,25 +25,39 @@ from typing import Any
 
 from kernel_pipeline import json_lines
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.execution.compile_pool import Ahead, Compilers
 from kernel_pipeline.files import write_atomically
 from kernel_pipeline.machine import device
 from kernel_pipeline.machine.lock import DeviceLock
 from kernel_pipeline.records.base import digest
 from kernel_pipeline.records.credentials import masked
-from pipeline.command.options import CountersConfig
-from pipeline.command.run import console, for_each, run_each, say, warn
-from pipeline.execution.compile_pool import Ahead, Compilers
-from pipeline.inspection import ncu
-from pipeline.inspection.ncu import Unavailable
-from pipeline.inspection.ncu_pages import bound, of_points
-from pipeline.inspection.ncu_session import SessionPoints, SessionResult, session
-from pipeline.inspection.target import KernelTarget
-from pipeline.points.choice import Chosen, best_default_baseline, each_provider
-from pipeline.points.notation import title as title_of
-from pipeline.reporting.numbers import number
-from pipeline.reporting.tables import TextTable
-from pipeline.store import results
-from pipeline.store.evidence import CounterRow, ProfileRow, joined, read_lines
+
+from .command.options import CountersConfig
+from .command.run import console, for_each, run_each, say, warn
+from .inspection import ncu
+from .inspection.ncu import Unavailable
+from .inspection.ncu_pages import bound, by_function, of_points
+from .inspection.ncu_session import SessionPoints, SessionResult, of_program, pages_of, session
+from .inspection.target import KernelTarget
+from .points import catalog
+from .points.choice import Chosen, best_default_baseline, each_provider
+from .points.notation import title as title_of
+from .reporting.numbers import number
+from .reporting.tables import TextTable
+from .store import results
+from .store.evidence import CounterRow, ProfileRow, joined, read_lines
+
+COLUMNS = {
+    "us": "duration_us",
+    "memory %": "memory_throughput_pct",
+    "compute %": "compute_throughput_pct",
+    "DRAM GB/s": "dram_gbps",
+    "L2 hit %": "l2_hit_pct",
+    "occup. %": "achieved_occupancy_pct",
+    "regs": "registers",
+    "waves": "waves_per_sm",
+}
+"""The columns of the printed table, and the fields that they show."""
 
 MOST_LAUNCHES = 8
 """A preset of the largest problem counts a baseline only if its call launches at most this many kernels."""
@@ -51,7 +68,16 @@ MACHINES = (ncu.NO_GPU, ncu.NO_NCU, ncu.NO_PERMISSION, ncu.BUSY)
 
 def run(configs: Sequence[CountersConfig]) -> None:
     """Count the missing points of all kernels in one session, write rows and reports, and print each point's
-    limit."""
+    limit; or count a program or read a report."""
+    config = configs[0]
+    if [config.kernel, config.program, config.report].count(None) != 2:
+        names = ", ".join(catalog.names())
+        raise UserError(
+            f'write one of kernel=NAME, program="COMMAND" and report=FILE; NAME is one of {names}.'
+        )
+    if config.kernel is None:
+        of_others(config)
+        return
     chosen = device.resolve(configs[0].device)  # once, before CUDA_VISIBLE_DEVICES is set
     begun = {config.kernel: begin(config, chosen) for config in configs}
     count([one for one in begun.values() if isinstance(one, Counters) and one.missing])
@@ -266,6 +292,50 @@ class Counters:
                 path.unlink()
 
 
+def of_others(config: CountersConfig) -> None:
+    """Print a line for each function of a program, or of a report from elsewhere, and what limits it."""
+    try:
+        report = config.report or counted(config)
+        raw, details = pages_of(report)
+    except Unavailable as unavailable:
+        raise UserError(f"counters are unavailable: {unavailable}.") from unavailable
+    except (OSError, ncu.UnreadableError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"report={config.report} can't be read: {reason}.") from error
+    functions = by_function(raw, details)
+    if not functions:
+        raise UserError(f"{report} has no kernel.")
+    lines, sentences = [], []
+    for launches in functions:
+        longest = launches[0]
+        total = sum(launch["duration_us"] or 0.0 for launch in launches)
+        cells = [number(longest[field]) for field in COLUMNS.values()]
+        name = str(longest["function"])
+        lines.append(
+            [f"{name[:19]}..." if len(name) > 22 else name, str(len(launches)), number(total), *cells]
+        )
+        sentences.append(f"{name}: {bound(longest)[1]}")
+    numbers = ("count", "total us", *COLUMNS)
+    TextTable("the longest launch of each function", ("function", *numbers), lines, numbers).print(console)
+    for sentence in sentences:
+        say(sentence)
+    say(f"{len(functions)} function{'s' * (len(functions) != 1)}: {report}")
+
+
+def counted(config: CountersConfig) -> Path:
+    """Count the first launches of a program, and return the report. Raises UserError if there are none, and
+    Unavailable."""
+    chosen = device.resolve(config.device)
+    if chosen.kind != "cuda":
+        raise ncu.NO_GPU
+    report = config.artifacts / "counters" / "programs" / f"{digest(config.program)[:8]}.ncu-rep"
+    with DeviceLock(chosen, config.wait_s, warn), console.status("Counting the program …"):
+        of_program(str(config.program), report, config.metrics, config.launches, config.timeout_s, chosen)
+    if not report.is_file():
+        raise UserError(f"'{config.program}' launched no kernel.")
+    return report
+
+
 def rows_of(
     found: Sequence[Mapping[str, Any]], failure: str | None, common: Mapping[str, Any]
 ) -> list[CounterRow]:
@@ -290,17 +360,14 @@ def show(rows: Sequence[CounterRow], title: str) -> None:
     there = [row for row in rows if row.status != "unavailable"]
     if not there:
         return
-    numbers = ("us", "memory %", "compute %", "DRAM GB/s", "L2 hit %", "occup. %", "regs", "waves")
     lines, sentences = [], []
     for row in there:
         assert row.point is not None, "every row of counters has a point"
         point = title_of(row.point)
-        figures = (row.memory_throughput_pct, row.compute_throughput_pct, row.dram_gbps, row.l2_hit_pct)
-        rest = (row.achieved_occupancy_pct, row.registers, row.waves_per_sm)
-        cells = map(number, (row.duration_us, *figures, *rest))
+        cells = [number(getattr(row, field)) for field in COLUMNS.values()]
         lines.append([f"{point} ({row.role})", *cells])
         sentences.append(f"{point}, {row.function or 'no kernel'}: {row.sentence}")
-    TextTable(title, ("point", *numbers), lines, numbers).print(console)
+    TextTable(title, ("point", *COLUMNS), lines, tuple(COLUMNS)).print(console)
     for sentence in sentences:
         say(sentence)
 

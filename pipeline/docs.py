@@ -1,4 +1,4 @@
-"""Fill the tables of figures in the documentation from the results: none is typed by hand.
+"""Fill the tables of figures in the documentation from the results, so that no figure is typed by hand.
 
     python -m pipeline.docs
     python -m pipeline.docs check=true
@@ -7,12 +7,12 @@
 This command writes the table between ``<!-- figures: NAME kernel=KERNEL workload=WORKLOAD -->`` and
 ``<!-- end -->``. NAME is one of
 
-    providers   every provider's fastest configuration at each problem, in microseconds: by finals if the
-                problem had any, else by the sweeps; and the least time at the machine's ceilings
-    finals      the newest finals: the fastest of ours, and how many times as long the baseline, torch.compile
-                and the best provider that was not written here take. Without a kernel and a workload it shows
-                all kernels; with ``problems=largest`` each kernel's largest problem and the worst losses
-    gpus        all kernels on each pair of GPUs, by what bounds their problems
+    providers   every provider's fastest time at each problem, in microseconds, and the least time at the
+                machine's ceilings. The times come from finals if the problem had finals, else from sweeps
+    finals      the newest finals: our fastest provider, and the times of the baseline, torch.compile and the
+                best provider that was not written here, each over ours. Without a kernel and a workload it
+                shows all kernels; with ``problems=largest`` each kernel's largest problem and worst losses
+    gpus        all kernels on each pair of GPUs, grouped by the bound of their problems
 
 ``columns=[256,4096]`` selects problems of a workload, and ``provider=[torch,cuda]`` columns of the table of
 providers. ``workload=[quick,decode]`` takes the problems of several workloads. No table shows a CPU.
@@ -29,38 +29,41 @@ from typing import Any
 
 import pandas as pd
 
+from kernel_pipeline import problems
 from kernel_pipeline.errors import UserError, unknown
 from kernel_pipeline.files import write_atomically
 from kernel_pipeline.records.ceilings import Ceilings
 from kernel_pipeline.records.point import Point
-from pipeline.command.options import DocsConfig
-from pipeline.command.run import run_stage, say
-from pipeline.points import catalog, notation, problems
-from pipeline.points.catalog import Entry
-from pipeline.reporting import gpus, losses
-from pipeline.reporting.cells import distrust_notes, time_cell
-from pipeline.reporting.field import HeadToHead, head_to_heads_of_finals, others_of
-from pipeline.reporting.frames import best_configurations
-from pipeline.reporting.headlines import doubt
-from pipeline.reporting.loading import LoadedResults, load
-from pipeline.reporting.numbers import number, percent
-from pipeline.reporting.others import Environments, OtherTimes
-from pipeline.reporting.tables import TextTable
+
+from . import as_typed
+from .command.options import DocsConfig
+from .command.run import run_stage, say
+from .points import catalog, notation
+from .points.catalog import Entry
+from .reporting import gpus, losses
+from .reporting.cells import distrust_notes, time_cell
+from .reporting.field import HeadToHead, head_to_heads_of_finals, others_of
+from .reporting.frames import best_configurations
+from .reporting.headlines import doubt
+from .reporting.loading import LoadedResults, load
+from .reporting.numbers import number, percent
+from .reporting.others import Environments, OtherTimes
+from .reporting.tables import TextTable
 
 BEGIN = re.compile(r"^<!-- figures: (.*?) *-->$", re.MULTILINE)
 END = "<!-- end -->"
 
-NOTHING = "Nothing of this is measured yet."
+NOTHING = "These problems have no results yet."
 LARGEST = "problems=largest"
 
 MOST_LINES = 16
-"""The most lines of a GPU in the table of the largest problems."""
+"""The maximum number of lines per GPU in the table of the largest problems."""
 
 FINAL = " §"
 """Marks a problem whose providers were measured side by side."""
 
 COMMIT = 7
-"""The digits of a commit that a page shows."""
+"""The number of digits of a commit's hash on a page."""
 
 
 def run(config: DocsConfig) -> None:
@@ -78,8 +81,8 @@ def run(config: DocsConfig) -> None:
     stale = [page for page in old if old[page] != new[page]]
     if config.check and stale:
         raise UserError(
-            f"{', '.join(map(str, stale))} {'is' if len(stale) == 1 else 'are'} stale: the figures are not "
-            f"those of {config.input}. Run python -m pipeline.docs."
+            f"{', '.join(map(str, stale))} {'is' if len(stale) == 1 else 'are'} stale: the figures differ "
+            f"from {config.input}. Run {as_typed('docs')}."
         )
     for page in stale:
         write_atomically(page, new[page].encode())
@@ -119,7 +122,7 @@ class Request:
 
     @classmethod
     def read(cls, words: Sequence[str]) -> Request:
-        """Read the options of a block. Raises UserError for words that are no options of a block or of the
+        """Read the options of a block. Raises UserError for words that are not options of a block or of the
         kernel."""
         options = dict(word.split("=", 1) for word in words if "=" in word)
         if len(options) < len(words) or not {"kernel", "workload"} <= options.keys():
@@ -140,7 +143,7 @@ class Request:
         wanted = {name: _list(values) for name, values in options.items()}
         found = {}
         for workload in workloads:
-            for problem in problems.of_workload(entry, entry.config.workloads[workload], {}):
+            for problem in catalog.problems_of(entry, entry.config.workloads[workload], {}):
                 values = problems.values_of(problem)
                 if all(str(values[name]) in some for name, some in wanted.items()):
                     point = Point(kernel=entry.name, provider="any", problem=problems.identity_of(problem))
@@ -159,7 +162,7 @@ class Figures:
         self.folder = folder
 
     def text(self, words: str) -> str:
-        """Return the text for a block with these words. Raises UserError for words that ask for no table."""
+        """Return the text for a block with these words. Raises UserError for words that name no table."""
         name, *options = words.split() or [""]
         match name:
             case "providers":
@@ -191,24 +194,24 @@ class Figures:
                 chosen = [*most, *worst[: max(0, MOST_LINES - len(most))]]
                 shown, left = [one for one in shown if one in chosen], len(most) + len(worst) - len(chosen)
             if shown:
-                numbers = ("us", "of ceiling", "baseline's time over ours", "torch.compile's", "best peer's")
-                columns = ("kernel", "problem", "dtype", "fastest of ours", *numbers)
+                numbers = ("us", "of ceiling", "baseline / ours", "torch.compile / ours", "best peer / ours")
+                columns = ("kernel", "problem", "dtype", "our fastest", *numbers)
                 table = TextTable("", columns, [_finals_cells(one) for one in shown], numbers)
                 at = _commits(one.origin.commit for one in shown if one.origin is not None)
-                caption = f"*{self._name(gpu)}, finals of commit {at}.*"
+                caption = f"{self._name(gpu)}, finals of {at}."
                 if left:
-                    caption += f" *Another is faster by more than 1 % at {left} more problems.*"
-                yield "\n\n".join([caption, table.markdown(has_code=True), *losses.doubts(shown)])
+                    caption += f" At {left} more problems another provider is faster by more than 1 %."
+                yield "\n\n".join([f"*{caption}*", table.markdown(has_code=True), *losses.doubts(shown)])
 
     def gpus(self) -> Iterator[str]:
-        """Yield all kernels on each pair of GPUs, by what bounds their problems."""
+        """Yield all kernels on each pair of GPUs, grouped by the bound of their problems."""
         common, others = gpus.compared(self.loaded.rows, self.loaded.final_rows)
         names = {slug: self._name(slug) for slug in self._gpus}
         if common:
             yield gpus.group_table(gpus.groups(common), names).markdown()
         yield from gpus.left_out(others, names)
         if len(names) == 1:
-            yield f"*Only {names.popitem()[1]} has results: there is no other GPU to set beside it.*"
+            yield f"*Only {names.popitem()[1]} has results, so there is no other GPU to compare it with.*"
         elif names and not common:
             yield f"*{gpus.NOTHING_IN_COMMON}*"
 
@@ -226,26 +229,29 @@ class Figures:
             if not names:
                 continue
             ceilings = self.loaded.results.ceilings.get(gpu)
+            is_mixed = 0 < len(by_finals) < len(times)
             rows = []
             for (extent, words), some in times.items():
                 least = min(row["median_us"] for row in some.values())
                 floor = _floor_us(request.entry, request.problems[extent, words], ceilings)
-                mark = FINAL * ((extent, words) in by_finals)
+                mark = FINAL * (is_mixed and (extent, words) in by_finals)
                 cells = [_time(some.get(name), least) for name in names]
                 rows.append([extent + mark, words, number(floor), *cells])
             columns = [x, "dtype", "floor", *(f"`{name}`" for name in names)]
             table = TextTable("", columns, rows, numbers=columns[2:]).markdown(has_code=True)
-            how = "By sweeps"
-            if by_finals:
-                how = f"By finals at the {len(by_finals)} of {len(rows)} problems with{FINAL}, else by sweeps"
+            how = "Finals measured the providers side by side"
+            if not by_finals:
+                how = "The times come from sweeps, which do not measure side by side"
+            elif is_mixed:
+                how = f"Finals measured the problems with{FINAL} side by side, sweeps measured the others"
             at = _commits(row["commit"] for some in times.values() for row in some.values())
-            how = f"*{self._name(gpu)}, us. {how}, not side by side. Commit {at}. The fastest is bold.*"
+            caption = f"*{self._name(gpu)}, times in us at {at}. {how}. The fastest time is bold.*"
             notes = distrust_notes(
                 (doubt(row), f"{' '.join(filter(None, place))}, `{name}`")
                 for place, some in times.items()
                 for name, row in some.items()
             )
-            yield "\n\n".join([how, table, *notes])
+            yield "\n\n".join([caption, table, *notes])
 
     @cached_property
     def loaded(self) -> LoadedResults:
@@ -263,7 +269,7 @@ class Figures:
 
     @cached_property
     def _best(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Each provider's fastest configuration at each problem, by the sweeps and by the newest finals."""
+        """Each provider's fastest configuration at each problem, in the sweeps and in the newest finals."""
         return (
             best_configurations(self.loaded.rows),
             best_configurations(self.loaded.final_rows),
@@ -271,7 +277,7 @@ class Figures:
 
     @cached_property
     def _met(self) -> list[HeadToHead]:
-        """Own providers beside all others, by finals."""
+        """Our providers beside all others, in the newest finals."""
         held = {row.point.kernel for row in self.loaded.every_final}
         others = {name: others_of(name, some) for name, some in self.loaded.providers(sorted(held)).items()}
         environments = Environments(self.loaded.runs, self.loaded.results.environments)
@@ -285,7 +291,8 @@ class Figures:
 
 
 def _commits(some: Iterable[str]) -> str:
-    return ", ".join(f"`{commit}`" for commit in sorted({commit[:COMMIT] for commit in some}))
+    digits = sorted({commit[:COMMIT] for commit in some})
+    return f"commit{'s' * (len(digits) > 1)} {', '.join(f'`{one}`' for one in digits)}"
 
 
 def _time(row: Mapping[str, Any] | None, least: float) -> str:

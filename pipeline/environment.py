@@ -1,4 +1,4 @@
-"""Stage ``environment``: what machine is this?
+"""Stage ``environment``: describe this machine.
 
     python -m pipeline.environment
     python -m pipeline.environment device=cpu
@@ -21,15 +21,16 @@ from kernel_pipeline.files import write_atomically
 from kernel_pipeline.machine import device
 from kernel_pipeline.machine.fingerprint import fingerprint
 from kernel_pipeline.records.environment import UNKEYED
-from pipeline import ROOT
-from pipeline.command.options import EnvironmentConfig
-from pipeline.command.run import console, run_stage, say
-from pipeline.reporting.numbers import print_wide
-from pipeline.store import results
+
+from . import ROOT
+from .command.options import EnvironmentConfig
+from .command.run import console, run_stage, say
+from .reporting.numbers import print_wide
+from .store import results
 
 
 def run(config: EnvironmentConfig) -> None:
-    """Read the fingerprint and write both files."""
+    """Read this machine's fingerprint, and write it to ``build/environment.json`` and to the results."""
     environment = fingerprint(device.resolve(config.device))
     output = results.folder_for(config.output, environment.kind)
     if config.output.resolve() == ROOT / "results":

@@ -1,4 +1,4 @@
-"""Stage ``finals``: the best configuration of each provider, measured again side by side.
+"""Stage ``finals``: measure the best configuration of each provider again, side by side.
 
     python -m pipeline.finals kernel=softmax
     python -m pipeline.finals kernel=[gelu,softmax] preset=standard
@@ -19,37 +19,38 @@ from functools import cached_property
 from statistics import geometric_mean
 from time import monotonic
 
-from kernel_pipeline import loading
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.execution.extra_readings import Extra
+from kernel_pipeline.execution.supervisor import Supervisor
 from kernel_pipeline.machine import device
 from kernel_pipeline.machine.lock import DeviceLock
 from kernel_pipeline.records.measurement import Origin
-from kernel_pipeline.statistics.intervals import Rule
+from kernel_pipeline.statistics.verdicts import Rule
 from kernel_pipeline.toolchain import extension
 from kernel_pipeline.toolchain.extension import Place
-from pipeline import as_typed
-from pipeline.command.options import FinalsConfig
-from pipeline.command.run import console, run_stage, say, warn
-from pipeline.execution import identity
-from pipeline.execution.extra_readings import Extra
-from pipeline.execution.identity import Identity
-from pipeline.execution.old_rows import OldRows, reasons
-from pipeline.execution.session import Session
-from pipeline.execution.supervisor import Supervisor
-from pipeline.points import catalog
-from pipeline.points.catalog import Entry
-from pipeline.points.notation import plural
-from pipeline.points.plan import Target, plan
-from pipeline.reporting.summary import finals_table
-from pipeline.reporting.terminal import Progress
-from pipeline.store import commit, finals, provenance, results, turns
-from pipeline.store.finals import Final
-from pipeline.store.provenance import RunProvenance
-from pipeline.store.turns import Turn
-from pipeline.verdicts import finalists
-from pipeline.verdicts.finalists import Finalists, NobodyError
-from pipeline.verdicts.ranking import Ranking
-from pipeline.verdicts.rounds import Candidate, Match, RoundLimits, Rounds
+
+from . import as_typed
+from .command.options import FinalsConfig
+from .command.run import console, run_stage, say, warn
+from .execution.session import Session
+from .keys import identity
+from .keys.identity import Identity
+from .keys.old_rows import OldRows, reasons
+from .points import catalog
+from .points.catalog import Entry
+from .points.notation import plural
+from .points.plan import Target, plan
+from .reporting.summary import finals_table
+from .reporting.terminal import Progress
+from .store import commit, finals, provenance, results, turns
+from .store.finals import Final
+from .store.provenance import RunProvenance
+from .store.rows_that_count import own_rows
+from .store.turns import Turn
+from .verdicts import finalists
+from .verdicts.finalists import Finalists, NobodyError
+from .verdicts.ranking import Ranking
+from .verdicts.rounds import Candidate, Match, RoundLimits, Rounds
 
 WORK_S = 2.0
 """Seconds of the same work before a sustained time: an H200's power limit takes that long to lower its
@@ -59,12 +60,12 @@ LONG_US = 100.0
 """Only kernels longer than this get sustained times: a shorter kernel seldom runs alone for seconds."""
 
 MOST_TOLD = 4
-"""The most providers whose turns' seconds are printed."""
+"""The maximum number of providers whose turns' seconds are printed."""
 
 
 def run(config: FinalsConfig) -> None:
     """Measure the finals and print them."""
-    entries = [catalog.find(name) for name in config.kernel or loading.names()]
+    entries = [catalog.find(name) for name in config.kernel or catalog.names()]
     chosen = device.resolve(config.device)
     output = results.folder_for(config.output, chosen.kind)
     session = Session(chosen, config.timing.settings, config.seed, config.point_timeout_s, output)
@@ -112,7 +113,7 @@ class Finals:
                 entry.loaded, self.session.environment, self.config.timing.settings, self.config.seed
             )
             wanted = plan(entry, preset.name, target, written=self.config.workload)
-            rows = results.own_rows(ledger, warn)
+            rows = own_rows(ledger, warn)
             closer = preset.closer if self.config.workload is None else "all"
             near = preset.near if self.config.workload is None else None
             try:
@@ -140,7 +141,8 @@ class Finals:
             name = self.entries[0].loaded.where if len(self.entries) == 1 else "NAME"
             sweep = as_typed("sweep", f"kernel={name}", output)
             raise UserError(
-                f"no ledger in {self.output} has times to choose finalists by: run {sweep} first."
+                f"no ledger in {self.output} has times from which finalists could be chosen: "
+                f"run {sweep} first."
             )
 
     def hold(self, first: Supervisor) -> None:
@@ -273,7 +275,7 @@ class Finals:
             say(said)
         if biases := [row.median_us / row.swept_us for some in rows.values() for row in some]:
             say(
-                f"Times of the finals are {geometric_mean(biases):.4f} times those of the sweeps at the "
+                f"The finals' times are {geometric_mean(biases):.4f} times the sweeps' times at the "
                 "same points."
             )
         if sentence := where_time_went(self.spent, self.turns):
@@ -286,16 +288,16 @@ class Finals:
 
 
 def where_time_went(spent: Mapping[str, float], turns: Mapping[str, int]) -> str:
-    """Name the providers whose turns took the most seconds. A turn counts from the end of the turn before, so
-    it includes its compilation: the process of each round compiles again."""
+    """Name the providers whose turns took the most seconds. A turn lasts from the end of the previous turn,
+    so it includes its compilation: the process of each round compiles again."""
     most = sorted(spent, key=lambda name: -spent[name])[:MOST_TOLD]
     parts = [f"{name} {spent[name]:.1f} s for {turns[name]} turn{'s' * (turns[name] > 1)}" for name in most]
     return f"Most of the time went to {', '.join(parts)}." if parts else ""
 
 
 def closing(rows: Mapping[Match, Sequence[Final]]) -> str:
-    """Say how much longer the configurations that callers get take than the fastest own ones, by how they are
-    chosen."""
+    """Return sentences that compare, for each way of choosing, the configurations that callers get with our
+    fastest configurations."""
     ratios: dict[str, list[float]] = {}
     for some in rows.values():
         for row in some:

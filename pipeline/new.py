@@ -3,44 +3,40 @@
     python -m pipeline.new kernel=my_kernel
     python -m pipeline.new kernel=./my_kernel
     python -m pipeline.new kernel=../mine/my_kernel
+    python -m pipeline.new kernel=./my_kernel from=path/to/kernel.py
+    python -m pipeline.new kernel=./my_kernel from=path/to/kernel.py:launcher
 
 A name alone becomes a folder of kernels/; a path becomes a kernel outside of the repository.
+
+`from=FILE` makes the kernel of a file's launcher: a function with `kernel[grid](...)`, or a
+`torch.autograd.Function` whose `forward` has one. The launcher is copied with all that it needs, from other
+files of its package, too. Its inputs are guessed from its parameters and tried in Triton's interpreter, which
+runs the file's code. The command says what was guessed and what is left to write.
 """
 
 from __future__ import annotations
 
-import ast
 import keyword
 import re
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import Environment as Jinja
-from jinja2 import FileSystemLoader, StrictUndefined
-
 from kernel_pipeline import loading
 from kernel_pipeline.errors import UserError
-from kernel_pipeline.files import write_atomically
-from pipeline import as_typed
-from pipeline.command.options import NewConfig
-from pipeline.command.run import run_stage, say
-from pipeline.points.catalog import CONF
 
-TEMPLATES = Path(__file__).with_name("kernel_template")
+from . import as_typed
+from .command.options import NewConfig
+from .command.run import run_stage, say
+from .command.words import positional
+from .points import taken, templates
+from .points.catalog import CONF, KERNELS
 
 MODULES = {*sys.stdlib_module_names, "kernel_pipeline", "kernels", "numpy", "pipeline", "torch", "triton"}
 """Modules that a kernel's files may import; a kernel can't have such a name."""
 
-PURPOSE = {
-    "__init__.py": "the problem, its work and tolerance, the providers and their parameters; without torch",
-    "reference.py": "the inputs, and the right answer in float64",
-    "torch.py": "the definition in torch",
-    "triton.py": "the Triton provider",
-}
-"""The Python files of a kernel, each with its content."""
+START = "It computes max(x, 0). Write your operation into torch.py, triton.py and __init__.py."
 
 
 @dataclass(frozen=True)
@@ -56,29 +52,31 @@ class KernelPaths:
     @classmethod
     def named(cls, where: str) -> KernelPaths:
         """Return the paths for ``kernel=``. Raises UserError for an impossible or a taken name."""
-        folder = Path(where).expanduser() if "/" in where else loading.ROOT / where
+        folder = Path(where).expanduser() if "/" in where else KERNELS / where
         name = folder.name
         if folder.resolve().parent == loading.ROOT:
             place = cls(name, name, loading.ROOT / name, CONF / f"{name}.yaml", False)
         else:
             place = cls(name, where.rstrip("/"), folder, folder / "kernel.yaml", True)
         if not re.fullmatch("[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
-            raise UserError(f"kernel={where}: a kernel's name is a lower-case Python identifier, my_kernel.")
+            raise UserError(
+                f"kernel={where}: a kernel's name is a lower-case Python identifier, such as my_kernel."
+            )
         if name in MODULES:
-            raise UserError(f"kernel={where}: {name} is the name of a Python module; choose another.")
+            raise UserError(f"kernel={where}: {name} is the name of a Python module; choose another name.")
         if place.is_outside and name in loading.names():
             raise UserError(
-                f"kernel={where}: {name} is a kernel of this repository, and both would share a ledger; "
-                "choose another name."
+                f"kernel={where}: this repository also has a kernel {name}, and both kernels would share a "
+                "ledger; choose another name."
             )
         for path in place._in_the_way():
             raise UserError(
-                f"{_shown(path)} is there already, and nothing is overwritten; choose another name."
+                f"{_shown(path)} exists already, and this command overwrites no file: choose another name."
             )
         return place
 
     def _in_the_way(self) -> list[Path]:
-        """Return existing files that the new ones would replace or hide, without Python's caches."""
+        """Return existing files that the new files would replace or hide, without Python's caches."""
         beside = [self.yaml, *([] if self.is_outside else [self.folder.with_suffix(".py")])]
         found = [path for path in beside if path.exists()]
         if self.folder.is_dir():
@@ -89,47 +87,22 @@ class KernelPaths:
 def run(config: NewConfig) -> None:
     """Write the files, and print their purpose and the next command."""
     place = KernelPaths.named(config.kernel)
-    used = {
-        getattr(node, field, None)
-        for file in PURPOSE
-        for node in ast.walk(ast.parse(_rendered(file, "placeholder")))
-        for field in ("id", "arg", "name")
-    }
-    if place.name in used:
-        raise UserError(
-            f"kernel={place.where}: its files already use {place.name} for something else; "
-            "choose another name."
-        )
-    files = {place.folder / file: _rendered(file, place.name) for file in PURPOSE}
-    files[place.yaml] = _rendered("kernel.yaml", place.name)
-    write(files)
+    purpose, notes = templates.PURPOSE, [START]
+    if config.source is None:
+        files: Mapping[Path, str] = templates.kernel(place.name, place.folder, place.yaml)
+    else:
+        source, _, wanted = config.source.partition(":")
+        made = taken.kernel(place.name, place.folder, place.yaml, Path(source).expanduser(), wanted or None)
+        files, purpose, notes = made.files, taken.PURPOSE, [*made.notes]
+    templates.write(files)
     say("Written:")
     for path in files:
-        say(f"  {_shown(path)}: {PURPOSE.get(path.name, 'problems, workloads and presets')}")
-    say("It computes max(x, 0). Write your operation into torch.py, triton.py and __init__.py.")
-    if not place.is_outside:
+        say(f"  {_shown(path)}: {purpose.get(path.name, 'problems, workloads and presets')}")
+    for note in notes:
+        say(note)
+    if place.folder.parent == KERNELS:
         say(f"For `dvc repro`, add {place.name} to the kernels of params.yaml.")
     say(f"Run next: {as_typed('sweep', f'kernel={place.where}', 'preset=smoke')}")
-
-
-def _rendered(file: str, name: str) -> str:
-    jinja = Jinja(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True)
-    return jinja.get_template(f"{file}.j2").render(name=name)
-
-
-def write(files: Mapping[Path, str]) -> None:
-    """Write all files, or none if one fails. Raises UserError for a file that can't be written."""
-    written: list[Path] = []
-    try:
-        for path, text in files.items():
-            write_atomically(path, text.encode())
-            written.append(path)
-    except UserError:
-        for path in written:
-            path.unlink()
-        with suppress(OSError):
-            next(iter(files)).parent.rmdir()
-        raise
 
 
 def _shown(path: Path) -> Path:
@@ -139,4 +112,5 @@ def _shown(path: Path) -> Path:
 
 
 if __name__ == "__main__":
+    sys.argv[1:] = positional(sys.argv[1:], "kernel")
     run_stage("new", NewConfig, run)

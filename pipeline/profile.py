@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from kernel_pipeline import json_lines
+from kernel_pipeline import json_lines, tracebacks
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.files import write_atomically
 from kernel_pipeline.machine import device
@@ -31,20 +31,20 @@ from kernel_pipeline.machine.lock import DeviceLock
 from kernel_pipeline.records.credentials import masked
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.toolchain import inductor
-from pipeline import as_typed
-from pipeline.command.options import ProfileConfig
-from pipeline.command.run import console, for_each, run_each, say, warn
-from pipeline.inspection import flame
-from pipeline.inspection.profiler import ACTIVE, Profiled, a_call, record
-from pipeline.inspection.target import KernelTarget
-from pipeline.points import tracebacks
-from pipeline.points.choice import each_provider, leading
-from pipeline.points.notation import file_name
-from pipeline.points.notation import title as title_of
-from pipeline.reporting.numbers import number
-from pipeline.reporting.tables import TextTable
-from pipeline.store import results
-from pipeline.store.evidence import ProfileRow, committed, joined, read_lines
+
+from . import as_typed
+from .command.options import ProfileConfig
+from .command.run import console, for_each, run_each, say, warn
+from .inspection import flame
+from .inspection.profiler import ACTIVE, Profiled, a_call, record
+from .inspection.target import KernelTarget
+from .points.choice import each_provider, leading
+from .points.notation import file_name
+from .points.notation import title as title_of
+from .reporting.numbers import number
+from .reporting.tables import TextTable
+from .store import results
+from .store.evidence import ProfileRow, committed, joined, read_lines
 
 
 def run(configs: Sequence[ProfileConfig]) -> None:
@@ -104,8 +104,9 @@ class Profile:
         self.folder.parent.mkdir(parents=True, exist_ok=True)
 
     def known(self) -> dict[str, ProfileRow]:
-        """Return the rows of points that need not be profiled again, by key. Such a row has no error, and its
-        table and trace exist or the row is in git."""
+        """Return the rows of points that need not be profiled again, by key. Such a row has no error; either
+        its table and trace exist, or the row is in git.
+        """
         if self.config.stacks or self.config.tensorboard is not None:
             return {}
         rows = read_lines(self.path, ProfileRow, warn)
@@ -124,7 +125,9 @@ class Profile:
     def profile(
         self, wanted: Mapping[str, Point], missing: Mapping[str, Point], known: Mapping[str, ProfileRow]
     ) -> list[ProfileRow]:
-        """Profile the missing points, and return the rows of the wanted ones. Each row is written at once."""
+        """Profile the missing points, and return the rows of the wanted points. Each row is written at
+        once.
+        """
         rows = {key: known[key] for key in wanted if key in known}
         json_lines.write(self.path, rows.values())
         if missing:
@@ -132,7 +135,7 @@ class Profile:
             if self.target.device.uuid is not None:
                 os.environ["CUDA_VISIBLE_DEVICES"] = self.target.device.uuid
             importlib.import_module(
-                "pipeline.execution.instance"
+                "kernel_pipeline.execution.instance"
             )  # imports torch before the device is locked
             # No live status: its thread would be in every profile with stacks.
             say(f"Profiling {self.target.entry.name} …")
@@ -147,7 +150,7 @@ class Profile:
         """Profile one point, write its table and its trace, and return its row."""
         import torch
 
-        from pipeline.execution import instance
+        from kernel_pipeline.execution import instance
 
         kind = self.target.device.kind
         common = {

@@ -6,7 +6,7 @@
 
 Writes the rows of ledgers and of each ad-hoc sweep. Publishing twice changes nothing, and a lost store can be
 written again from the files. Runs of other tools stay. A second command that publishes to the same SQLite
-store waits for the first; publish to a server one at a time.
+store waits for the first. Several commands may publish to a server at the same time.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from kernel_pipeline.errors import UserError
-from pipeline.command.options import PublishConfig
-from pipeline.command.run import run_stage, say
-from pipeline.tracking import publisher
-from pipeline.tracking.publisher import Selection, Tracker
+
+from .command.options import PublishConfig
+from .command.run import run_stage, say
+from .tracking import publisher
+from .tracking.publisher import Selection, Tracker
 
 
 def publish(config: PublishConfig) -> None:

@@ -1,12 +1,12 @@
-"""Stage ``report``: every machine's results side by side.
+"""Stage ``report``: write pages with every machine's results side by side.
 
     python -m pipeline.report
     python -m pipeline.report device=cpu
     python -m pipeline.report input=outputs output=outputs/reports
 
 Reads all results under ``input`` and writes pages, plots, metrics and data to ``output``. The same results
-give the same bytes, on any machine and on any day. A CPU's results stay on its host: there the report of the
-repository's own results covers all GPUs and this CPU, and goes to ``local/``.
+give the same bytes, on any machine and on any day. A CPU's results stay on its host. On such a
+host the report covers this CPU beside the repository's GPUs, and goes to ``local/``.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from pathlib import Path
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.files import write_atomically
 from kernel_pipeline.machine import device
-from pipeline import ROOT
-from pipeline.command.options import ReportConfig
-from pipeline.command.run import console, run_stage, say
-from pipeline.reporting import overview, report_page, summary
-from pipeline.reporting.content import Content, compose
-from pipeline.reporting.data_files import PLOT_COLUMNS, as_csv, best_csv, file_columns
-from pipeline.reporting.document import overview_svg, plot
-from pipeline.reporting.loading import load
-from pipeline.reporting.overview import STYLES, overview_plot
-from pipeline.store import comparisons
-from pipeline.store.evidence import load as load_evidence
-from pipeline.store.results import asked_for, folder_for, folders_of, inside, machines_first_gpus
+
+from . import ROOT
+from .command.options import ReportConfig
+from .command.run import console, run_stage, say
+from .reporting import overview, report_page, summary
+from .reporting.content import Content, compose
+from .reporting.data_files import PLOT_COLUMNS, as_csv, best_csv, file_columns
+from .reporting.document import overview_svg, plot
+from .reporting.loading import load
+from .reporting.overview import STYLES, overview_plot
+from .store import comparisons
+from .store.evidence import load as load_evidence
+from .store.results import asked_for, folder_for, folders_of, inside, machines_first_gpus
 
 GLOSSARY = ROOT / "docs" / "glossary.md"
 
@@ -38,7 +39,7 @@ FOLDERS = ("data", "metrics", "plots")
 """The folders inside a report."""
 
 MAX_UNREADABLE = 5
-"""The most unreadable lines of ledgers that are listed; the others are counted."""
+"""The maximum number of listed lines of ledgers that can't be read; the others are counted."""
 
 
 def run(config: ReportConfig) -> None:
@@ -107,7 +108,7 @@ def write(content: Content, folder: Path) -> None:
 
 
 def is_ours(path: Path) -> bool:
-    """Whether this stage wrote the file; it removes no others."""
+    """Whether this stage wrote the file. The stage removes no other files."""
     text = path.read_text(errors="replace")
     if path.parent.name == "metrics":
         return path.suffix == ".json" and overview.is_headline(text)

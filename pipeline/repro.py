@@ -25,12 +25,13 @@ from typing import IO
 import yaml
 
 from kernel_pipeline.records.credentials import masked
-from pipeline import ROOT
-from pipeline.command.errors import fail
-from pipeline.reporting import summary
-from pipeline.reporting.terminal import Terminal
-from pipeline.store import dvc_lock
-from pipeline.store.results import CURRENT, folder_for
+
+from . import ROOT
+from .command.errors import fail
+from .reporting import summary
+from .reporting.terminal import Terminal
+from .store import dvc_lock
+from .store.results import CURRENT, folder_for
 
 LOG = Path("local/repro.log")
 """The file with the whole output of DVC and its stages, relative to the repository's root."""
@@ -88,9 +89,12 @@ def run(command: Sequence[str], log: IO[str]) -> tuple[int, int]:
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, end)
+    # The stages of a project of its own run the console script beside this Python.
+    path = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
     dvc = subprocess.Popen(
         command,
-        env=os.environ | {"PYTHONUNBUFFERED": "1", "PIPELINE_PYTHON": sys.executable},
+        env=os.environ
+        | {"PYTHONUNBUFFERED": "1", "PIPELINE_PYTHON": sys.executable, "PATH": os.pathsep.join(path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -126,7 +130,7 @@ def _stand_ins() -> Iterator[None]:
     """Create an empty end mark for each stage that has not run yet, because DVC asks for them even in a dry
     run. If the first stage has not run, it is run, because DVC reads the file that it writes."""
     if not CURRENT.is_file():
-        first = [sys.executable, "-m", "pipeline.environment"]
+        first = [sys.executable, "-m", f"{__package__}.environment"]
         subprocess.run(first, stdout=subprocess.DEVNULL, check=False)
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
     outs = [str(*out) if isinstance(out, dict) else out for one in stages.values() for out in one["outs"]]

@@ -4,35 +4,32 @@
     python -m pipeline.sanitize kernel=matmul provider=cuda_tiled size=67 tools=[memcheck,racecheck,synccheck]
     python -m pipeline.sanitize kernel=layernorm tools=initcheck
 
-Runs each provider that is written here once at each problem of the preset ``smoke``, small and odd ones,
-under memcheck and racecheck. Exits with 1 if anything was found or could not be checked.
+Runs each of this repository's CUDA and Triton providers under memcheck and racecheck, once at each problem of
+the preset ``smoke``. These problems are small and odd. Exits with 1 if anything was found or could not be
+checked.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from kernel_pipeline import json_lines
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.machine import device
 from kernel_pipeline.machine.lock import DeviceLock
 from kernel_pipeline.records.point import Point
-from pipeline import ROOT
-from pipeline.command.options import SanitizeConfig
-from pipeline.command.run import console, run_stage, say, warn
-from pipeline.inspection import sanitizer
-from pipeline.inspection.sanitizer import Sanitizer, SessionFindings
-from pipeline.inspection.target import KernelTarget
-from pipeline.points.notation import file_name
-from pipeline.reporting.tables import TextTable
-from pipeline.store import commit, results
-from pipeline.store.evidence import read_lines
-from pipeline.store.sanitizer_findings import SanitizerRow, sanitizer_path
+
+from . import ROOT
+from .command.options import SanitizeConfig
+from .command.run import console, run_stage, say, warn
+from .inspection import sanitizer
+from .inspection.sanitizer import Sanitizer, SessionFindings
+from .inspection.target import KernelTarget
+from .reporting.tables import TextTable
+from .store import commit, results
+from .store.evidence import SanitizerRow, read_lines, sanitizer_path
 
 LANGUAGES = ("cuda", "triton", "gluon")
 """The languages whose kernels may access memory out of bounds."""
@@ -95,7 +92,7 @@ class Sanitize:
         """Return the rows of all providers, tool by tool.
 
         One process calls all providers. Its findings name no provider, and an error may spoil later calls. So
-        unless all is clean, each provider is checked again in a process of its own.
+        if there is a finding, each provider is checked again in a separate process.
         """
         rows = []
         if self.target.device.uuid is not None:
@@ -113,22 +110,9 @@ class Sanitize:
         return sorted(rows, key=lambda row: (list(points).index(row.provider), row.tool))
 
     def session(self, tool: str, points: Sequence[Point]) -> SessionFindings:
-        """Return a tool's findings in a process that calls the points. A point whose call failed is named in
-        ``trouble``."""
-        with tempfile.TemporaryDirectory() as folder:
-            plan, failures = Path(folder, "plan.json"), Path(folder, "failures.json")
-            where = self.target.entry.loaded.where
-            wanted = [
-                {"where": where, "name": file_name(point), "point": point.to_dict()} for point in points
-            ]
-            plan.write_text(json.dumps({"tool": "sanitizer", "seed": self.config.seed, "points": wanted}))
-            command = [sys.executable, "-m", "pipeline.inspection.watched_process", str(plan), str(failures)]
-            found = self.tool.check(tool, command, self.config.timeout_s, ROOT)
-            failed = json.loads(failures.read_text()) if failures.is_file() else {}
-        if not failed or found.errors:
-            return found
-        name, reason = next(iter(failed.items()))
-        return SessionFindings(0, found.warnings, found.findings, f"{name}: {reason}")
+        """Return a tool's findings in a process that calls the points."""
+        where, config = self.target.entry.loaded.where, self.config
+        return self.tool.session(tool, where, points, config.seed, config.timeout_s)
 
     def row(self, provider: str, tool: str, points: Sequence[Point], found: SessionFindings) -> SanitizerRow:
         """Return the row of a provider under a tool."""

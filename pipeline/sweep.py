@@ -16,7 +16,7 @@ search=tpe and search=random measure a part of all configurations that the provi
 that the preset does not list; pins still apply. A search is of one provider at one problem. trials=N limits
 the configurations of each search, with those in the ledger. seconds=N limits the time of all searches of a
 kernel, which share it evenly. replay=true replays a search on the grids in the ledgers, and shows how near it
-comes to the best.
+comes to the best configuration.
 """
 
 from __future__ import annotations
@@ -31,17 +31,20 @@ from kernel_pipeline.errors import UserError
 from kernel_pipeline.machine import device
 from kernel_pipeline.machine.fingerprint import fingerprint
 from kernel_pipeline.machine.lock import DeviceLock
-from pipeline import ROOT
-from pipeline.command.options import SweepConfig
-from pipeline.command.run import UnsuccessfulError, console, run_each, say, warn
-from pipeline.execution import controls, debugging, identity
-from pipeline.execution.device_group import LocalDevices
-from pipeline.execution.supervisor import Supervisor
-from pipeline.points import notation
-from pipeline.points.plan import Target
-from pipeline.reporting.sweep_output import Found, failures_of_own, in_words
-from pipeline.store import results, runs
-from pipeline.sweeping.kernel_sweep import KernelSweep, planned
+
+from . import ROOT
+from .command.options import SweepConfig
+from .command.run import UnsuccessfulError, console, run_each, say, warn
+from .execution import controls, debugging
+from .execution.device_group import LocalDevices
+from .execution.session import supervisor
+from .keys import identity
+from .points import notation
+from .points.plan import Target
+from .reporting.sweep_output import Found, failures_of_own, in_words
+from .store import results, runs
+from .store.rows_that_count import own_rows
+from .sweeping.kernel_sweep import KernelSweep, planned
 
 
 def run(configs: Sequence[SweepConfig]) -> None:
@@ -51,7 +54,7 @@ def run(configs: Sequence[SweepConfig]) -> None:
     if first.replay:
         replay(configs)
     elif first.cluster is not None:
-        from pipeline.sweeping import cluster_sweep
+        from .sweeping import cluster_sweep
 
         conclude(*cluster_sweep.run(configs, first.cluster))
     elif first.debug:
@@ -67,11 +70,11 @@ def here(configs: Sequence[SweepConfig], devices: Sequence[device.Device]) -> tu
         # Runs in a thread, because it waits for compilers to print their versions.
         environment = stack.enter_context(ThreadPoolExecutor(1)).submit(fingerprint, devices[0])
         plans = planned(configs, target_of(devices[0]))  # before the locks: mistakes are reported at once
-        for chosen in devices:  # before a ledger is read, so that it has another sweep's rows
+        for chosen in devices:  # before a ledger is read, so that rows of an earlier sweep are in it
             stack.enter_context(DeviceLock(chosen, first.wait_s, warn))
         workers = [
             stack.enter_context(
-                Supervisor(chosen, first.timing.settings, first.seed, first.point_timeout_s, heeds_load=True)
+                supervisor(chosen, first.timing.settings, first.seed, first.point_timeout_s, heeds_load=True)
             )
             for chosen in devices
         ]
@@ -94,7 +97,7 @@ def here(configs: Sequence[SweepConfig], devices: Sequence[device.Device]) -> tu
 def replay(configs: Sequence[SweepConfig]) -> None:
     """Replay the search on each ledger's grids, and print tables. Raises UserError if no ledger has a
     grid."""
-    from pipeline.reporting import replays  # imports pandas and optuna
+    from .reporting import replays  # imports pandas and optuna
 
     is_shown = False
     for config in configs:
@@ -102,7 +105,7 @@ def replay(configs: Sequence[SweepConfig]) -> None:
         assert sampler != "exhaustive", "the options are checked"
         for folder in results.folders_of(config.output):
             for path in results.listed(folder, f"timings/{name}/*.jsonl", warn):
-                rows = results.own_rows(path, warn)
+                rows = own_rows(path, warn)
                 if found := replays.grids(config.entry, rows, config.pin, config.provider):
                     title = f"{name} on {path.stem}"
                     replays.searched(found, sampler, config.ahead, title).print(console)
@@ -110,7 +113,7 @@ def replay(configs: Sequence[SweepConfig]) -> None:
     if not is_shown:
         raise UserError(
             f"{configs[0].output} has no grid of {replays.FEWEST} configurations of one provider at one "
-            "problem that these options choose; measure a grid with a sweep, or name its folder by output=."
+            "problem with these options; measure a grid with a sweep, or name another folder by output=."
         )
 
 
@@ -146,7 +149,7 @@ def debug(configs: Sequence[SweepConfig], chosen: device.Device) -> None:
                 found.append((config.entry, point, outcome))
                 say(f"{point}: {in_words(outcome)}")
     except BdbQuit:
-        raise UnsuccessfulError("the debugger was left; the points after it were not called.") from None
+        raise UnsuccessfulError("the debugger was left, so the remaining points were not called.") from None
     judge(found, configs[0].allow or ())
 
 
@@ -160,16 +163,13 @@ def judge(found: Iterable[Found], allowed: Sequence[str]) -> None:
 def publish(config: SweepConfig, sweep: KernelSweep) -> None:
     """Publish the table's rows to MLflow: the ad-hoc sweeps that measured them, or the repository's
     results."""
-    from pipeline.tracking import publisher
-    from pipeline.tracking.publisher import Selection, Tracker
+    from .tracking import publisher
+    from .tracking.publisher import Selection, Tracker
 
     sources = Selection(
-        input=config.output,
-        kernel=sweep.entry.name,
-        reports=ROOT / "reports",
-        artifacts=ROOT / "artifacts",
+        input=config.output, kernel=sweep.entry.name, reports=ROOT / "reports", artifacts=ROOT / "artifacts"
     )
-    if runs.is_ad_hoc(sweep.output):
+    if results.is_ad_hoc(sweep.output):
         measured = frozenset(row.origin.run for row in sweep.rows())
         sources = Selection(runs=runs.folder_in(sweep.output), kernel=sweep.entry.name, ids=measured)
     tracker = Tracker(config.tracking.name, config.tracking.uri)

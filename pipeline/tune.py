@@ -8,13 +8,13 @@
 
 The table covers every kernel of this repository with times in the ledgers. It holds the fastest configuration
 and the runner-up at each problem, and how far the rule may be trusted between these problems. This stage
-measures nothing. Only rows of the source, the measurement version and the environment that are here count;
-the number of other rows is printed. With ``gpu`` it writes the table of a GPU that is not here, for its
-recorded environment. docs/tuned.md explains the table.
+measures nothing. Only rows with the current source, measurement version and environment count; the number of
+other rows is printed. With ``gpu`` it writes the table of another machine's GPU, for its recorded
+environment. docs/tuned.md explains the table.
 
 With ``replay`` it shows how good the rule between tuned problems is. Each problem of a ledger is left out in
-turn, and the rule chooses by the others. The regret is how much longer its choice takes than the ledger's
-fastest there. Old rows count, too.
+turn, and the rule chooses by the other problems. The regret is how much longer the rule's choice takes than
+the fastest configuration in the ledger. Old rows are used, too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from __future__ import annotations
 from pathlib import Path
 from time import monotonic
 
-from kernel_pipeline import loading
+from kernel_pipeline import loading, problems
 from kernel_pipeline.errors import UserError, unknown
 from kernel_pipeline.files import write_atomically
 from kernel_pipeline.machine import device
@@ -33,16 +33,19 @@ from kernel_pipeline.ops.tuned import rule_digest
 from kernel_pipeline.records.environment import UNKEYED, Environment
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.settings import TimingSettings
-from pipeline.command.options import TuneConfig
-from pipeline.command.run import console, run_stage, say, warn
-from pipeline.execution.identity import Identity
-from pipeline.execution.old_rows import OldRows, reasons
-from pipeline.points import catalog, problems
-from pipeline.points.catalog import Entry
-from pipeline.reporting import replays
-from pipeline.reporting.summary import tuned_table
-from pipeline.store import finals, provenance, results
-from pipeline.verdicts import tuning
+
+from . import as_typed
+from .command.options import TuneConfig
+from .command.run import console, run_stage, say, warn
+from .keys.identity import Identity
+from .keys.old_rows import OldRows, reasons
+from .points import catalog
+from .points.catalog import Entry
+from .reporting import replays
+from .reporting.summary import tuned_table
+from .store import finals, provenance, results
+from .store.rows_that_count import own_rows
+from .verdicts import tuning
 
 OF_THE_HOST = {"cpu", "cpu_threads", "platform", "python", "host", "cxx"}
 """The fields of an environment on which a GPU's numbers don't depend: another host writes the same table."""
@@ -65,7 +68,7 @@ def run(config: TuneConfig) -> None:
         if not ledger.is_file():
             continue
         entry = catalog.find(name)
-        rows = results.own_rows(ledger, warn)
+        rows = own_rows(ledger, warn)
         # ``measured`` accepts rows of any settings, so these are arbitrary.
         identity = Identity(entry.loaded, environment, TimingSettings(), 0)
         some = tuning.measured(entry, rows, identity)
@@ -105,13 +108,15 @@ def replay(config: TuneConfig) -> None:
     for name in loading.names():
         entry = catalog.find(name)
         for ledger in results.listed(config.output, f"timings/{name}/{config.gpu or '*'}.jsonl", warn):
-            some = tuning.measured(entry, results.own_rows(ledger, warn), None)
+            some = tuning.measured(entry, own_rows(ledger, warn), None)
             if some:
                 times = tuning.times_of(entry, some, _recorded(config.output, ledger.stem).l2_bytes or 0)
                 replays.regretted(entry, times, f"{name} on {ledger.stem}: regret").print(console)
                 is_shown = True
     if not is_shown:
-        raise UserError(f"{config.output} has no ledger; measure one, or name its folder by output=.")
+        raise UserError(
+            f"{config.output} has no ledger: measure a kernel, or name another folder by output=."
+        )
 
 
 def _here(wanted: str) -> Environment:
@@ -120,8 +125,8 @@ def _here(wanted: str) -> Environment:
 
 
 def _recorded(folder: Path, gpu: str) -> Environment:
-    """Return the environment in which a GPU was measured. Raises UserError if it is missing, or does not tell
-    the size of the L2 cache."""
+    """Return the environment in which a GPU was measured. Raises UserError if it is missing or lacks the size
+    of the L2 cache."""
     path = results.environment_path(folder, gpu)
     if not path.is_file():
         there = sorted(one.stem for one in path.parent.glob("*.json"))
@@ -129,8 +134,7 @@ def _recorded(folder: Path, gpu: str) -> Environment:
     environment = results.read(Environment, path)
     if environment.kind == "cuda" and environment.l2_bytes is None:
         raise UserError(
-            f"{path} does not say how large the L2 cache is: run python -m pipeline.environment on that "
-            "machine."
+            f"{path} does not say how large the L2 cache is: run {as_typed('environment')} on that machine."
         )
     return environment
 

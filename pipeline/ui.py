@@ -29,18 +29,19 @@ from kernel_pipeline.errors import UserError
 from kernel_pipeline.machine.lock import own_file, runtime_folder
 from kernel_pipeline.machine.reaper import under_reaper
 from kernel_pipeline.records.credentials import hidden, taken_apart
-from pipeline import ROOT
-from pipeline.command import interrupt
-from pipeline.command.options import PublishConfig
-from pipeline.command.run import run_stage, say
-from pipeline.publish import sources_of, tracker_of
-from pipeline.tracking import guard, publisher
-from pipeline.tracking.connection import OFFLINE, is_server, sqlite_path, store_uri
-from pipeline.tracking.publisher import Published
+
+from . import ROOT
+from .command import interrupt
+from .command.options import PublishConfig
+from .command.run import run_stage, say
+from .publish import sources_of, tracker_of
+from .tracking import guard, publisher
+from .tracking.connection import OFFLINE, is_server, sqlite_path, store_uri
+from .tracking.publisher import Published
 
 HOST = "127.0.0.1"
 PORTS = range(5000, 5010)
-"""Ports of this machine; the first free one is used."""
+"""Ports of this machine; the first free port is used."""
 
 START_S = 120
 """Seconds that a server may take to answer, on a slow disk with cold caches."""
@@ -81,7 +82,7 @@ def show(config: PublishConfig) -> None:
             if not is_published:
                 say("Not every run is published; the next publish continues from there.")
             return
-    raise UserError("the MLflow server has ended by itself; start it again.")
+    raise UserError("the MLflow server has ended; start it again.")
 
 
 @contextmanager

@@ -1,18 +1,18 @@
-"""Measure a sample of this machine's rows again, and say how many of their times come out the same.
+"""Measure a sample of this machine's rows again, and print how many times were reproduced.
 
     python -m pipeline.verify
     python -m pipeline.verify kernel=[softmax,gelu] points=20
     python -m pipeline.verify margin=0.1 share=0.5
     python -m pipeline.verify points=180 note=true
 
-Takes the rows of this machine's GPU in results/, or those of a CPU in local/results. Only fresh rows are
-measured again: their key is the one that their point would have now. Old rows are counted, with what has
-changed since. The command says how many times come out within the margin, and how many within the 90 %
-interval of their row. It exits with 1 if a smaller share of the sample than ``share`` is reproduced, and with
-2 if no row can be verified. After an interruption it reports on the rows that were measured until then.
+Takes the rows of this machine's GPU in results/, or of its CPU in local/results. Only fresh rows are measured
+again: their key equals the current key of their point. Old rows are counted, with what has changed since. The
+command says how many times come out within the margin, and how many within the 90 % interval of their row. It
+exits with 1 if a smaller share of the sample than ``share`` is reproduced, and with 2 if no row can be
+verified. After an interruption it reports on the rows that were measured until then.
 
-No row is written to results. With note=true the command writes what another process, GPU or host adds to a
-time into the file of ceilings. From then on the interval of every row includes that.
+No row is written to results. With note=true the command writes the spread that another process, GPU or host
+adds to a time into the file of ceilings. From then on the interval of every row includes this spread.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 
-from kernel_pipeline import loading
 from kernel_pipeline.errors import UserError, unknown
+from kernel_pipeline.execution.compile_pool import built
 from kernel_pipeline.files import write_atomically
 from kernel_pipeline.machine import device
 from kernel_pipeline.machine.device import Device
@@ -36,26 +36,27 @@ from kernel_pipeline.records.ceilings import Ceilings
 from kernel_pipeline.records.environment import Environment
 from kernel_pipeline.records.measurement import Outcome
 from kernel_pipeline.records.settings import TimingSettings
-from pipeline import as_typed
-from pipeline.command.options import VerifyConfig
-from pipeline.command.run import console, run_stage, say, warn
-from pipeline.execution.compile_pool import built
-from pipeline.execution.identity import Identity, settings_beside
-from pipeline.execution.old_rows import OldRows, reasons
-from pipeline.execution.session import Session
-from pipeline.points import catalog, notation
-from pipeline.points.catalog import Entry
-from pipeline.reporting.numbers import number, percent
-from pipeline.reporting.tables import TextTable
-from pipeline.reporting.terminal import Progress
-from pipeline.store import provenance, results, spread
-from pipeline.verdicts.sampling import SampledRow, by_provider, sample
+
+from . import as_typed
+from .command.options import VerifyConfig
+from .command.run import console, run_stage, say, warn
+from .execution.session import Session
+from .keys.identity import Identity, settings_beside
+from .keys.old_rows import OldRows, reasons
+from .points import catalog, notation
+from .points.catalog import Entry
+from .reporting.numbers import number, percent
+from .reporting.tables import TextTable
+from .reporting.terminal import Progress
+from .store import provenance, results, spread
+from .store.rows_that_count import own_rows
+from .verdicts.sampling import SampledRow, by_provider, sample
 
 
 @dataclass
 class Stock:
     """The content of the ledgers: the fresh rows, the old rows with the reasons, and the number of fresh rows
-    that are marked as not to be trusted."""
+    that are marked as doubtful."""
 
     fresh: list[SampledRow] = field(default_factory=list)
     old: OldRows = field(default_factory=OldRows)
@@ -90,8 +91,7 @@ class RemeasuredRow:
         return self.outcome.state is None or self.outcome.state.valid
 
     def is_in_interval(self, added: Mapping[str, float]) -> bool:
-        """Whether the new time is to be trusted and lies in the row's 90 % interval, widened by what is
-        ``added``."""
+        """Whether the new time is to be trusted and lies in the row's 90 % interval, widened by ``added``."""
         before, timing = self.candidate.row.outcome.timing, self.outcome.timing
         if before is None or timing is None or not self.is_trusted:
             return False
@@ -112,9 +112,9 @@ class RemeasuredRow:
 
 
 def run(config: VerifyConfig) -> None:
-    """Choose the sample, measure it again, and say what was reproduced."""
+    """Choose the sample, measure it again, and print the share that was reproduced."""
     chosen = device.resolve(config.device)
-    entries = [catalog.find(name) for name in config.kernel or loading.names()]
+    entries = [catalog.find(name) for name in config.kernel or catalog.names()]
     known = {provider.name for entry in entries for provider in entry.loaded.kernel.providers}
     for name in config.provider or ():
         if name not in known:
@@ -126,7 +126,7 @@ def run(config: VerifyConfig) -> None:
         path = results.ceilings_path(folder, chosen.slug)
         ceilings = results.read(Ceilings, path) if path.exists() else None
         if config.note and ceilings is None:
-            raise UserError(f"{path} is not there: run {as_typed('ceilings')} first, then note=true.")
+            raise UserError(f"{path} does not exist: run {as_typed('ceilings')} first, then note=true.")
         stock = Stock()
         for entry in entries:
             look(entry, environment, results.ledger_path(folder, entry.name, chosen.slug), config, stock)
@@ -177,14 +177,14 @@ def whose(found: Sequence[RemeasuredRow], chosen: Device) -> str:
     known = {one.candidate.gpu for one in found} - {None}
     own = provenance.hashed(chosen.uuid)
     if not known:
-        return "which GPU of the model measured them is not known"
+        return "it is not known which GPU of this model measured them"
     if known == {own}:
-        return "measured by this very GPU"
+        return "measured by this GPU"
     return "measured by another GPU of the model" if own not in known else "measured by this and another GPU"
 
 
 def note(found: Sequence[RemeasuredRow], ceilings: Ceilings, path: Path) -> None:
-    """Write what another process, GPU or host adds to a time into the file of ceilings."""
+    """Write the spread that another process, GPU or host adds to a time into the file of ceilings."""
     trusted = (one for one in found if one.is_trusted)
     timed = ((one.candidate.row.outcome.timing, one.outcome.timing) for one in trusted)
     added = spread.found(
@@ -200,10 +200,10 @@ def note(found: Sequence[RemeasuredRow], ceilings: Ceilings, path: Path) -> None
 
 def look(entry: Entry, environment: Environment, ledger: Path, config: VerifyConfig, stock: Stock) -> None:
     """Add the timed rows of one kernel's ledger to the stock. Raises UserError if the file beside the ledger
-    that tells its settings is missing."""
+    with its settings is missing."""
     rows = [
         row
-        for row in results.own_rows(ledger, warn)
+        for row in own_rows(ledger, warn)
         if row.outcome.timing is not None and row.point.provider in (config.provider or [row.point.provider])
     ]
     if not rows:
@@ -212,7 +212,7 @@ def look(entry: Entry, environment: Environment, ledger: Path, config: VerifyCon
     if settings is None:
         again = as_typed("sweep", f"kernel={entry.loaded.where}", f"output={config.input}")
         raise UserError(
-            f"{ledger.with_suffix('.yaml')} does not tell the settings that {ledger.name} was measured with; "
+            f"{ledger.with_suffix('.yaml')} does not have the settings of {ledger.name}; "
             f"run {again} to write it again."
         )
     identity = Identity(entry.loaded, environment, *settings)

@@ -13,8 +13,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
-from kernel_pipeline import loading
-from kernel_pipeline.contract import ITEM_BYTES, Value, Variable, Work
+from kernel_pipeline import loading, problems
+from kernel_pipeline.contract import ITEM_BYTES, Work
+from kernel_pipeline.declared import Value, Variable
 from kernel_pipeline.files import write_atomically
 from kernel_pipeline.records.base import Values, digest
 from kernel_pipeline.records.ceilings import Canary, Ceilings, rate
@@ -23,8 +24,7 @@ from kernel_pipeline.records.fields import TIME_DIGITS, rounded
 from kernel_pipeline.records.measurement import Measurement, Origin, Outcome, Parts, State, Status, Timing
 from kernel_pipeline.records.point import Point, order
 from kernel_pipeline.toolchain.resources import BuildReport
-from pipeline.execution.identity import Identity
-from pipeline.points import problems
+from pipeline.keys.identity import Identity
 from pipeline.reporting.headlines import entry_of
 from pipeline.store import finals, provenance, results
 from pipeline.store.finals import Against, Final, written_by
@@ -145,10 +145,7 @@ def made_point(
     }
     parameters |= {name: value for name, value in given.items() if name not in dimensions}
     return Point(
-        kernel=kernel,
-        provider=provider,
-        problem=problems.identity_of(problem),
-        parameters=Values(parameters),
+        kernel=kernel, provider=provider, problem=problems.identity_of(problem), parameters=Values(parameters)
     )
 
 

@@ -123,7 +123,7 @@ def plans(out: Path, scratch: Path) -> None:
     from kernel_pipeline.contract import Gpu
     from kernel_pipeline.records.environment import Environment
     from kernel_pipeline.records.settings import TimingSettings
-    from pipeline.execution.identity import Identity
+    from pipeline.keys.identity import Identity
     from pipeline.points import catalog
     from pipeline.points.plan import Target, plan
 

@@ -27,6 +27,7 @@ from kernel_pipeline.toolchain.extension import Place
 from pipeline import ROOT
 from pipeline.build import build_kernel
 from pipeline.store.ledger import read_rows
+from tests.processes import completed
 
 PRESET = "smoke"
 
@@ -74,12 +75,8 @@ class Project:
     def create(self, *kernels: str) -> None:
         """Copy the files that git tracks or would add, with local edits. Choose the smallest grid and
         these kernels, then commit."""
-        listed = subprocess.run(
-            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
+        listed = completed(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True
         )
         for name in filter(None, listed.stdout.split("\0")):
             if (ROOT / name).is_file():
@@ -117,14 +114,7 @@ class Project:
         self, *command: str, ok: bool = True, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run a command to its end. Fails with its output if its success differs from ``ok``."""
-        done = subprocess.run(
-            command,
-            cwd=self.root,
-            env=self.env | dict(env or {}),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = completed(command, cwd=self.root, env=self.env | dict(env or {}))
         said = f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
         assert (done.returncode == 0) == ok, f"{command} exited with {done.returncode}:\n{said}"
         return done
@@ -249,13 +239,8 @@ def is_measured(point: Point) -> bool:
 
 def python(*command: str | Path, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run this Python with a command line in the repository or a copy of it, with all GPUs hidden."""
-    return subprocess.run(
-        [sys.executable, *command],
-        cwd=cwd,
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""} | environment,
-        capture_output=True,
-        text=True,
-        check=False,
+    return completed(
+        [sys.executable, *command], cwd=cwd, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""} | environment
     )
 
 

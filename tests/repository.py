@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
+
+from tests.processes import completed
 
 WHO = {f"GIT_{who}_{what}": "test@localhost" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 ALONE = {**WHO, "GIT_CONFIG_GLOBAL": os.devnull}
@@ -12,9 +13,7 @@ ALONE = {**WHO, "GIT_CONFIG_GLOBAL": os.devnull}
 
 def git(folder: Path, *words: str) -> str:
     """Run a git command, which must succeed. Return its output."""
-    done = subprocess.run(
-        ["git", *words], cwd=folder, env=os.environ | ALONE, capture_output=True, text=True, check=True
-    )
+    done = completed(["git", *words], cwd=folder, env=os.environ | ALONE, check=True)
     return done.stdout.strip()
 
 

@@ -115,7 +115,7 @@ def test_results_of_every_stage_are_there(project: Project) -> None:
     for kernel in KERNELS:
         report = results.read(BuildReport, results.build_path(place, kernel, gpu))
         if gpu.startswith("cpu-"):
-            assert [remark for remark in report.remarks if "no GPU here runs it" in remark]
+            assert [remark for remark in report.remarks if "this machine has no GPU that runs it" in remark]
         else:
             assert report.functions and all(row.registers > 0 for row in report.functions)
         held = finals.read(finals.path(place, kernel, gpu), pytest.fail)
@@ -242,9 +242,8 @@ def test_dvc_finds_its_python_where_nothing_was_activated(project: Project) -> N
     assert project.repro() == ["environment"], "DVC has removed the output of the stage that failed"
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_a_make_repro_that_is_stopped_keeps_what_was_measured(
-    project: Project, before: dict[str, bytes], stop: signal.Signals
+    project: Project, before: dict[str, bytes]
 ) -> None:
     lines = len(project.rows("square"))
     project.edit("kernels/square/reference.py", lambda text: text.replace("x.double()", "(x.double())[:]"))
@@ -259,9 +258,9 @@ def test_a_make_repro_that_is_stopped_keeps_what_was_measured(
         text=True,
     )
     wait_until(lambda: ledger.stat().st_size > size or process.poll() is not None)
-    process.send_signal(stop)
+    process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)
-    assert process.returncode == 128 + stop, out + err
+    assert process.returncode == 128 + signal.SIGINT, out + err
     assert err == "error: dvc repro was stopped. Its whole output is in local/repro.log.\n"
     assert not project.processes()
     new = [row for row in project.rows("square").values() if row.origin.dirty]
@@ -279,13 +278,6 @@ def test_a_second_make_repro_beside_one_is_refused_and_the_log_of_the_first_stay
     sentence = "error: another make repro runs in this checkout, and writes local/repro.log.\n"
     assert (refused.returncode, refused.stdout, refused.stderr) == (2, "", sentence)
     assert log.read_text() == before
-
-
-def test_what_would_run_is_said_and_nothing_runs(project: Project) -> None:
-    before = project.tree("local/repro.log")
-    done = project.run("make", "repro", "VENV=", f"PYTHON={sys.executable}", "ARGS=--dry")
-    assert ran(done.stdout) == ["environment"]
-    assert project.tree("local/repro.log") == before
 
 
 def libraries(project: Project) -> dict[str, str]:

@@ -92,6 +92,7 @@ def test_heads_that_do_not_divide_are_one_sentence(
     assert capsys.readouterr().err.rstrip().endswith("--heads 3 do not divide --hidden 256: name a divisor.")
 
 
+@pytest.mark.slow
 def test_the_notebook_of_the_library_runs_from_its_first_cell_to_its_last(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

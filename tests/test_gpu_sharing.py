@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from pipeline import ROOT
+from tests.processes import completed
 
 TESTS = """
 import time
@@ -59,13 +59,10 @@ def run(folder: Path, *words: str) -> tuple[str, list[str]]:
     (folder / "test_planted.py").write_text(TESTS)
     (folder / "log").write_text("")
     command = [sys.executable, "-m", "pytest", "-p", "tests.gpu_sharing", "-p", "no:cacheprovider", "-c"]
-    done = subprocess.run(
+    done = completed(
         [*command, os.devnull, "--rootdir", folder, *words, folder / "test_planted.py"],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(folder)},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout, (folder / "log").read_text().splitlines()

@@ -16,6 +16,7 @@ from pipeline import ROOT
 from pipeline.reporting.numbers import number
 from tests.lectures import PAGES, Command, commands
 from tests.planted.tree import Tree, cpu_tree
+from tests.project import python
 
 pytestmark = pytest.mark.xdist_group("lectures")
 
@@ -25,7 +26,7 @@ IN_TURN = """
 import json, os, runpy, sys
 
 import torch._dynamo, torch.utils.cpp_extension
-import pipeline.codegen, pipeline.execution.instance, pipeline.profile
+import pipeline.codegen, kernel_pipeline.execution.instance, pipeline.profile
 
 del sys.modules["pipeline.codegen"], sys.modules["pipeline.profile"]
 folder = sys.argv[1]
@@ -36,6 +37,8 @@ for number, (variables, words) in enumerate(json.loads(sys.argv[2])):
         os.dup2(written, 1)
         os.dup2(written, 2)
         os.environ.update(variables)
+        if "TRITON_INTERPRET" in variables:  # it must be set before Triton is imported
+            os.execv(sys.executable, [sys.executable, *words])
         if words[0] == "-m":
             sys.argv = words[1:]
             runpy.run_module(words[1], run_name="__main__", alter_sys=True)
@@ -52,11 +55,13 @@ def said(tree: Tree, several: Sequence[Command]) -> dict[Command, str]:
     """Run the commands without a GPU. Return their outputs."""
     folder = tree.temporary
     words = [(dict(command.variables), [*command.words, *on_the_cpu(command)]) for command in several]
-    environment = {name: value for name, value in tree.variables.items() if name != "TRITON_INTERPRET"}
+    # A reader sets neither: only PYTHONPATH makes some commands of a debugger find their file.
+    own = ("PYTHONPATH", "TRITON_INTERPRET")
+    environment = {name: value for name, value in tree.variables.items() if name not in own}
     subprocess.run(
         [sys.executable, "-c", IN_TURN, str(folder), json.dumps(words)],
         cwd=tree.root,
-        env=environment | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(tree.root)},
+        env=environment | {"CUDA_VISIBLE_DEVICES": ""},
         stdin=subprocess.DEVNULL,
         check=True,
     )
@@ -73,7 +78,8 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[Command, str]:
     """Run the commands and return their outputs. A command that sets variables which torch reads at import
     runs in a new process."""
     tree = cpu_tree(tmp_path_factory.mktemp("lectures"))
-    shutil.copytree(ROOT / "docs" / "lectures", tree.root / "docs" / "lectures")
+    for part in ("docs/lectures", "tests/pipeline/inspection/ncu", "results/profile"):
+        shutil.copytree(ROOT / part, tree.root / part)
     found = said(tree, [one for one in WITHOUT_A_GPU if not of_torch(one)])
     for command in filter(of_torch, WITHOUT_A_GPU):
         done = subprocess.run(
@@ -100,6 +106,13 @@ def test_a_command_prints_what_its_page_shows(printed: dict[Command, str], comma
     assert command.is_shown_by(printed[command]), printed[command]
 
 
+def test_a_script_that_needs_a_gpu_says_so_without_one() -> None:
+    done = python("docs/lectures/square_inline.py")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("This script compiles CUDA and runs it: it needs an NVIDIA GPU")
+    assert done.stderr.count("\n") == 1
+
+
 def test_what_a_page_shows_is_compared() -> None:
     command = Command("page", False, (), ("x",), "a call is … us\n  in two …\nlines\n")
     assert command.is_shown_by("first\na call  is 1.5 us in two\n or more lines\n")
@@ -109,7 +122,7 @@ def test_what_a_page_shows_is_compared() -> None:
 
 def test_every_page_has_a_command_and_is_in_the_list() -> None:
     listed = (ROOT / "docs" / "lectures.md").read_text()
-    assert len(PAGES) == 12
+    assert [int(page.name[:2]) for page in PAGES] == [*range(1, len(PAGES) + 1)]
     for page in PAGES:
         assert any(command.page == page.stem for command in commands()), page
         assert f"(lectures/{page.name})" in listed

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import completed
+
 ROOT = Path(__file__).parents[1]
 
 pytestmark = pytest.mark.slow
@@ -86,12 +88,9 @@ class Place:
         ]
         page.write_text("\n".join(links))
         where = ("--no-index", "--find-links", str(page), "--target", str(self.target))
-        return subprocess.run(
+        return completed(
             [sys.executable, self.locks / "install.py", *words, *where],
             env={"PATH": "/usr/bin:/bin", "PIP_CONFIG_FILE": "/dev/null"},
-            capture_output=True,
-            text=True,
-            check=False,
         )
 
     def installed(self) -> set[str]:

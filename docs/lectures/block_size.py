@@ -1,4 +1,4 @@
-"""The square by a program a row, with BLOCK_SIZE fixed: which elements are written.
+"""The square by a program per row, with BLOCK_SIZE fixed: which elements are written.
 
 TRITON_INTERPRET=1 runs it in Python, on any host.
 """

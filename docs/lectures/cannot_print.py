@@ -1,4 +1,4 @@
-"""What Triton's compiler says to print and breakpoint. It compiles for a GPU on any host."""
+"""Show how Triton's compiler treats print and breakpoint. It compiles for a GPU on any host."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def compiled(function: triton.JITFunction) -> str:
     return triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
 
 
-# What was compiled before is found in Triton's cache, and static_print would print nothing.
+# Triton would find an earlier compilation in its cache, and static_print would print nothing.
 triton.knobs.compilation.always_compile = True
 for function in (_prints, _stops):
     try:

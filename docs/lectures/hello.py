@@ -30,7 +30,7 @@ print(module.hello())
 print(", ".join(sorted(path.name for path in folder.iterdir() if path.name != "lock")))
 
 # %% [markdown]
-# The rules of `build.ninja`, and what is made by them.
+# The rules of `build.ninja`, and the files that they make.
 # %%
 lines = (folder / "build.ninja").read_text().splitlines()
 print("\n".join(line for line in lines if line.startswith(("rule", "build", "default"))))

@@ -18,8 +18,7 @@ trace = Path("outputs/lectures/trace.json")
 trace.parent.mkdir(parents=True, exist_ok=True)
 
 # %% [markdown]
-# The autograd profiler, the older one: everything within the `with` is recorded, and the table is all there
-# is to see.
+# The older autograd profiler records everything within the `with` block. Its only output is the table.
 # %%
 with torch.autograd.profiler.profile(use_device="cuda" if on_gpu else None) as older:
     torch.square(x)
@@ -27,8 +26,9 @@ print("torch.autograd.profiler:")
 print(older.key_averages().table(sort_by=f"self_{x.device.type}_time_total", row_limit=8))
 
 # %% [markdown]
-# torch.profiler has a schedule: one step passes with the profiler switched off (wait). In the next it is on,
-# and what it records is thrown away, since switching it on costs time (warm-up). Two steps are kept (active).
+# torch.profiler has a schedule: one step passes with the profiler switched off (wait). In the next the
+# profiler is on and its records are discarded, since switching it on costs time (warm-up). Two steps are kept
+# (active).
 # %%
 plan = schedule(wait=1, warmup=1, active=2, repeat=1)
 for step in range(4):
@@ -52,7 +52,7 @@ with profile(activities=activities, schedule=plan, on_trace_ready=keep) as profi
         profiler.step()
 
 # %% [markdown]
-# The trace is JSON: one event an operator, a launch or a kernel. https://ui.perfetto.dev draws it.
+# The trace is JSON: one event for each operator, launch or kernel. https://ui.perfetto.dev draws it.
 # %%
 events = json.loads(trace.read_text())["traceEvents"]
 steps = sorted({event["name"] for event in events if str(event.get("name")).startswith("ProfilerStep#")})

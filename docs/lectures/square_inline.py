@@ -1,14 +1,15 @@
-"""The square as a CUDA kernel through load_inline: a thread an element, in blocks of 16 x 16 threads.
+"""The square as a CUDA kernel through load_inline: one thread per element, in blocks of 16 x 16 threads.
 
 Needs a GPU and nvcc.
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import torch
-from torch.utils.cpp_extension import load_inline
+from torch.utils.cpp_extension import CUDA_HOME, load_inline
 
 DECLARATION = "torch::Tensor square_matrix(torch::Tensor matrix);"
 SOURCE = """
@@ -32,6 +33,8 @@ torch::Tensor square_matrix(torch::Tensor matrix) {
 }
 """
 
+if CUDA_HOME is None or not torch.cuda.is_available():
+    sys.exit("This script compiles CUDA and runs it: it needs an NVIDIA GPU, and nvcc of a CUDA toolkit.")
 folder = Path("outputs/lectures/square_inline")
 folder.mkdir(parents=True, exist_ok=True)
 module = load_inline(

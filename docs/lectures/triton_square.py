@@ -1,4 +1,4 @@
-"""The square in Triton, as a first lecture writes it: one program a row.
+"""The square in Triton, as a first lecture writes it: one program per row.
 
 TRITON_INTERPRET=1 runs it in Python, on any host.
 """
@@ -20,7 +20,7 @@ def _square_rows(out, x, row_stride, columns, BLOCK_SIZE: tl.constexpr):
 
 
 def square(x: torch.Tensor) -> torch.Tensor:
-    """The square of a contiguous matrix, a program a row."""
+    """The square of a contiguous matrix, one program per row."""
     rows, columns = x.shape
     out = torch.empty_like(x)
     _square_rows[(rows,)](out, x, x.stride(0), columns, BLOCK_SIZE=triton.next_power_of_2(columns))

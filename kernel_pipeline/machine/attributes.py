@@ -1,4 +1,4 @@
-"""Print a GPU's attributes from the CUDA driver, in a process of its own: ``python attributes.py UUID``.
+"""Print a GPU's attributes from the CUDA driver, in a separate process: ``python attributes.py UUID``.
 
 ``cuInit`` reads CUDA_VISIBLE_DEVICES only once per process, and a process that plans may set the variable
 later. No CUDA context is created.

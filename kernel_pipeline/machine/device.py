@@ -167,7 +167,7 @@ def capabilities(device: Device) -> Gpu | None:
     )
     if done.returncode:
         raise UserError(
-            f"the CUDA driver does not tell what {device.name} can do: {done.stderr.strip()[-200:]}."
+            f"the CUDA driver does not report the attributes of {device.name}: {done.stderr.strip()[-200:]}."
         )
     facts = json.loads(done.stdout)
     return Gpu(

@@ -7,9 +7,11 @@ import os
 import platform
 import secrets
 import sys
+import sysconfig
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -27,7 +29,7 @@ __all__ = ["SYSTEM_CUDA", "Cxx", "Nvcc", "demangle", "find_cxx", "find_nvcc"]
 
 
 def find_nvcc(environment: Mapping[str, str] | None = None, system_cuda: Path = SYSTEM_CUDA) -> Nvcc:
-    """Return the CUDA compiler to use: the system's if it is CUDA 12 or newer, else the one from PyPI. Raises
+    """Return the CUDA compiler to use: the system's if it is CUDA 12 or newer, else PyPI's. Raises
     UserError if there is none."""
     try:
         return compilers.find_nvcc(environment, system_cuda)
@@ -127,8 +129,8 @@ def _host() -> str:
 
 
 def _l2_bytes(device: Device) -> int | None:
-    """Return the size of a GPU's L2 cache; None for a CPU, and if the driver fails, in which case the device
-    can't be used either."""
+    """Return the size of a GPU's L2 cache in bytes. Returns None for a CPU, and if the driver fails: then the
+    device can't be used either."""
     try:
         known = capabilities(device)
     except UserError:
@@ -142,3 +144,14 @@ def _version(find: Callable[[], Nvcc | Cxx]) -> str | None:
         return find().version
     except UserError:
         return None
+
+
+@cache
+def package_folders() -> tuple[Path, ...]:
+    """Return the folders of installed packages, including those on ``PYTHONPATH``, and of Python's own
+    library.
+    """
+    paths = sysconfig.get_paths()
+    own = [Path(paths[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    others = [Path(path) for path in sys.path if any(Path(path).glob("*.dist-info"))]
+    return tuple(dict.fromkeys(one for path in (*own, *others) for one in (path.absolute(), path.resolve())))

@@ -47,7 +47,7 @@ Threads = Mapping[int, Scheduled]
 
 
 def threads_of(pid: int) -> dict[int, Scheduled]:
-    """Return the counters of the threads of a process and its descendants; none if Linux does not count.
+    """Return the counters of the threads of a process and its descendants; none if Linux does not count them.
 
     The sources are the first two numbers of /proc/PID/task/TID/schedstat, and a line of its ``status``.
     """
@@ -63,8 +63,7 @@ def threads_of(pid: int) -> dict[int, Scheduled]:
 
 
 def scheduled(before: Threads, after: Threads) -> Scheduled:
-    """Return the sum of all threads' counters between two readings. Threads that have ended are not
-    counted."""
+    """Return the sum of the counters' increases between two readings, without threads that have ended."""
     each = [(one, before.get(thread, Scheduled())) for thread, one in after.items()]
     return Scheduled(
         sum(now.ran_us - then.ran_us for now, then in each),
@@ -74,8 +73,8 @@ def scheduled(before: Threads, after: Threads) -> Scheduled:
 
 
 def others_running(own: Iterable[int]) -> int:
-    """Return the number of runnable threads on this host, without this thread and those in ``own``; 0 if it
-    is unknown.
+    """Return the number of runnable threads on this host, without this thread and the threads in ``own``; 0
+    if it is unknown.
 
     The sources are the fourth field of /proc/loadavg and the third of /proc/TID/stat.
     """
@@ -133,8 +132,8 @@ def on_gpu(uuid: str) -> frozenset[int]:
 def strangers(listed: frozenset[int], own: frozenset[int], measuring: bool) -> frozenset[int]:
     """Return the ``listed`` processes on a GPU that are not our ``own``.
 
-    While our processes are ``measuring``, one of them must be listed. If none is, this container has its own
-    process ids, and our processes can't be identified; then return none.
+    While our processes are ``measuring``, one of them must be listed. If none of them is listed, this
+    container has its own process ids and our processes can't be identified; the result is then empty.
     """
     return frozenset() if measuring and not listed & own else listed - own
 

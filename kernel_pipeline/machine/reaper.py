@@ -22,13 +22,17 @@ PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 
+WATCH_S = 0.05
+"""The interval in seconds at which a watched process is looked at."""
+
 
 def children(pid: int) -> list[int]:
     """Return the ids of a process's children that have not been waited for."""
     found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):  # the thread has ended
-            found += map(int, task.read_text().split())
+    with suppress(OSError):  # the process has ended
+        for task in Path(f"/proc/{pid}/task").glob("*/children"):
+            with suppress(OSError):  # the thread has ended
+                found += map(int, task.read_text().split())
     return found
 
 
@@ -66,11 +70,18 @@ def name_process(name: str) -> None:
     ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode())
 
 
-def guard(parent: int, start: Callable[[], NoReturn]) -> NoReturn:
-    """Become the reaper of a child process that runs ``start``: wait for its end, and end in the same way."""
+def guard(
+    parent: int, start: Callable[[], NoReturn], watch: Callable[[int], str | None] | None = None
+) -> NoReturn:
+    """Become the reaper of a child process that runs ``start``: wait for its end, and end in the same way.
+
+    ``watch`` gets the child's process id at intervals. If it returns a reason, all processes are killed, and
+    the reason is the last line of their output.
+    """
     name_process("reaper")
     # Signals that a terminal or shell sends to the caller's process group must not reach the reaper.
-    os.setpgid(0, 0)
+    with suppress(PermissionError):  # the leader of a session has its own group
+        os.setpgid(0, 0)
     prctl = ctypes.CDLL(None).prctl
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -91,13 +102,25 @@ def guard(parent: int, start: Callable[[], NoReturn]) -> NoReturn:
         os.kill(os.getpid(), signal.SIGKILL)
 
     signal.signal(signal.SIGTERM, end)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     status = None
     while status is None:
-        pid, found = os.waitpid(-1, 0)
+        pid, found = os.waitpid(-1, 0 if watch is None else os.WNOHANG)
         status = found if pid == started else None
+        if pid == 0 and watch is not None:
+            if text := watch(started):
+                _end_with(text)
+            signal.sigtimedwait({signal.SIGCHLD}, WATCH_S)
     end_all()
     end_as(status)
+
+
+def _end_with(text: str) -> NoReturn:
+    """Kill all descendants and this process, after whose output ``text`` is written."""
+    end_all()
+    os.write(2, f"{text}\n".encode())
+    end_as(signal.SIGKILL)
 
 
 INTERPRETERS = {"TRITON_INTERPRET": "1", "NUMBA_ENABLE_CUDASIM": "1"}

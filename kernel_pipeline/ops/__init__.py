@@ -63,7 +63,7 @@ def warm(call: Callable[..., Result], *args: Any, **kwargs: Any) -> Choice:
     found = function(call.__name__) if call.__name__ in names() else None
     if found is None or found.call is not call:
         raise ValueError(
-            f"{call!r} is no function of kernel_pipeline.ops; its functions: {', '.join(names())}."
+            f"{call!r} is not a function of kernel_pipeline.ops; its functions: {', '.join(names())}."
         )
     plan = found.plan(*args, **kwargs)
     if torch.is_grad_enabled():

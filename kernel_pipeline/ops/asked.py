@@ -21,7 +21,7 @@ from typing import Any
 from .tuned import Choice
 
 MOST = 1 << 16
-"""The most problems that a process counts; later ones are ignored."""
+"""The maximum number of problems that a process counts; later problems are ignored."""
 
 VARIABLE = "KERNELS_UNTUNED"
 
@@ -86,7 +86,7 @@ def write(path: Path) -> None:
                     if one.dimensions not in problems:
                         problems.append(one.dimensions)
         except (ValueError, TypeError, KeyError, AttributeError):
-            raise ValueError(f"{path} is no list of problems: name another file by {VARIABLE}.") from None
+            raise ValueError(f"{path} is not a list of problems: name another file by {VARIABLE}.") from None
         file.seek(0)
         file.truncate()
         file.write(_text(held))

@@ -18,7 +18,9 @@ from . import native
 def main(words: Sequence[str]) -> int:
     """Build all sources of the named kernels, or of all kernels. Return the exit code."""
     if unknown := [word for word in words if word not in ops.names()]:
-        print(f"error: {unknown[0]} is no kernel; the kernels: {', '.join(ops.names())}.", file=sys.stderr)
+        print(
+            f"error: {unknown[0]} is not a kernel; the kernels are {', '.join(ops.names())}.", file=sys.stderr
+        )
         return 2
     failed = False
     for name in words or ops.names():

@@ -1,10 +1,10 @@
-"""The functions that users call. They skip torch's dispatcher where only the result is needed.
+"""The functions that users call. They skip torch's dispatcher if only the result is needed.
 
 A call goes through ``torch.ops`` if autograd, torch.compile, a dispatch mode or a Tensor subclass needs to
 see it. Under ``torch.func`` and forward-mode differentiation, which do not support an operator's own
 derivative, torch computes the call. All other calls run the plan of their form.
 
-A call like an earlier one is recognised in one step (module ``known``). Other calls are examined step by
+A call like an earlier call is recognised in one step (module ``known``). Other calls are examined step by
 step, which takes longer (``Function._looked_at``).
 """
 
@@ -29,7 +29,8 @@ PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 """The types of plain tensors, which are not subclasses with their own behaviour."""
 
 MOST_KNOWN = 4
-"""The most kinds of call to recognise for the same shapes (``Function._shape``); the latest are kept."""
+"""The maximum number of kinds of call to recognise for the same shapes (``Function._shape``); the latest are
+kept."""
 
 
 class Function:
@@ -68,7 +69,7 @@ class Function:
         return self.op.trains(*self.filled(args, kwargs))
 
     def plan(self, *args: Any, **kwargs: Any) -> CallPlan:
-        """Return the plan of a call. Without one, make it by calling once."""
+        """Return the plan of a call. If there is no plan, make it by calling once."""
         args = self.filled(args, kwargs)
         self._check_tensors(args)
         plan = self._plans.get(form_of(args))

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..contract import variables
+from ..declared import variables
 
 Result = Any
 """A tensor, or a tuple of them."""

@@ -1,8 +1,8 @@
-"""Recognise calls like an earlier one in one step.
+"""Recognise calls like an earlier call in one step.
 
 The check uses ``TensorGuards``, by which torch.compile recognises the inputs of a graph. It compares each
-tensor's Python type, dtype, device, shape, strides, ``requires_grad``, and dispatch keys, including those of
-the thread. So it also fails inside a dispatch mode, a trace or a transformation of ``torch.func``, and for a
+tensor's Python type, dtype, device, shape, strides, ``requires_grad``, and dispatch keys, including the
+thread's. So it also fails inside a dispatch mode, a trace or a transformation of ``torch.func``, and for a
 tensor of another kind. It does not detect function modes, dual numbers, or whether gradients are enabled.
 """
 
@@ -46,7 +46,7 @@ class Known:
 
 def known(args: tuple[Any, ...], filled: tuple[Any, ...], plan: CallPlan) -> Known | None:
     """Return the kind of a call that has a plan. ``args`` are the arguments as passed, ``filled`` includes
-    defaults. Return None for a call with a tensor behind an argument that is not a tensor.
+    defaults. Return None for a call with a tensor after an argument that is not a tensor.
     """
     is_tensor = [isinstance(one, torch.Tensor) for one in args]
     count = sum(is_tensor)

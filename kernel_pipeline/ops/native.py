@@ -140,10 +140,7 @@ def _compiled(loaded: Loaded, source: str, capabilities: tuple[str, ...]) -> Pat
 
 
 def _make(
-    loaded: Loaded,
-    source: str,
-    path: Path,
-    how: tuple[compilers.Cxx, compilers.Nvcc | None, tuple[str, ...]],
+    loaded: Loaded, source: str, path: Path, how: tuple[compilers.Cxx, compilers.Nvcc | None, tuple[str, ...]]
 ) -> None:
     """Compile and link in a temporary folder, then move the library to ``path`` in one step."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:

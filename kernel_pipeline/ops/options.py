@@ -13,7 +13,7 @@ from typing import Any, get_args, get_type_hints
 
 import torch
 
-from ..contract import Value, shown
+from ..declared import Value, shown
 from ..loading import Loaded
 
 
@@ -54,7 +54,7 @@ class TensorArgument:
             raise TypeError(f"{self.name} must be a tensor, not {type(value).__name__}.")
         if (kind := _kind(value)) is not None:
             raise TypeError(
-                f"{self.name} must be a dense tensor, and is a {kind} one: make it dense, or call torch's "
+                f"{self.name} must be a dense tensor, not a {kind} tensor: make it dense, or call torch's "
                 "own function."
             )
 
@@ -83,8 +83,8 @@ def options_of(signature: inspect.Signature, loaded: Loaded) -> tuple[CallOption
     dimensions = loaded.kernel.dimensions()
     found = []
     for place, parameter in enumerate(signature.parameters.values()):
-        if parameter.name in loaded.kernel.arguments:
-            values = dimensions[parameter.name].values
+        if dimension := loaded.kernel.dimension_of.get(parameter.name):
+            values = dimensions[dimension].values
             if values is not None:
                 found.append(CallOption(parameter.name, place, parameter.default, values))
     return tuple(found)

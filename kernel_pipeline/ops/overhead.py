@@ -2,9 +2,9 @@
 ``python -m kernel_pipeline.ops.overhead [KERNEL...]``.
 
 It prints a line for each function, in microseconds: the time of the chosen provider's entry called directly,
-and what the function and the operator (which torch.compile and autograd call) add to it. The problem is so
-small that only the host's time counts. Batches of the three take turns, in alternating order. The entry's
-time is the minimum over its batches; the added times are medians of the differences within a turn.
+and the time that the function and the operator (which torch.compile and autograd call) add to it. The problem
+is so small that the host decides the time. Batches of the three alternate. The entry's time is the minimum
+over its batches; the added times are medians of the differences within a turn.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from . import native, plans
 BATCHES = 40
 
 MOST, FEWEST = 200, 5
-"""The most and the fewest calls in a batch. A GPU's launch queue holds more launches than that."""
+"""The maximum and minimum number of calls in a batch. A GPU's launch queue holds more launches than that."""
 
 BATCH_S = 0.01
 """The target length of a batch in seconds."""

@@ -15,13 +15,14 @@ import torch
 
 from ..contract import Gpu, Provider
 from ..loading import Loaded
-from . import asked, device, native, tuned
+from ..machine.device import Device
+from . import asked, native, tuned
 from .declaration import NotServedError, Op, Result
 from .known import Known
 from .tuned import Choice
 
 MOST_PLANS = 1 << 14
-"""The most plans that an op keeps; beyond that all are dropped and made again."""
+"""The maximum number of plans that an op keeps; beyond that all are dropped and made again."""
 
 
 SWITCHING = frozenset({"torch", "cuda"})
@@ -88,7 +89,29 @@ def _chosen(op: Op, loaded: Loaded, args: tuple[Any, ...]) -> tuple[Any, Choice]
     except NotServedError as reason:
         return None, Choice("torch", {}, "torch", str(reason))
     of = next(one.device for one in args if isinstance(one, torch.Tensor))
-    return problem, tuned.choose(loaded, problem, device.gpu(of), device.slug(of))
+    return problem, tuned.choose(loaded, problem, gpu_of(of), slug_of(of))
+
+
+@functools.cache
+def gpu_of(device: torch.device) -> Gpu | None:
+    """Return the properties of a GPU on which a choice depends; None for a CPU."""
+    if device.type != "cuda":
+        return None
+    properties: Any = torch.cuda.get_device_properties(device)  # torch's stub lacks a field
+    return Gpu(
+        capability=(properties.major, properties.minor),
+        multiprocessors=properties.multi_processor_count,
+        shared_memory=properties.shared_memory_per_block_optin,
+        l2_cache=properties.L2_cache_size,
+    )
+
+
+@functools.cache
+def slug_of(device: torch.device) -> str | None:
+    """Return a GPU's name in file names, such as ``nvidia-h200``; None for a CPU, which has no table."""
+    if device.type != "cuda":
+        return None
+    return Device(kind="cuda", name=torch.cuda.get_device_name(device)).slug
 
 
 def ready(loaded: Loaded, problem: Any, choice: Choice, of: torch.device) -> Callable[..., Any]:
@@ -98,10 +121,10 @@ def ready(loaded: Loaded, problem: Any, choice: Choice, of: torch.device) -> Cal
         provider = loaded.kernel.provider(choice.provider)
     except KeyError:
         raise native.NotThereError("there is no such provider.") from None
-    if reason := _missing(provider, of, device.gpu(of)):
+    if reason := _missing(provider, of, gpu_of(of)):
         raise native.NotThereError(reason)
     parameters = provider.parameters(**choice.parameters) if provider.parameters else None
-    if reason := provider.fits(problem, parameters, device.gpu(of)):
+    if reason := provider.fits(problem, parameters, gpu_of(of)):
         raise native.NotThereError(f"{reason}.")
     if provider.extension is not None:
         native.load(loaded, provider.extension)
@@ -115,7 +138,7 @@ def ready(loaded: Loaded, problem: Any, choice: Choice, of: torch.device) -> Cal
 
 def _missing(provider: Provider, of: torch.device, gpu: Gpu | None) -> str | None:
     """Return the reason why a provider can't be called on a device, as a sentence, or None."""
-    if provider.reference is not None:
+    if provider.reference is not None or provider.prepare is not None:
         return "it takes its inputs in another form."
     if not provider.is_installed:
         return f'it is not installed: pip install "{provider.requires}".'
@@ -160,8 +183,8 @@ def _fitted(
 
 
 def _viewed(one: Any, of: Any) -> tuple[int, ...] | None:
-    """Return the shape of a tensor that is a contiguous view of all of another one. Return an empty shape if
-    both are the same object, and None if the tensor is no such view."""
+    """Return the shape of a tensor that is a contiguous view of another whole tensor. Return an empty shape
+    if both are the same object, and None if the tensor is not such a view."""
     if one is of:
         return ()
     if not isinstance(one, torch.Tensor) or not isinstance(of, torch.Tensor):
@@ -187,7 +210,7 @@ def _on(of: torch.device, entry: Callable[..., Any], provider: Provider) -> Call
     """Wrap an entry so that the tensors' GPU is the current device, if there are several GPUs. torch's
     functions and CUDA operators switch the device themselves; Triton, Numba and peers may not."""
     switches = provider.package is None and provider.language in SWITCHING
-    if of.type != "cuda" or switches or device.one_gpu():
+    if of.type != "cuda" or switches or torch.cuda.device_count() <= 1:
         return entry
     index = of.index
     current = torch._C._cuda_getDevice  # torch.cuda.current_device also checks initialisation

@@ -3,12 +3,13 @@
 The rule takes the six nearest tuned problems, by the logarithms of their numeric dimensions. It chooses the
 configuration with the smallest mean slowdown there, the ratio of its time to the best time. The mean is
 geometric and weighted by nearness (inverse distance weighting: Shepard, "A two-dimensional interpolation
-function for irregularly-spaced data", 1968). Only problems with the same words (dtype and the like) count.
-Problems on the other side of the L2 cache count only where there are too few on this side, because other
-limits apply to data that fit the cache.
+function for irregularly-spaced data", 1968). Problems that differ in a non-numeric dimension,
+such as the dtype, are not used. Problems on the other side of the L2 cache are used only if there are too few
+on this side, because other limits apply to data that fit in the cache.
 
 The same code chooses at run time, and computes the rule's regret in a table by leaving out each problem. The
-constants were chosen on the ledgers of five kernels on an H200; docs/tuned.md compares others.
+constants were chosen on the ledgers of five kernels on an H200; docs/log/2026-11-28-tuned-rule.md compares
+other rules.
 """
 
 from __future__ import annotations
@@ -16,18 +17,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
-from ..contract import Value
+from ..declared import Value
 
 NEIGHBOURS = 6
 """The number of nearest tuned problems that the rule uses."""
 
 MOST = 1.25
-"""The largest slowdown that the rule distinguishes: a slower configuration counts like one that was not
-measured."""
+"""The largest slowdown that the rule distinguishes: a slower configuration is treated as not measured."""
 
 OTHER_NUMBER = 0.25
-"""The distance of a doubling in a dimension that is not part of the kernel's size; in the others it is 1."""
+"""The distance of a doubling in a dimension that is not part of the kernel's size. In a dimension of the size
+it is 1."""
 
 NEAREST = 0.05
 """Added to each distance, so that a very near problem does not decide alone."""
@@ -66,7 +68,7 @@ def words(problem: Mapping[str, Value]) -> dict[str, Value]:
 
 def numbers(problem: Mapping[str, Value]) -> dict[str, int]:
     """Return the numeric dimensions of a problem."""
-    return {name: int(value) for name, value in problem.items() if _is_number(value)}
+    return {name: cast("int", value) for name, value in problem.items() if _is_number(value)}
 
 
 def pick(

@@ -2,8 +2,8 @@
 
 A table of tuned configurations stores the digest to identify its sources. The digest is coarser than a
 ledger's key: it covers whole files, namely the provider's own files and all files that they import or include
-from the kernel's folder and from shared modules and headers. It ignores comments, docstrings, formatting, and
-the modules that names are imported from.
+from the kernel's folder and from shared modules and headers. It ignores comments, docstrings, formatting, the
+texts of errors and reasons, the order of imports, and the modules that names are imported from.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-"""The tokens of C++ and CUDA. A newline counts only at the end of a preprocessor directive."""
+"""The tokens of C++ and CUDA. A newline is a token only at the end of a preprocessor directive."""
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">]+)[">]', re.MULTILINE)
 
@@ -87,12 +87,20 @@ def _text(file: Path) -> str:
 
 
 def _plain(node: object) -> object:
-    """Return a syntax tree as plain data, without docstrings and without the modules that names are imported
-    from. Empty fields are omitted, because newer versions of Python add some."""
+    """Return a syntax tree as plain data.
+
+    Leaves out docstrings, texts of errors and returned reasons, the modules that names are imported from, and
+    the order of these imports. Empty fields are omitted, because newer versions of Python add some.
+    """
     if isinstance(node, list):
-        return [_plain(one) for one in node if not _is_docstring(one)]
-    if isinstance(node, ast.ImportFrom):
-        return ["from", [[alias.name, alias.asname] for alias in node.names]]
+        imports = [one for one in node if isinstance(one, ast.ImportFrom)]
+        names = sorted([each.name, each.asname or ""] for one in imports for each in one.names)
+        rest = [one for one in node if one not in imports and not _is_docstring(one)]
+        return [*([["from", names]] if names else []), *map(_plain, rest)]
+    if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+        return ["Raise", _plain(node.exc.func)]
+    if isinstance(node, ast.Return) and isinstance(node.value, ast.JoinedStr):
+        return ["Return", [_plain(one) for one in node.value.values if isinstance(one, ast.FormattedValue)]]
     if isinstance(node, ast.Constant):
         return [type(node.value).__name__, repr(node.value)]
     if isinstance(node, ast.AST):

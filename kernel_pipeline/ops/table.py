@@ -14,7 +14,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
-from ..contract import Value
+from ..declared import Value
 
 FORMAT = 3
 """The version of the table's format."""
@@ -29,7 +29,7 @@ class TableError(Exception):
 
 
 FEWEST = 5
-"""The fewest problems for which a region's regret is used."""
+"""The minimum number of problems for which a region's regret is used."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class TunedProblem:
 
 @dataclass(frozen=True)
 class TunedRegion:
-    """The problems that fit the L2 cache, or those that do not, with the rule's regret there.
+    """The problems on one side of the L2 cache's size, with the rule's regret there.
 
     The regret of a choice is how much longer it takes than the fastest configuration. It is found by leaving
     out each tuned problem in turn.
@@ -178,9 +178,9 @@ def read(path: Path, gpu: str) -> Table:
     except OSError as error:
         raise TableError(f"can't be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
-        raise TableError("is no JSON") from error
+        raise TableError("is not JSON") from error
     if not isinstance(content, dict) or not isinstance(content.get("format"), int):
-        raise TableError("is no table of tuned configurations")
+        raise TableError("is not a table of tuned configurations")
     if content["format"] != FORMAT:
         mend = "update it, or tune again" if content["format"] > FORMAT else "tune again"
         raise TableError(f"has format {content['format']}, and this version reads {FORMAT}: {mend}")
@@ -241,10 +241,10 @@ def _check(one: TunedKernel) -> None:
     for problem in one.problems:
         named = {problem.best, *problem.near}
         if missing := named - one.configurations.keys():
-            raise ValueError(f"{sorted(missing)[0]} is no configuration")
+            raise ValueError(f"{sorted(missing)[0]} is not a configuration")
         if min(problem.near.values(), default=1) <= 0:
             raise ValueError("a ratio is 0 or less")
     for region in one.regions:
         named = {label for labels in region.fallback.values() for label in labels}
         if missing := named - one.configurations.keys():
-            raise ValueError(f"{sorted(missing)[0]} is no configuration")
+            raise ValueError(f"{sorted(missing)[0]} is not a configuration")

@@ -1,7 +1,7 @@
 """Choose the provider and its configuration for a problem.
 
 A problem that was tuned on this GPU gets its fastest configuration. A problem between tuned problems gets the
-choice of the rule (module ``rule``) where the table trusts the rule. Elsewhere it gets the safest of the
+choice of the rule (module ``rule``) if the table trusts the rule there. Otherwise it gets the safest of the
 rule's choice, a provider's default configuration, and torch. Without a table for the GPU torch is called. A
 configuration is chosen only if it was verified on the GPU with the present source.
 """
@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..contract import Gpu, Kernel, Provider, Value
+from ..contract import Gpu, Kernel, Provider
+from ..declared import Value
 from ..loading import Loaded
 from . import rule, source, table
 from .table import Configuration, Table, TableError, TunedKernel, TunedRegion
@@ -124,7 +125,7 @@ class _Chooser:
         return next((one for one in self.tuned.regions if one.within_l2 == self.within_l2), None)
 
     def fallback(self, reason: str) -> Choice:
-        """Return the choice where the rule is not trusted: the safest of the default configurations that fit,
+        """Return the choice if the rule is not trusted: the safest of the default configurations that fit,
         the baseline, and the rule's choice, by the 90th percentile of their regret."""
         region = self.region
         known = {} if region is None else region.fallback.get(words_text(self.values), {})

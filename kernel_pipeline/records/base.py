@@ -21,7 +21,7 @@ import msgspec
 from msgspec import ValidationError
 from msgspec.structs import force_setattr
 
-from ..contract import Value
+from ..declared import Value
 from .fields import INTEGER_LIMIT, Changed, Rounded, is_printable
 
 __all__ = ["Record", "ValidationError", "Values", "digest"]
@@ -29,6 +29,7 @@ __all__ = ["Record", "ValidationError", "Values", "digest"]
 MOST_VALUES = 24
 MOST_NAME = 50
 MOST_WORD = 100
+MOST_LIST = 256
 
 Change = Callable[[Any], Any]
 
@@ -154,13 +155,18 @@ class Values(Mapping[str, Value]):
             return values
         if not isinstance(values, Mapping) or len(values) > MOST_VALUES:
             raise ValueError(f"must be at most {MOST_VALUES} values by name, not {values!r}")
+        values = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
         for name, value in values.items():
             if not (isinstance(name, str) and name.isidentifier() and len(name) <= MOST_NAME):
                 raise ValueError(f"{name!r} can't be the name of a value")
             is_word = type(value) is str and len(value) <= MOST_WORD and is_printable(value)
-            is_number = type(value) is int and abs(value) <= INTEGER_LIMIT
-            if not (is_word or is_number or type(value) is bool):
-                raise ValueError(f"{name} must be a flag, an integer or a short word, not {value!r}")
+            numbers = value if type(value) is tuple and 0 < len(value) <= MOST_LIST else (value,)
+            is_number = all(type(one) is int and abs(one) <= INTEGER_LIMIT for one in numbers)
+            is_real = type(value) is float and math.isfinite(value)
+            if not (is_word or is_number or is_real or type(value) is bool):
+                raise ValueError(
+                    f"{name} must be a flag, a number, a short list of numbers or a short word, not {value!r}"
+                )
         return cls(values)
 
 
@@ -223,7 +229,7 @@ def _changes(kind: type[Record], marker: type[Changed | Rounded]) -> tuple[tuple
 
 
 def _change(hint: Any, marker: type[Changed | Rounded]) -> Change | None:
-    """Return the function that changes the values of a type, or None."""
+    """Return the function that applies a type hint's markers to a value; None if it has no markers."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
         own = [one for one in hint.__metadata__ if isinstance(one, marker)]

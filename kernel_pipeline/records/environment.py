@@ -1,4 +1,4 @@
-"""The environment that results depend on beside the commit, and the part of it in a provider's key."""
+"""The environment that results depend on besides the commit, and the part of it in a provider's key."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from .base import Record, digest
 from .fields import Count, Name, Text
 
 NUMBA = ("numba", "numba-cuda", "llvmlite", "nvidia-nvvm", "nvidia-nvjitlink")
-"""The packages that determine the code that Numba generates; those that are installed are in the key."""
+"""The packages that determine the code that Numba generates; installed packages are in the key."""
 
 
 class Environment(Record):
-    """Everything that a result depends on beside the commit. It contains no time, host name or UUID, so that
+    """Everything that a result depends on besides the commit. It contains no time, host name or UUID, so that
     the same machine has the same environment in every run.
 
     ``flags`` are the environment variables in keys (``variables.py``). ``host`` identifies the host on a CPU,
     whose speed does not follow from the model's name. ``image`` and ``base_image`` name the container's image
-    and the image that it was built from, with their digests. Both are not part of the digest, because a
-    rebuilt image has another name, and the other fields cover what results depend on. Nor is ``l2_bytes``,
-    the size of a GPU's L2 cache, because it follows from the GPU's name.
+    and the image that it was built from, with their digests. Neither is part of the digest, because a rebuilt
+    image has another name, and the other fields cover everything that results depend on. The digest also
+    leaves out ``l2_bytes``, the size of a GPU's L2 cache, which follows from the GPU's name.
     """
 
     gpu: Name
@@ -52,7 +52,7 @@ class Environment(Record):
 
     @property
     def digest(self) -> str:
-        """The digest of all fields but those in ``UNKEYED``."""
+        """The digest of all fields except ``UNKEYED``."""
         return digest(self.to_dict(exclude=UNKEYED))
 
     @property
@@ -62,8 +62,9 @@ class Environment(Record):
         return digest([self._of_every_provider(), self._flags("all")])
 
     def keyed_for(self, provider: Provider) -> dict[str, Any]:
-        """Return the part in a provider's key: with the tools and variables of its language; on a GPU without
-        the host."""
+        """Return the part of the environment that is in a provider's key, with the tools and variables of the
+        provider's language. On a GPU it leaves out the host.
+        """
         found = self._of_every_provider()
         flags = found.pop("flags", {}) | self._flags("all")
         if provider.language in ("triton", "gluon") or provider.compiled or provider.package:
@@ -96,7 +97,7 @@ class Environment(Record):
 
 
 def _versions(packages: Iterable[str]) -> dict[str, str]:
-    """Return the versions of those packages that are installed."""
+    """Return the versions of the installed packages among these."""
     found = {}
     for package in packages:
         with suppress(metadata.PackageNotFoundError):

@@ -30,14 +30,7 @@ from .fields import (
 from .point import Point
 
 Status = Literal[
-    "ok",
-    "verified",
-    "not_judged",
-    "incorrect",
-    "compile_error",
-    "runtime_error",
-    "out_of_memory",
-    "timeout",
+    "ok", "verified", "not_judged", "incorrect", "compile_error", "runtime_error", "out_of_memory", "timeout"
 ]
 """``ok``: the output is right, and the call was timed. ``verified``: the output is right, but this machine
 can't time the provider (a Triton kernel under the interpreter). ``not_judged``: this machine's interpreter
@@ -49,8 +42,6 @@ Commit = Annotated[str, Meta(pattern=r"^\w{1,64}\Z")]
 
 Error = Annotated[float, Meta(ge=0), Rounded(3)]
 """A largest error."""
-
-Ratio = Annotated[float, Meta(ge=1e-9, le=1e9)]
 
 NINE_OF_TEN = 1.645
 """90 % of a normal distribution lie within this many standard deviations."""
@@ -241,6 +232,12 @@ class Outcome(Record):
         A looser bound in microseconds, by version 1 of the measuring code.
     any_answer:
         A trivial answer, such as zeros, that would pass the verification at this problem.
+    prepare_ms:
+        The shortest time in milliseconds to prepare a set's weights, before calls that are timed; None for a
+        provider that prepares none.
+    peak_mib:
+        The memory in MiB that a call held at most beyond its inputs and outputs; None for a kernel that does
+        not declare it.
     tolerance_used:
         The largest error of an element as a share of its tolerance.
     unkeyed:
@@ -257,6 +254,8 @@ class Outcome(Record):
     state: State | None = None
     audit_ratio: NotNegative | None = None
     audit_us: Microseconds | None = None
+    prepare_ms: Annotated[float, Meta(ge=0), Rounded(3)] | None = None
+    peak_mib: Annotated[float, Meta(ge=0), Rounded(4)] | None = None
     any_answer: MaskedText | None = None
     tolerance_used: NotNegative | None = None
     unkeyed: MaskedText | None = None
@@ -275,11 +274,33 @@ class Outcome(Record):
         if (self.status == "ok") != (self.timing is not None):
             raise ValueError(f"a measurement has a timing exactly if its status is ok, not {self.status}")
         if self.timing is None and self.state is not None:
-            raise ValueError("a device state belongs to a timing")
+            raise ValueError("a device state needs a timing")
         if self.status in ("ok", "verified") and self.max_abs_err is None:
             raise ValueError(f"status {self.status} needs an output that was verified")
         if (self.status not in ("ok", "verified")) != (self.error is not None):
             raise ValueError(f"status {self.status} and error {self.error!r} contradict each other")
+
+
+class Accuracy(Record):
+    """How accurate a provider's outputs are: the median and the largest distance of their elements from the
+    float64 reference, in units in the last place, and whether two calls on the same inputs gave the same
+    bits."""
+
+    ulp_median: NotNegative
+    ulp_worst: NotNegative
+    repeats: bool
+
+
+class Sustained(Record):
+    """A provider's time after seconds of the same work, at the clock at which the device settles. ``joules``
+    is the device's energy per call, None if the device does not report it."""
+
+    median_us: Microseconds
+    samples_us: tuple[Microseconds, ...]
+    sm_clock_mhz: Count | None = None
+    power_w: NotNegative | None = None
+    throttle: Text | None = None
+    joules: NotNegative | None = None
 
 
 def noise_class(rate: Rate, time_us: float) -> str:
@@ -314,11 +335,11 @@ class Measurement(Record):
         if (self.rate is None) != (self.outcome.timing is None):
             raise ValueError("a rate needs a timing, and a timing has a rate")
         if self.rate and self.outcome.timing and not self.rate.is_of(self.outcome.timing.median_us):
-            raise ValueError("the rates are not those of the time")
+            raise ValueError("the rates do not match the time")
         if self.parts.point != digest(self.point.to_dict()):
-            raise ValueError("the key is that of another point")
+            raise ValueError("the key belongs to another point")
         if self.key != self.parts.key:
-            raise ValueError("the key is not that of the parts")
+            raise ValueError("the key does not match the parts")
 
     @property
     def slot(self) -> tuple[Point, str]:

@@ -1,8 +1,8 @@
-"""Points: what is measured."""
+"""Points: the units that are measured."""
 
 from __future__ import annotations
 
-from ..contract import shown
+from ..declared import shown
 from .base import Record, Values
 from .fields import Name
 
@@ -26,10 +26,11 @@ class Point(Record):
 
 
 def order(point: Point) -> tuple[object, ...]:
-    """Return the sort key of points in ledgers, tables and plots: the words of a problem first, then
-    numbers."""
-    words = tuple(str(v) for v in point.problem.values() if not _is_number(v))
-    numbers = tuple(v for v in point.problem.values() if _is_number(v))
+    """Return the sort key of points in ledgers, tables and plots: the words of a problem first, then numbers
+    and lists of numbers."""
+    words = tuple(str(v) for v in point.problem.values() if not (_is_number(v) or isinstance(v, tuple)))
+    lists = (v if isinstance(v, tuple) else (v,) for v in point.problem.values())
+    numbers = tuple(v for v in lists if _is_number(v[0]))
     parameters = tuple((not _is_number(v), v if _is_number(v) else str(v)) for v in point.parameters.values())
     return point.kernel, point.provider, words, numbers, parameters
 

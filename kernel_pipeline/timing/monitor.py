@@ -51,8 +51,8 @@ class Energy:
     """Measures the energy per call by a counter.
 
     ``read`` returns the counter in joules, or None if the device has none. The counter is refreshed rarely,
-    on an H200 every 0.1 s or more, in which many calls fit. So the energy and the calls are counted from the
-    first observed refresh to the last.
+    on an H200 every 0.1 s or more, and many calls run between two refreshes. So the energy and the calls are
+    counted from the first observed refresh to the last.
     """
 
     def __init__(self, read: Callable[[], float | None]) -> None:

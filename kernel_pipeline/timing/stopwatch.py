@@ -38,8 +38,8 @@ COLD_FACTOR = 3
 """The inputs and outputs of a cold measurement's ring are at least this many times the last-level cache."""
 
 MOST_SETS = 1 << 14
-"""The most input sets in a ring. Problems that would need more are timed launch by launch on a GPU, flushing
-the cache before each launch; on a CPU they run partly from the cache."""
+"""The maximum number of input sets in a ring. Problems that would need more are timed launch by launch on a
+GPU, flushing the cache before each launch; on a CPU they run partly from the cache."""
 
 FEW_COPIES = 8
 """Up to this many copies are written one by one. Large tensors need few copies, and writing all in one launch
@@ -49,8 +49,8 @@ MAKE_S = 0.05
 """Seconds spent on making new inputs for a ring; further sets are copies."""
 
 FEWEST_MADE = 3
-"""The fewest distinct sets in a ring, however long they take to make. With two, the last set could equal the
-first, which follows it."""
+"""The minimum number of distinct sets in a ring, however long they take to make. With two, the last set could
+equal the first, which follows it."""
 
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integer dtypes by element size in bytes."""
@@ -114,12 +114,7 @@ class Stopwatch:
         capture.release()
 
     def time(
-        self,
-        call: Call,
-        inputs: Tensors,
-        bytes_: int,
-        in_place: bool = False,
-        another: Another | None = None,
+        self, call: Call, inputs: Tensors, bytes_: int, in_place: bool = False, another: Another | None = None
     ) -> tuple[Samples, State]:
         """Time a call. Return the samples and the state of the device while they were taken.
 
@@ -254,7 +249,7 @@ def _block(x: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _made_anew(inputs: Tensors, blocks: list[torch.Tensor], another: Another) -> None:
-    """Fill the rows of the sets after the first with new inputs and copies of these."""
+    """Fill the sets after the first with new inputs and copies of these inputs."""
     rest = len(blocks[0])
     made, begin = 0, perf_counter()
     while made < rest and (made + 1 < FEWEST_MADE or perf_counter() - begin < MAKE_S):
@@ -281,7 +276,7 @@ def span_of(x: torch.Tensor) -> int:
 
 
 def step_of(span: int, sets: int) -> int:
-    """Return the number of elements by which each of ``sets`` sets is rolled against the one before."""
+    """Return the number of elements by which each of ``sets`` sets is rolled against the previous set."""
     return max(1, span // sets)
 
 

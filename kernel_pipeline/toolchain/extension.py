@@ -27,6 +27,9 @@ from ..machine.torch_install import Torch, installed_torch
 from ..records.base import Record, ValidationError
 from .ninja_build import LibraryBuild, compile_all
 
+BUILD = "PIPELINE_BUILD"
+"""The variable with the folder for libraries, in processes that have another torch than this installation."""
+
 WITHOUT_GPU = "90"
 """The compute capability to compile CUDA sources for on a host without a GPU: Hopper's."""
 
@@ -56,9 +59,10 @@ class Place:
             for one in loaded.kernel.providers
             if one.extension and one.needs and one.needs[-1].isalpha()
         )
-        root, output = loading.ROOT.parent, WORK / "build" / "kernels" / loaded.name
+        build = Path(os.environ.get(BUILD) or WORK / "build")
+        root, output = loading.ROOT.parent, build / "kernels" / loaded.name
         if loaded.is_outside:
-            root, output = loaded.folder.parent, WORK / "build" / "outside" / loaded.package
+            root, output = loaded.folder.parent, build / "outside" / loaded.package
         return cls(loaded.name, loaded.folder, root, output, needs=needs)
 
     def source(self, source: str) -> Path:
@@ -87,7 +91,7 @@ def is_cuda(source: str) -> bool:
 
 
 class Recipe(Record):
-    """The inputs of a library beside its sources: flags, architectures, compilers, torch."""
+    """The inputs of a library besides its sources: flags, architectures, compilers, torch."""
 
     flags: tuple[str, ...]
     architectures: tuple[str, ...]
@@ -113,7 +117,7 @@ class Manifest(Made):
 class Library:
     """An up-to-date library. ``built`` says that it was built just now.
 
-    ``architectures`` are those that it contains CUDA code for; ``skipped`` are requested architectures that
+    ``architectures`` are the architectures of its CUDA code; ``skipped`` are requested architectures that
     this nvcc does not support.
     """
 
@@ -125,7 +129,7 @@ class Library:
 
 @dataclass(frozen=True)
 class _Plan:
-    """How to build one source."""
+    """The plan to build one source."""
 
     job: LibraryBuild
     recipe: Recipe
@@ -138,11 +142,11 @@ def build(
 ) -> dict[str, Library]:
     """Build, in parallel, the libraries that are missing or out of date. Return the library of each source.
 
-    With ``architectures`` None a library is built for the architectures of its last build; without one for
-    this machine's GPUs, or for ``WITHOUT_GPU``. The architectures of this machine's GPUs are always added.
-    Architectures that this nvcc does not support are skipped and reported in the result. Raises CompileError
-    with the compiler's message. Raises UserError if a compiler or source is missing, or if no architecture is
-    left.
+    With ``architectures`` None a library is built for the architectures of its last build; if it was never
+    built and there is no GPU, for ``WITHOUT_GPU``. The architectures of this machine's GPUs are
+    always added. Architectures that this nvcc does not support are skipped and reported in the result. Raises
+    CompileError with the compiler's message. Raises UserError if a compiler or source is missing, or if no
+    architecture is left.
     """
     plans = {source: _plan(source, architectures, place) for source in sources}
     if not plans:
@@ -198,8 +202,10 @@ def made_of(place: Place, source: str) -> Made:
 
 
 def would_be_made_of(place: Place, source: str, made: Made, architectures: Sequence[str] | None) -> bool:
-    """Whether building a source now would use the same inputs as ``made``. Raises as ``build`` does before it
-    compiles."""
+    """Return whether a build of the source now would use the same inputs as ``made``.
+
+    Raises the errors that ``build`` raises before it compiles.
+    """
     plan = _plan(source, architectures, place)
     is_same = all(_sha256(place.root / path) == digest for path, digest in made.inputs.items())
     return plan.recipe == made.recipe and is_same
@@ -218,8 +224,8 @@ def with_architecture(architectures: Sequence[str], capability: str) -> tuple[st
 def _architectures(
     source: str, wanted: Sequence[str] | None, nvcc: Nvcc, place: Place
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the architectures to compile a CUDA source for, including this machine's GPUs, and those that
-    this nvcc does not support."""
+    """Return the architectures to compile a CUDA source for, including this machine's GPUs, and the
+    architectures that this nvcc does not support."""
     last = manifest(place, source)
     capabilities = _capabilities()
     known = last.recipe.architectures if last else () if capabilities else (WITHOUT_GPU,)
@@ -272,10 +278,7 @@ def _plan(source: str, wanted: Sequence[str] | None, place: Place) -> _Plan:
 
 
 def _recipe(
-    flags: tuple[str, ...],
-    architectures: tuple[str, ...],
-    compilers: Sequence[Nvcc | Cxx],
-    torch: Torch,
+    flags: tuple[str, ...], architectures: tuple[str, ...], compilers: Sequence[Nvcc | Cxx], torch: Torch
 ) -> Recipe:
     return Recipe(
         flags=flags,

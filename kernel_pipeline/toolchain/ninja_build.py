@@ -78,8 +78,7 @@ _stopped = Event()
 
 
 def stop() -> None:
-    """Stop all builds of this process, from another thread than those that build. Later builds stop at
-    once."""
+    """Stop all builds of this process, from a thread that does not build. Later builds stop at once."""
     _stopped.set()
     for process in list(_running):
         process.terminate()

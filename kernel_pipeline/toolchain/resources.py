@@ -117,8 +117,9 @@ def short(demangled: str) -> str:
 def is_of_today(
     place: Place, sources: Sequence[str], known: BuildReport, architectures: Sequence[str] | None
 ) -> bool:
-    """Whether a report is up to date for these sources. A report with remarks is not, because what it left
-    out may be available now. Raises as ``extension.build`` does before it compiles."""
+    """Whether a report is up to date for these sources. A report with remarks is not, because sources or
+    architectures that it left out may be available now. Raises as ``extension.build`` does before it
+    compiles."""
     if known.remarks or not sources or set(known.made_of) != set(sources):
         return False
     return known.torch == installed_torch().version and all(

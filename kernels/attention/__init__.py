@@ -43,10 +43,11 @@ MOST_INTERPRETED = 160
 full."""
 
 DEEPEST_GROUP = 128
-"""The most queries per key head for ``triton_split_k``; more keep a GPU busy without a split."""
+"""The maximum number of queries per key head for ``triton_split_k``; more keep a GPU busy without a split."""
 
 MAX_ACCUMULATORS = 160
-"""The most float32 scores and sums that a thread of a Triton program may keep; with more it spills."""
+"""The maximum number of float32 scores and sums that a thread of a Triton program may keep; with more it
+spills."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,14 +146,14 @@ def tolerance(problem: Problem) -> Tolerance:
     Scores are then normal with a standard deviation of 2, and the few largest make up most of a row's sum. So
     an output depends on few keys, however many keys its row sees, and one bound holds for the first and the
     last row of a causal mask. The squares of a row's n probabilities sum up to ``exp(4) / n`` on average, or
-    to less than 1; an output is about as large as the root of that sum. eps is that of the dtype.
+    to less than 1; an output is about as large as the root of that sum. eps is the epsilon of the dtype.
 
     - *Probabilities* are rounded to the dtype one by one before they are multiplied by v: up to 2 eps.
     - *Scores* are rounded to the dtype by ``manual``, as in any attention that is written as separate
-      operators. A score between 4 and 8 is wrong by up to 2 eps, and its probability by the same, relative to
-      it. Where two keys share a row, that moves the output by a quarter of the error times the difference of
-      the values. The worst of 2e6 outputs was wrong by 5 eps, and in rows that see many keys by 40 eps of an
-      output's size: 10 and 80 allow for the worst of 1e8.
+      operators. A score between 4 and 8 is wrong by up to 2 eps, so its probability has a relative error of
+      up to 2 eps. If two keys share a row's weight, this changes the output by a quarter of the error times
+      the difference of their values. Among 2e6 outputs the largest error was 5 eps, and in rows that see many
+      keys 40 eps of an output's size. The limits have 10 and 80, for the largest error among 1e8 outputs.
     - *The output* is rounded once, by half an eps relative to it. The limit has 4 eps, for a single
       probability that outweighs the others.
 
@@ -182,7 +183,7 @@ def refused(problem: Problem) -> str | None:
     """Return the reason why the problem is invalid, or None."""
     if problem.heads % problem.kv_heads:
         return (
-            f"each key head serves as many heads: kv_heads {problem.kv_heads} do not divide {problem.heads}"
+            f"heads must be a multiple of kv_heads: {problem.heads} is not a multiple of {problem.kv_heads}"
         )
     if problem.causal and problem.seq_q > problem.seq_k:
         return (
@@ -223,7 +224,7 @@ def sdpa_flash_fits(problem: Problem, parameters: object, gpu: Gpu | None) -> st
 def too_large(name: str, block: int, extent: int, smallest: int) -> str | None:
     """Return the reason why a smaller block is enough for this extent of the problem, or None."""
     if block > (enough := max(smallest, 1 << (extent - 1).bit_length())):
-        return f"a smaller block does: {name} {block} > {enough} for {extent}"
+        return f"a smaller block is enough: {name} {block} > {enough} for {extent}"
     return None
 
 
@@ -280,13 +281,13 @@ def _tiles_fit(
         return f"a warp takes 16 queries: {tiles.num_warps} warps > {tiles.block_m} / 16"
     kept = tiles.block_m * (tiles.block_n + problem.head_dim) // (32 * tiles.num_warps)
     if kept > MAX_ACCUMULATORS:
-        return f"too much for the registers: {kept} scores and sums a thread > {MAX_ACCUMULATORS}"
+        return f"too much for the registers: {kept} scores and sums per thread > {MAX_ACCUMULATORS}"
     staged = blocks_of_queries * tiles.block_m + 2 * tiles.num_stages * tiles.block_n
     return too_much_shared(2 * problem.head_dim * staged, tiles.num_stages, gpu)
 
 
 def too_much_shared(needed: int, num_stages: int, gpu: Gpu | None) -> str | None:
-    """Return the reason why the stages do not fit into shared memory, or None; None without a GPU."""
+    """Return the reason why the stages do not fit into shared memory, or None. Without a GPU return None."""
     # Barriers and reductions take some hundred bytes more.
     if gpu is not None and needed + 1024 > gpu.shared_memory:
         return f"too much for the shared memory: {needed} bytes in {num_stages} stages > {gpu.shared_memory}"
@@ -299,9 +300,12 @@ def split_fits(problem: Problem, split: Split, gpu: Gpu | None) -> str | None:
         return reason
     queries = problem.group * problem.seq_q
     if queries > DEEPEST_GROUP:
-        return f"so many queries need no split: {queries} a key head > {DEEPEST_GROUP}"
+        return f"no split is needed: {queries} queries per key head > {DEEPEST_GROUP}"
     if (split.split_k - 1) * split.block_n >= problem.seq_k and split.split_k > 1:
-        return f"a part would have no key: {split.split_k} of {split.block_n} for {problem.seq_k} keys"
+        return (
+            f"a part would have no key: {split.split_k} parts in steps of {split.block_n} for "
+            f"{problem.seq_k} keys"
+        )
     staged = rows_of(queries) + 2 * split.num_stages * split.block_n
     return too_much_shared(2 * problem.head_dim * staged, split.num_stages, gpu)
 

@@ -18,8 +18,8 @@ def check_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: b
         or q.shape[3] != k.shape[3]
     ):
         raise ValueError(
-            "attention needs (batch, heads, seq_q, head_dim) and twice (batch, kv_heads, seq_k, head_dim), "
-            f"got shapes {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}"
+            "attention needs q of (batch, heads, seq_q, head_dim) and k and v of (batch, kv_heads, seq_k, "
+            f"head_dim), got shapes {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}"
         )
     if q.shape[3] not in (64, 128):
         raise ValueError(f"attention needs a head_dim of 64 or 128, got {q.shape[3]}")

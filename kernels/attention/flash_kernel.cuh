@@ -1,17 +1,16 @@
 // FlashAttention-3's forward pass for Hopper (Shah and others, 2024, arXiv:2407.08608), after the paper's algorithms 1
 // and 2, with what the PTX ISA says of the instructions:
 //
-// - A block stays on its multiprocessor and takes tile after tile of kBlockM queries of one head (persistent).
-// - One warp copies, by TMA: a tile's queries once, its keys and values a block of kBlockN after the other, from the
-//   last to the first. They go round `stages` buffers each. A buffer's barrier `full` says that its bytes are there, its
-//   barrier `empty` that every warp that multiplies is done with it. What is outside of a head comes as zeros.
-// - Each of two or three warpgroups has 64 queries. Scores are a wgmma of two operands in shared memory. Their
-//   exponentials stay in registers, where they are the first operand of the product with values: the sums of one wgmma
-//   lie in registers as the next one wants its operand.
-// - A step starts the product of the next block's scores, then that of this block's values. While the latter runs, it
-//   does the former's softmax (the paper's algorithm 2).
-// - Warpgroups take turns to start their products (ping-pong): one's softmax falls into the other's products.
-// - Rows of scores are only masked in blocks where a query does not see all keys.
+// - A block stays on its multiprocessor and takes tile after tile of kBlockM queries of one head (persistent). - One
+// warp copies, by TMA: a tile's queries once, its keys and values a block of kBlockN after the other, from the last to
+// the first. They go round `stages` buffers each. A buffer's barrier `full` says that its bytes are there, its barrier
+// `empty` that every warp that multiplies is done with it. What is outside of a head comes as zeros. - Each of two or
+// three warpgroups has 64 queries. Scores are a wgmma of two operands in shared memory. Their exponentials stay in
+// registers, where they are the first operand of the product with values: the sums of one wgmma lie in registers as the
+// next one wants its operand. - A step starts the product of the next block's scores, then the product of this block's
+// values. While the latter runs, it does the former's softmax (the paper's algorithm 2). - Warpgroups take turns to
+// start their products (ping-pong): one's softmax falls into the other's products. - Rows of scores are only masked in
+// blocks where a query does not see all keys.
 #pragma once
 
 #include <cmath>
@@ -152,8 +151,8 @@ __device__ __forceinline__ void start_sums(float (&sums)[kHeadDim / 2], uint32_t
   fence_registers(probabilities);
 }
 
-// Of wgmma's sums a thread has, in each 8 columns, two neighbours in row lane / 4 of its warp's 16, and two in the row
-// 8 below. The four lanes of a row are neighbours (a quad).
+// In each 8 columns of wgmma's sums a thread has two neighbours in row lane / 4 of its warp's 16 rows, and two in the
+// row 8 below. The four lanes of a row are neighbours (a quad).
 __device__ __forceinline__ float largest_of_quad(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
   return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
@@ -239,8 +238,8 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&x)[4], int lane) {
   }
 }
 
-// Rounds and stores a thread's two rows of the output. Of each 8 columns a lane of a quad has a pair. Of each 32 columns
-// it gets 8 neighbours, 16 bytes, from the other lanes.
+// Rounds and stores a thread's two rows of the output. A lane of a quad has a pair of each 8 columns. From the other
+// lanes it gets 8 neighbours, 16 bytes, of each 32 columns.
 template <Element kElement, int kHeadDim>
 __device__ __forceinline__ void store_rows(const float (&sums)[kHeadDim / 2], const float (&factors)[2], uint16_t* out,
                                       int row, int rows, int lane) {

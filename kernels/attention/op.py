@@ -59,8 +59,8 @@ def attention_with_lse(
 
 
 def masked_scores(q: torch.Tensor, k: torch.Tensor, causal: bool) -> torch.Tensor:
-    """Return the scores for as many query heads as key heads, in float32 at least; -inf for a key that the
-    query does not see."""
+    """Return the scores, for equal numbers of query and key heads, in float32 at least; -inf for a key that
+    the query does not see."""
     wide = _wide(q)
     scores: torch.Tensor = (q.to(wide) * scale_of(q)) @ k.to(wide).mT
     if causal:
@@ -97,7 +97,7 @@ def problem(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> 
         or k.shape != v.shape
         or (q.shape[0], q.shape[3]) != (k.shape[0], k.shape[3])
     ):
-        raise NotServedError("q, k and v are no batches of heads.")
+        raise NotServedError("q, k and v must have four dimensions, and the same batch and head_dim.")
     made: Problem = problem_of(
         Problem,
         *(q, k, v),

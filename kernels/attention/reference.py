@@ -21,7 +21,7 @@ def inputs(problem: Problem, device: torch.device, seed: int) -> tuple[torch.Ten
 
 
 def outputs(problem: Problem) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """Return the shape and dtype of the one output, which is like q."""
+    """Return the shape and dtype of the output, which is like q."""
     return [(problem.shape, dtype_of(problem.dtype))]
 
 

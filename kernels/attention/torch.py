@@ -33,7 +33,7 @@ def manual(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> t
 
 
 def aligned_rows(*tensors: torch.Tensor) -> list[torch.Tensor]:
-    """Return the tensors, copied where the fused backends can't read them. All refuse rows whose elements are
+    """Return the tensors, copied if the fused backends can't read them. All refuse rows whose elements are
     not contiguous. Rows that do not begin at multiples of 16 bytes give a misaligned address in the flash
     attention of torch 2.11 on a GPU, and NaN in cuDNN."""
     return [x if _is_aligned(x) else x.clone(memory_format=torch.contiguous_format) for x in tensors]

@@ -28,7 +28,7 @@ def _block_mask(seq_q: int, seq_k: int, device: torch.device) -> BlockMask:
 
 @skip
 def flex(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
-    """Return flex attention, for torch.compile alone."""
+    """Return flex attention. Call it only through torch.compile."""
     mask = _block_mask(q.shape[2], k.shape[2], q.device) if causal else None
     return _flex(q, k, v, mask, q.shape[1] != k.shape[1])
 

@@ -118,8 +118,8 @@ def _flash(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
 ) -> None:
     """A program attends BLOCK_M queries of one head to all keys that they see.
 
-    First come the blocks of keys that all queries see, unmasked. Then come, masked, the blocks on the
-    diagonal, and the last block if it is not full. EVEN_Q: no block of queries reaches past the last query.
+    The blocks of keys that all queries see come first, without a mask. The blocks on the diagonal, and a last
+    block that is not full, follow with a mask. EVEN_Q: no block of queries reaches past the last query.
     EVEN_K: the same for keys. WIDEN is for Triton's interpreter, whose dot reads a bfloat16's bits as an
     integer.
     """
@@ -215,8 +215,10 @@ def flash(
     num_warps: int,
     num_stages: int,
 ) -> torch.Tensor:
-    """Return attention, one program per ``block_m`` queries of one head, ``block_n`` keys per step. Raises
-    ValueError for queries, keys and values that don't fit together."""
+    """Return attention. A program has ``block_m`` queries of one head, and takes ``block_n`` keys per step.
+
+    Raises ValueError for queries, keys and values that don't fit together.
+    """
     check_attention(q, k, v, causal)
     batch, heads, seq_q, head_dim = q.shape
     seq_k = k.shape[2]

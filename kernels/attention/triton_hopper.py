@@ -112,8 +112,9 @@ def _flash_hopper(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
 ) -> None:
     """A persistent program attends blocks of BLOCK_M queries, one after the other, to all keys that they see.
 
-    out, q, k and v are descriptors. First come the blocks of keys that all queries see, then the others,
-    masked. WIDEN is for Triton's interpreter, whose dot reads a bfloat16's bits as an integer.
+    out, q, k and v are descriptors. The blocks of keys that all queries see come first, without a mask. The
+    other blocks follow with a mask. WIDEN is for Triton's interpreter, whose dot reads a bfloat16's bits as
+    an integer.
     """
     blocks = tl.cdiv(seq_q, BLOCK_M)
     for number in tl.range(tl.program_id(0), blocks * batch * heads, tl.num_programs(0)):
@@ -172,9 +173,11 @@ def flash_hopper(  # noqa: PLR0913, PLR0917  # inputs and parameters
     num_stages: int,
     per_sm: int,
 ) -> torch.Tensor:
-    """Return attention, ``per_sm`` programs per multiprocessor, each with ``block_m`` queries of one head at
-    a time and ``block_n`` keys per step. Raises ValueError for queries, keys and values that don't fit
-    together."""
+    """Return attention. ``per_sm`` programs run on each multiprocessor.
+
+    A program has ``block_m`` queries of one head at a time, and takes ``block_n`` keys per step. Raises
+    ValueError for queries, keys and values that don't fit together.
+    """
     check_attention(q, k, v, causal)
     batch, heads, seq_q, head_dim = q.shape
     group, seq_k = heads // k.shape[1], k.shape[2]

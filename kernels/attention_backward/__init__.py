@@ -5,10 +5,10 @@ With ``s = q @ k.T / sqrt(head_dim)``, ``p = exp(s - lse)``, ``delta`` the row s
 
     dv = p.T @ d_out,   dq = ds @ k / sqrt(head_dim),   dk = ds.T @ q / sqrt(head_dim)
 
-The problem and the layout are those of ``attention``. The inputs are q, k, v, the forward pass's output
-``out`` and its ``lse``, the logarithm of the sum of each row's exponentials, in float32, and ``d_out``. The
-outputs are dq, dk and dv. With fewer ``kv_heads`` than ``heads``, dk and dv are sums over the heads that
-share a key head.
+The problem and the layout are the same as for ``attention``. The inputs are q, k, v, the forward pass's
+output ``out`` and its ``lse``, the logarithm of the sum of each row's exponentials, in float32, and
+``d_out``. The outputs are dq, dk and dv. With fewer ``kv_heads`` than ``heads``, dk and dv are sums over the
+heads that share a key head.
 
 out and lse are random: the formulas hold for any values. lse is as large as in a forward pass without a mask.
 With the lse of a real forward pass each row of a causal mask would have its own size.
@@ -42,7 +42,7 @@ from ..attention import (
 )
 
 MAX_ACCUMULATORS = 192
-"""The most float32 scores and sums that a thread may keep; with more it spills."""
+"""The maximum number of float32 scores and sums that a thread may keep; with more it spills."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +68,9 @@ def tolerance(problem: Problem) -> tuple[Tolerance, ...]:
     """Return how far dq, dk and dv may be from the reference.
 
     A probability is ``exp(s - 0.5) / seq_k``. The squares of a row's probabilities sum up to ``e / seq_k`` on
-    average, those of a column to ``e seq_q / seq_k**2``, once for each of the ``group`` heads that share it.
-    An element of ``(d_out @ v.T - delta) / sqrt(head_dim)`` is about the root of 2 large. The roots of these
-    products are the sizes of dq, dk and dv. A causal mask leaves a part of each sum.
+    average, the squares of a column to ``e seq_q / seq_k**2``, once for each of the ``group`` heads that
+    share it. An element of ``(d_out @ v.T - delta) / sqrt(head_dim)`` has a size of about sqrt(2). The roots
+    of these products are the sizes of dq, dk and dv. A causal mask leaves a part of each sum.
 
     p and ds are rounded to the dtype one by one before they are multiplied, and the outputs are rounded once:
     up to 2 eps of the size. ``manual`` rounds the scores too, as any implementation by separate operators
@@ -102,7 +102,7 @@ def flash_fits(problem: Problem, tiles: Flash, gpu: Gpu | None) -> str | None:
     # A thread keeps two sums of the block, and a step's scores and their gradients.
     kept = 2 * tiles.block * (problem.head_dim + tiles.block_step) // (32 * tiles.num_warps)
     if kept > MAX_ACCUMULATORS:
-        return f"too much for the registers: {kept} scores and sums a thread > {MAX_ACCUMULATORS}"
+        return f"too much for the registers: {kept} scores and sums per thread > {MAX_ACCUMULATORS}"
     staged = 2 * tiles.block + 2 * tiles.num_stages * tiles.block_step
     step = 2 * tiles.block * tiles.block_step
     return too_much_shared(2 * problem.head_dim * staged + step, tiles.num_stages, gpu)

@@ -21,8 +21,8 @@ def attention_backward(
     """dq, dk and dv of ``attention(q, k, v, causal)``, given the gradient of its output.
 
     out and d_out: like q; lse: (batch, heads, seq_q), the logarithm of the sum of each row's exponentials.
-    Providers support the same tensors as those of ``attention``; for other calls torch computes the formulas
-    with all scores in memory. This function has no derivative of its own."""
+    Providers support the same tensors as providers of ``attention``; for other calls torch computes the
+    formulas with all scores in memory. This function has no derivative of its own."""
     kv_heads, group = k.shape[1], q.shape[1] // max(1, k.shape[1])
     keys, values = expanded(q, k, v)
     scores = masked_scores(q, keys, causal)
@@ -50,8 +50,8 @@ def refused(
     del causal
     if q.dim() != 4 or k.dim() != 4 or k.shape != v.shape:
         return (
-            "q, k and v must have shapes (batch, heads, seq_q, head_dim) and twice (batch, kv_heads, seq_k, "
-            f"head_dim), not {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}"
+            "q must have shape (batch, heads, seq_q, head_dim), k and v (batch, kv_heads, seq_k, head_dim), "
+            f"not {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}"
         )
     for name, one in (("out", out), ("d_out", d_out)):
         if (one.shape, one.dtype) != (q.shape, q.dtype):

@@ -16,7 +16,7 @@ def inputs(problem: Matrix, device: torch.device, seed: int) -> tuple[torch.Tens
 
 
 def outputs(problem: Matrix) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """Return the shape and dtype of the one output, which is like the matrix."""
+    """Return the shape and dtype of the output, which is like the matrix."""
     return [(problem.shape, dtype_of(problem.dtype))]
 
 

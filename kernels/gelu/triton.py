@@ -17,8 +17,8 @@ def _gelu_flat(out: tl.tensor, x: tl.tensor, elements: tl.int64, BLOCK_SIZE: tl.
     """A program computes BLOCK_SIZE neighbouring elements, in float32.
 
     ``0.5 * (1 + tanh(u))`` is the logistic function of ``2 * u``, that is ``1 / (1 + exp(-2 * u))``. That
-    form needs no tanh and does not cancel where tanh nears -1. Where exp overflows, it divides by infinity,
-    which gives the correct 0.
+    form needs no tanh and has no cancellation where tanh is close to -1. If exp overflows, it divides by
+    infinity, which gives the correct 0.
     """
     # 64 bits, for tensors of more than 2**31 elements.
     offset = tl.program_id(0).to(tl.int64) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)

@@ -79,18 +79,18 @@ struct RowsOptions {
   int stages = 0;
 };
 
-// How resident rows are divided among threads: several rows a block, each with a power of two of its threads; or one
-// row a block; or one row a cluster of a power of two of neighbouring blocks, with all their threads.
+// How resident rows are divided among threads: several rows per block, each with a power of two of its threads; or one
+// row per block; or one row per cluster of a power of two of neighbouring blocks, with all their threads.
 struct RowPartition {
   int rows_per_block;
   int threads_per_row;
-  int log2_threads_per_row;  // for several rows a block
+  int log2_threads_per_row;  // for several rows per block
   int log2_cluster_size;
   int vectors_per_block;  // of a row that begins with a vector; others have no more
 };
 
-// Of the persistent kernel: a block has so many threads at most, so that each has 128 registers, half of which hold
-// weight and bias; a thread has so many vectors of a row at most.
+// Limits of the persistent kernel: the threads of a block, so that each has 128 registers, half of which hold weight
+// and bias; and a thread's vectors of a row.
 constexpr int kMaxPersistentThreads = 512;
 constexpr int kMaxVectorsPerThread = 8;
 // Pipeline stages, rows in a block's shared memory: one is on its way in, one is reduced, one is on its way out.
@@ -124,7 +124,7 @@ struct PersistentParams {
     return warps * stage_vectors_per_warp<kPeel>();
   }
 
-  // The time that a row takes, in vectors a lane.
+  // The time that a row takes, in vectors per lane.
   int steps() const { return (vectors_per_warp() + kThreadsPerWarp - 1) / kThreadsPerWarp; }
 };
 
@@ -145,8 +145,8 @@ struct LaunchPlan {
   int stages() const { return strategy == Strategy::kPersistent ? persistent.stages : 0; }
 };
 
-// Most partial results of a cluster that every warp merges by itself in the two-stage reduction of
-// shared-memory-resident rows. Of more, each block first merges those of its warps. That takes one more
+// The maximum number of a cluster's partial results that every warp merges by itself in the two-stage reduction of
+// shared-memory-resident rows. With more, each block first merges its warps' results. That takes one more
 // __syncthreads(), and registers, which register-resident rows don't have.
 constexpr int kMaxSingleStage = 64;
 

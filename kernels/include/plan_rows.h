@@ -241,7 +241,7 @@ class RowsPlanner {
 
   // Whether copies of weight and bias, one for each alignment that a row may have, are worth a launch more, which takes
   // about half a microsecond on an H200: with 4096 rows, layernorm of 1823 bfloat16 columns takes 11.9 us instead of
-  // 12.8 and of 50257 258 instead of 287, but rmsnorm of 781 5.4 instead of 4.9. Of few rows the copies would be more
+  // 12.8 and of 50257 258 instead of 287, but rmsnorm of 781 5.4 instead of 4.9. With few rows the copies would be more
   // than the rows.
   bool worth_realigning() const {
     constexpr int64_t kMinElementsOfMatrix = int64_t{1} << 22;
@@ -325,8 +325,7 @@ class RowsPlanner {
     return false;
   }
 
-  // As many blocks as the row needs. Of few rows as many as there are multiprocessors for and vectors for their
-  // threads.
+  // As many blocks as the row needs; with few rows as many as there are multiprocessors, and vectors for their threads.
   int64_t resident_cluster_size(int64_t block_elements, int64_t width) const {
     if (options_.cluster_size != 0) {
       return options_.cluster_size;

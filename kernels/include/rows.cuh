@@ -2,7 +2,7 @@
 // (softmax, the norms). They differ in where a row lies between its one read and its one write; plan_rows.h chooses,
 // rows_launch.cuh launches.
 //
-//   register_resident_rows       in registers, 8 to 64 elements a thread, of part of a warp up to 16 blocks (a cluster)
+//   register_resident_rows       in registers, 8 to 64 elements per thread, of part of a warp up to 16 blocks (a cluster)
 //   shared_memory_resident_rows  in the shared memory of a block or a cluster, as raw elements
 //   persistent_rows              in shared memory, in the pipeline of a persistent cluster (persistent_rows.cuh)
 //   multi_pass_rows              nowhere: it is read twice, the second time from L2 where it fits
@@ -39,7 +39,7 @@ template <typename Op, bool kPeel, int kRegisters>
 constexpr int kPrefetched =
     kParametersAligned<Op, kPeel> ? kRegisters / 4 / (Op::kHasWeight && Op::kHasBias ? 2 : 1) : 0;
 
-// K vectors of V elements a thread. kSeveralRows: a block has several rows; else blocks of a cluster share a row.
+// K vectors of V elements per thread. kSeveralRows: a block has several rows; else blocks of a cluster share a row.
 template <typename T, int V, int K, bool kPeel, bool kSeveralRows, typename Op>
 __global__ void __launch_bounds__(kMaxThreads, 1)
     register_resident_rows(const Matrix<T> matrix, const Op op, const RowPartition partition) {

@@ -60,8 +60,8 @@ struct LaunchConfig {
   }
 };
 
-// Lets a kernel have clusters of this size. The attribute holds for all its launches, also those of other threads, so
-// it is never taken back.
+// Lets a kernel have clusters of this size. The attribute holds for all its launches, also from other threads, so it is
+// never taken back.
 template <typename... Parameters>
 void allow_cluster_size(void (*kernel)(Parameters...), int cluster_size) {
   if (cluster_size > kPortableClusterSize) {

@@ -71,8 +71,8 @@ __device__ inline void prefetch_tensor_map(const CUtensorMap* map) {
 }
 
 // One thread starts the copy of a box of a matrix, from column x and row y on, to shared memory. Its bytes come off the
-// transaction count of `barrier`. What is outside of the matrix comes as zeros, and counts too. Of all tensor copies x is at
-// a multiple of 16 bytes: another one is an illegal instruction (triton-lang/triton#7385).
+// transaction count of `barrier`. Elements outside of the matrix arrive as zeros, and count, too. In all tensor copies
+// x is at a multiple of 16 bytes: any other x is an illegal instruction (triton-lang/triton#7385).
 __device__ inline void tma_load(void* to, const CUtensorMap* map, int x, int y, uint64_t* barrier) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"

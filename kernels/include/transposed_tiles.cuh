@@ -118,9 +118,10 @@ __device__ void copy_steps(const CUtensorMap* map_x, const Block& block, unsigne
   }
 }
 
-// Each thread that multiplies writes its sums to where the buffers were: a row for each of x.
+// Each thread that multiplies writes its sums to the memory of the buffers: one row for each row of x.
 //
-// Of wgmma's sums a thread has, in each 8 columns, two neighbours in row lane / 4 of its warp's 16, and two 8 rows below.
+// In each 8 columns of wgmma's sums a thread has two neighbours in row lane / 4 of its warp's 16 rows, and two 8 rows
+// below.
 template <int kBlockM, int kTiles>
 __device__ void stage_sums(const float (&sums)[kTiles][kBlockM / 2], float* staged, int row_of_sums, int warpgroup) {
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
@@ -164,7 +165,7 @@ __device__ void write_out(const float* staged, int row_of_sums, const TiledProdu
   }
 }
 
-// Of the warpgroups that multiply, once all their wgmmas are done: from sums to the output.
+// The warpgroups that multiply store their sums to the output, once all their wgmmas are done.
 template <typename T, int kBlockM, int kTiles>
 __device__ void finish(float (&sums)[kTiles][kBlockM / 2], unsigned char* shared, const TileLayout& layout,
                        const TiledProduct& of, const Block& block) {

@@ -150,7 +150,7 @@ __device__ inline uint32_t rounded_pair(float first, float second) {
 }
 
 // Two operands in shared memory (SS): a warpgroup multiplies 64 rows of a with kN columns of b, 32 bytes of k. It has
-// kN / 2 sums a thread.
+// kN / 2 sums per thread.
 template <Element kElement, int kN, bool kATransposed, bool kBTransposed>
 __device__ inline void wgmma(float (&d)[kN / 2], uint64_t of_a, uint64_t of_b, bool add) {
   static_assert(kElement != Element::kFloat8 || (!kATransposed && !kBTransposed), "float8 is K-major");

@@ -1,6 +1,6 @@
 """Layer normalization over the rows of a matrix: ``out = (x - mean) / sqrt(var + eps) * weight + bias``.
 
-The definition is that of Ba, Kiros and Hinton, "Layer Normalization", 2016, arXiv:1607.06450. mean and var
+The definition comes from Ba, Kiros and Hinton, "Layer Normalization", 2016, arXiv:1607.06450. mean and var
 belong to the row, var without Bessel's correction; eps is 1e-5, torch's default. weight and bias have one
 number for each column.
 

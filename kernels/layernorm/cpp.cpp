@@ -19,15 +19,15 @@ struct Moments {
   double squares;  // of the distances to the mean
 };
 
-// Of both samples together, after Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing
-// sample variances", 1979.
+// The moments of both samples together, after Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for
+// computing sample variances", 1979.
 Moments merged(const Moments& a, const Moments& b) {
   const double count = a.count + b.count;
   const double apart = b.mean - a.mean;
   return {count, a.mean + apart * b.count / count, a.squares + b.squares + apart * apart * a.count * b.count / count};
 }
 
-// Of a piece, in two passes. Its mean is rounded: how far the distances' own mean is from 0 says by how much.
+// The moments of a piece, in two passes. The rounding error of its mean is the mean of the distances to it.
 KERNELS_INLINE inline Moments moments_of_piece(const float* in, int64_t count) {
   const auto n = static_cast<double>(count);
   const float near = kernels::sum_of(in, count, [](auto value) KERNELS_INLINE { return value; }) / count;
@@ -37,7 +37,7 @@ KERNELS_INLINE inline Moments moments_of_piece(const float* in, int64_t count) {
   return {n, near + off, squares - off * off * n};
 }
 
-// Of a row, whose pieces are put together in float64, so that a long one loses nothing.
+// The moments of a row, whose pieces are merged in float64, so that a long row loses nothing.
 template <typename Set, typename T>
 KERNELS_INLINE inline Moments moments_of_row(Set set, const T* x, int64_t stride, int64_t columns) {
   float room[kPiece];

@@ -19,8 +19,9 @@ constexpr float kEps = 1e-5f;
 template <typename T>
 struct LayerNorm {
   using Recompute = LayerNorm;
-  // Of some elements: how many, a number near them, the sum of their distances to that number, and the sum of their
-  // squared distances to their mean. The mean, near + sum / count, is rounded only once, in the end.
+  // The partial result of some elements: their number, a number near them, the sum of their distances to that number,
+  // and the sum of their squared distances to their mean. The mean, near + sum / count, is rounded only once, at the
+  // end.
   struct Partial {
     float count;
     float near;
@@ -71,10 +72,10 @@ struct LayerNorm {
 
   template <typename Fragment>
   __device__ Partial reduce(Fragment& fragment, int lanes) const {
-    // Distances to a number near the elements, not elements: neither the sum of large numbers close to each other nor
-    // that of their squares is rounded then, and equal numbers are their own mean. Of n elements, the variance may lose
-    // log2(n / m) bits where that number is the mean of m of them: for 16-bit elements it is the first of the warp's,
-    // for others the mean of each lane's first vector.
+    // Distances to a number near the elements, not elements: then neither the sum of large, nearly equal numbers nor
+    // the sum of their squares is rounded, and equal numbers are their own mean. If that number is the mean of m of n
+    // elements, the variance may lose log2(n / m) bits: for 16-bit elements it is the warp's first element, for others
+    // the mean of each lane's first vector.
     float near = kernels::broadcast_first_lane(fragment.first(), lanes);
     if constexpr (sizeof(T) > 2) {
       kernels::Accumulators sample;

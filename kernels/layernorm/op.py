@@ -21,7 +21,7 @@ def layernorm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: fl
 def problem(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> object:
     """Return the problem of x's rows."""
     if eps != EPS:
-        raise NotServedError(f"eps {eps} is not {EPS}, the one that the kernel is compiled for.")
+        raise NotServedError(f"the kernel is compiled for eps {EPS}, not {eps}.")
     return rows_problem(x, weight, bias)
 
 

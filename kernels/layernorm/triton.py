@@ -1,8 +1,8 @@
 """Layer normalization in Triton: register-resident rows, one or several per program, and rows in two passes.
 
 The kernels run on the current CUDA device, take rows any distance apart and return a contiguous tensor.
-EVEN_N: no step reaches past a row's end, so its columns need no mask. COLUMNS: the number of columns where it
-is a constexpr, else None.
+EVEN_N: no step reaches past a row's end, so its columns need no mask. COLUMNS: the number of columns if it is
+a constexpr, else None.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from . import EPS
 _EPS = tl.constexpr(EPS)
 
 EARLY_WIDTH = tl.constexpr(8192)
-"""Columns up to which registers hold weight and bias beside the rows."""
+"""Columns up to which registers hold weight and bias besides the rows."""
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -79,11 +79,11 @@ def _add_step(
 ) -> tuple[tl.tensor, tl.tensor]:
     """Return each group's mean and its sum of squared distances to the mean, after one more step.
 
-    ``distance``: the step's elements minus the group's mean so far. ``part``: one over the number of the
-    group's elements, this step included. The distances of the earlier elements sum up to 0, so the mean moves
-    by the sum of the new distances times ``part``. The squares about the old mean exceed those about the new
-    mean by the square of that sum times ``part``. With one element per step this is Welford's update, "Note
-    on a Method for Calculating Corrected Sums of Squares and Products", 1962.
+    ``distance``: the step's elements minus the group's mean so far. ``part``: the reciprocal of the number of
+    the group's elements, including this step. The distances of the earlier elements sum up to 0, so the mean
+    moves by the sum of the new distances times ``part``. The squares about the old mean exceed those about
+    the new mean by the square of that sum times ``part``. With one element per step this is Welford's update,
+    "Note on a Method for Calculating Corrected Sums of Squares and Products", 1962.
     """
     total = tl.sum(distance, axis=1)
     shift = total * part
@@ -193,8 +193,10 @@ def layernorm_tile(
 def layernorm_online(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, block_size: int, num_warps: int
 ) -> torch.Tensor:
-    """Return the layer normalization of a matrix of at least one column, one program per row, in two passes
-    of ``block_size`` columns per step."""
+    """Return the layer normalization of a matrix of at least one column, one program per row.
+
+    A program goes through its row twice, in steps of ``block_size`` columns.
+    """
     _check(x, weight, bias)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     x = x if x.stride(1) == 1 else x.contiguous()

@@ -1,10 +1,10 @@
 """Matrix product: ``out = a @ b`` of a, m by k, and b, k by n, standard normal.
 
-``layout`` says how each matrix lies in memory. ``nn``: both are row-major. ``nt``: b is column-major, like a
+``layout`` is the memory layout of each matrix. ``nn``: both are row-major. ``nt``: b is column-major, like a
 linear layer's weight. ``tn`` and ``tt``: a is column-major.
 
-``arithmetic`` says how the product is computed. ``ieee`` multiplies every bit of the inputs, keeps sums in
-float32, and rounds them once. ``tf32`` lets the tensor cores round each float32 input to 11 bits.
+``arithmetic`` sets how products are rounded and added. ``ieee`` multiplies every bit of the inputs, keeps
+sums in float32, and rounds them once. ``tf32`` lets the tensor cores round each float32 input to 11 bits.
 ``fast_accum`` leaves the sums of float8 products in the tensor cores, which on Hopper keep 14 bits of a sum.
 ``float8_e4m3fn`` has one scale for each matrix, and its product is bfloat16.
 

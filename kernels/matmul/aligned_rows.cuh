@@ -16,8 +16,8 @@
 
 namespace matmul {
 
-// A matrix of rows of neighbouring elements, and where it is copied to. Strides are bytes from row to row; those of `to`
-// are multiples of 16.
+// A matrix whose rows have neighbouring elements, and the memory to which it is copied. Strides are bytes from row to
+// row; the strides of `to` are multiples of 16.
 struct RowsCopy {
   const unsigned char* from;
   unsigned char* to;
@@ -28,7 +28,7 @@ struct RowsCopy {
 };
 
 constexpr int kCopyWarps = 8;   // of a block
-constexpr int kCopyChunks = 4;  // of 16 bytes a lane, all of which are loaded before the first is stored
+constexpr int kCopyChunks = 4;  // of 16 bytes per lane, all of which are loaded before the first is stored
 constexpr int kPieceBytes = 32 * 16 * kCopyChunks;
 
 // Aligned 16 bytes, of which those from `begin` to `end` are read: at the first and the last byte of a matrix.
@@ -93,7 +93,7 @@ __device__ inline void copy_pieces(const RowsCopies& both, int block) {
   for (int i = 0; i <= kCopyChunks; ++i) {
     loaded[i] = make_uint4(0, 0, 0, 0);
   }
-  // Of nearly all rows, the same for the whole warp, every chunk lies in the matrix.
+  // For nearly all rows, the same for the whole warp, every chunk lies in the matrix.
   const unsigned char* const end = of.from + (of.rows - 1) * of.from_stride + of.row_bytes;
   if (from - 15 >= of.from && from + of.row_bytes + 15 <= end) {
 #pragma unroll

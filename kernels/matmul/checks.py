@@ -26,7 +26,7 @@ def check_product(
         if any(scale is not None for scale in scales):
             raise ValueError(f"only {FLOAT8} has scales, not {dtype}")
     elif any(scale is None or scale.numel() != 1 or scale.dtype != torch.float32 for scale in scales):
-        raise ValueError(f"{FLOAT8} needs a scale of a and one of b, a float32 each")
+        raise ValueError(f"{FLOAT8} needs float32 scales for a and b")
     if reason := refused(dtype, arithmetic):
         raise ValueError(reason)
 

@@ -13,8 +13,8 @@ namespace matmul {
 constexpr int kNaiveSide = 16;
 constexpr int64_t kMaxGridY = 65535;
 
-// Neighbouring threads have neighbouring columns: their loads of b are side by side, that of a is one for all. A grid
-// has at most 65535 blocks in y, so a block goes on to the next rows below that are free.
+// Neighbouring threads have neighbouring columns: their loads of b are side by side, and they share the load of a. A
+// grid has at most 65535 blocks in y, so a block goes on to the next rows below that are free.
 template <typename T>
 __global__ void naive(const T* a, const T* b, T* out, int64_t m, int64_t n, int64_t k) {
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kNaiveSide + threadIdx.x;

@@ -10,7 +10,7 @@ ALIGNMENT = 16
 
 def lying(x: torch.Tensor) -> tuple[torch.Tensor, bool]:
     """Return ``x`` or its transpose, whichever has contiguous rows, and whether it is the transpose. If both
-    have, prefer aligned rows; if neither has, return a contiguous copy of ``x``."""
+    have contiguous rows, prefer aligned rows; if neither has them, return a contiguous copy of ``x``."""
     found = [
         (rows, is_transposed)
         for rows, is_transposed in ((x, False), (x.t(), True))

@@ -47,8 +47,8 @@ struct alignas(kFew % 4 == 0 ? 16 : 4) AtOnce {
 template <int kFew>
 constexpr int kEdgeBytes = kEdgeChunk * kFew * 4;
 
-// Of 16 neighbouring threads each has a neighbour in memory: along k, or else along the strip. The 16 threads that have one
-// of many's add up their sums in a fixed order, so that the bits are the same each time.
+// 16 neighbouring threads have neighbours in memory: along k, or else along the strip. The 16 threads with the same one
+// of `many` add up their sums in a fixed order, so that the bits are the same each time.
 template <Element kElement, int kFew>
 __device__ void multiply_strip(const Edge& of, int strip, unsigned char* shared) {
   auto* const chunk = reinterpret_cast<AtOnce<kFew>*>(shared);

@@ -4,7 +4,7 @@
 // Where b is column-major (a linear layer's weight), a warp takes a column: its lanes read along k, side by side, and
 // their sums come together by shuffles. Where b is row-major, a block takes a strip of columns: a thread owns 8 (or 4)
 // neighbouring columns of a row, the threads above each other take different rows, and their sums come together by
-// shuffles and in shared memory. Narrow strips make several blocks a multiprocessor, whose loads fill each other's gaps.
+// shuffles and in shared memory. Narrow strips make several blocks per multiprocessor, whose loads fill each other's gaps.
 #include <algorithm>
 #include <type_traits>
 

@@ -57,7 +57,7 @@ def problem(
 ) -> Problem:
     """Return the problem of multiplying all rows of a by b, with both layouts in memory."""
     if a.dim() < 2 or b.dim() != 2 or a.shape[-1] != b.shape[0]:
-        raise NotServedError(f"shapes {tuple(a.shape)} and {tuple(b.shape)} are not those of one product.")
+        raise NotServedError(f"shapes {tuple(a.shape)} and {tuple(b.shape)} do not fit together.")
     rows, columns = matrices(a, b)
     made: Problem = problem_of(
         Problem,
@@ -101,7 +101,7 @@ def backward(
     arithmetic: str,
 ) -> tuple[torch.Tensor | None, ...]:
     """Return ``grad @ b.T`` and ``a.T @ grad``, each only where needed. If a or b has more dimensions, each
-    product is summed over the broadcast ones. Raises NotImplementedError for scaled matrices."""
+    product is summed over the broadcast dimensions. Raises NotImplementedError for scaled matrices."""
     if scale_a is not None:
         raise NotImplementedError(
             "matmul of scaled matrices has no derivative: call it under torch.no_grad()."

@@ -33,7 +33,7 @@ class NaiveTiles:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitTiles:
-    """Tiles of which ``split_k`` programs share the products.
+    """Tiles whose products ``split_k`` programs share.
 
     ``reduction`` says how their sums are added. ``atomic``: each program adds its sum to the output in
     memory, in an unknown order. ``workspace``: each program stores its sum in its own part of a workspace,
@@ -105,20 +105,21 @@ class Wgmma:
 
 
 MAX_ACCUMULATORS = 128
-"""The most float32 sums of a tile that a thread of a Triton program keeps: half of its registers."""
+"""The maximum number of float32 sums of a tile that a thread of a Triton program keeps: half of its
+registers."""
 
 MAX_UNROLLED = 4096
-"""The most multiplications per step of a thread without tensor cores. Triton unrolls all of them and compiles
-this many for up to 5 seconds; tiles for tensor cores take less than one."""
+"""The maximum number of multiplications per step of a thread without tensor cores. Triton unrolls all of them
+and compiles this many for up to 5 seconds; tiles for tensor cores take less than one."""
 
 MOST_ROWS = 8
-"""The most rows of a in a matrix-vector product."""
+"""The maximum number of rows of a in a matrix-vector product."""
 
 MOST_WORKSPACE = 2**30
-"""The most bytes of a split product's workspace, all of which are written and read."""
+"""The maximum number of bytes of a split product's workspace, all of which are written and read."""
 
 MOST_BLOCKS = 8
-"""The most blocks of a cluster on every GPU that has clusters."""
+"""The maximum number of blocks of a cluster on every GPU that has clusters."""
 
 FLOAT8_CAPABILITY = (8, 9)
 
@@ -143,12 +144,12 @@ def torch_fits(problem: Problem, parameters: None, gpu: Gpu | None) -> str | Non
     if reason := refused(problem.dtype, problem.arithmetic):
         return reason
     if gpu is None and problem.arithmetic != "ieee":
-        return f"{problem.arithmetic} is an arithmetic of a GPU's tensor cores"
+        return f"{problem.arithmetic} needs a GPU's tensor cores"
     if problem.dtype == FLOAT8:
         if problem.layout != "nt":
-            return "torch multiplies float8 with layout=nt alone"
+            return "torch multiplies float8 only with layout=nt"
         if gpu is not None and (problem.k % 16 or problem.n % 16):
-            return "torch multiplies float8 where n and k are multiples of 16 alone"
+            return "torch multiplies float8 only if n and k are multiples of 16"
         if gpu is not None and gpu.capability < FLOAT8_CAPABILITY:
             return "float8 needs sm_89"
     return None
@@ -165,7 +166,7 @@ def peer_fits(problem: Problem, parameters: None, gpu: Gpu | None) -> str | None
     """Return the reason why quack does not support the product, or None."""
     del parameters, gpu
     if problem.dtype not in ("bfloat16", "float16"):
-        return "it is asked for bfloat16 and float16 alone"
+        return "it takes only bfloat16 and float16"
     if (reason := refused(problem.dtype, problem.arithmetic)) is not None:
         return reason
     return None if rows_are_aligned(problem) else "its rows must be multiples of 16 bytes"
@@ -184,21 +185,21 @@ def ieee_fits(problem: Problem, parameters: object, gpu: Gpu | None) -> str | No
     """Return the reason why a float32 kernel without tensor cores can't compute the product, or None."""
     del parameters, gpu
     if problem.arithmetic != "ieee":
-        return f"{problem.arithmetic} is done by tensor cores, which this kernel does not use"
+        return f"{problem.arithmetic} needs tensor cores, which this kernel does not use"
     if problem.dtype == FLOAT8:
-        return "float8 is multiplied by tensor cores, which this kernel does not use"
+        return "float8 needs tensor cores, which this kernel does not use"
     return None
 
 
 def gemv_fits(problem: Problem, parameters: Gemv, gpu: Gpu | None) -> str | None:
-    """Return the reason why ``a`` has too many rows for a matrix-vector product, or a block too many warps,
-    or None."""
+    """Return the reason why the matrix-vector kernel can't compute the product, or None: ``a`` has too many
+    rows, or a block has too many warps."""
     if reason := ieee_fits(problem, parameters, gpu) or _few_rows(problem):
         return reason
     if problem.m > MOST_ROWS // 2 and parameters.num_warps > 8:
         return f"too much for the registers: {parameters.num_warps} warps > 8 with {problem.m} rows of a"
     if problem.layout[1] == "t" and parameters.columns != Gemv().columns:
-        return "a warp takes a column of a column-major b: columns says nothing"
+        return "a warp takes a column of a column-major b: columns has no effect"
     return None
 
 
@@ -214,7 +215,7 @@ def triton_gemv_fits(problem: Problem, tiles: GemvTiles, gpu: Gpu | None) -> str
     rows = 1 << (problem.m - 1).bit_length()
     sums = rows * tiles.block_n * tiles.block_k // (32 * tiles.num_warps)
     if sums > MAX_ACCUMULATORS:
-        return f"too much for the registers: {sums} sums a thread > {MAX_ACCUMULATORS}"
+        return f"too much for the registers: {sums} sums per thread > {MAX_ACCUMULATORS}"
     return _split_fits(problem, tiles.split_k, tiles.block_k)
 
 
@@ -225,7 +226,7 @@ def _few_rows(problem: Problem) -> str | None:
 
 
 def tiles_fit(problem: Problem, tiles: _Tiled, gpu: Gpu | None) -> str | None:
-    """Return the reason why a Triton program can't have these tiles or why smaller ones are enough, or
+    """Return the reason why a Triton program can't have these tiles or why smaller tiles are enough, or
     None."""
     return _tiles_fit(problem, tiles, gpu, narrowest=16)
 
@@ -240,10 +241,10 @@ def _tiles_fit(problem: Problem, tiles: _Tiled, gpu: Gpu | None, narrowest: int)
             return reason
     accumulators = _accumulators(tiles)
     if accumulators > MAX_ACCUMULATORS:
-        return f"too much for the registers: {accumulators} sums a thread > {MAX_ACCUMULATORS}"
+        return f"too much for the registers: {accumulators} sums per thread > {MAX_ACCUMULATORS}"
     unrolled = accumulators * tiles.block_k
     if problem.dtype == "float32" and problem.arithmetic == "ieee" and unrolled > MAX_UNROLLED:
-        return f"too long to compile: {unrolled} multiplications a thread in a step > {MAX_UNROLLED}"
+        return f"too long to compile: {unrolled} multiplications per thread in a step > {MAX_UNROLLED}"
     return _shared_memory_fits(tiles, problem, gpu)
 
 
@@ -296,13 +297,13 @@ def wgmma_fits(problem: Problem, tiles: Wgmma, gpu: Gpu | None) -> str | None:
 
 def _wgmma_multiplies(problem: Problem, tiles: Wgmma) -> str | None:
     if problem.dtype == "float32":
-        return "it multiplies bfloat16, float16 and float8 alone"
+        return "it multiplies only bfloat16, float16 and float8"
     if problem.dtype != FLOAT8:
         if problem.layout[0] == "t" and min(tiles.block_m, tiles.block_n) < 128:
             return f"no tile of {tiles.block_m} x {tiles.block_n} takes a column-major a"
         return None
     if problem.layout != "nt":
-        return "the tensor cores take float8 with layout=nt alone"
+        return "the tensor cores take float8 only with layout=nt"
     if problem.arithmetic == "ieee" and tiles.block_n > 128:
         return f"too much for the registers: ieee keeps sums of float8 twice, block_n {tiles.block_n} > 128"
     return None
@@ -315,13 +316,18 @@ def _cluster_fits(problem: Problem, tiles: Wgmma, gpu: Gpu | None) -> str | None
         return f"too large a cluster: cluster_size x split_k is {blocks} > {MOST_BLOCKS}"
     rows, columns = -(-problem.m // tiles.block_m), -(-problem.n // tiles.block_n)
     if tiles.cluster_size > rows:
-        return f"a smaller cluster does: cluster_size {tiles.cluster_size} > {rows} tiles above each other"
+        return (
+            f"a smaller cluster is enough: cluster_size {tiles.cluster_size} > {rows} tiles above each other"
+        )
     steps = -(-problem.k * ITEM_BYTES[problem.dtype] // 128)
     if tiles.split_k > steps:
-        return f"fewer blocks do: split_k {tiles.split_k} > {steps} steps of 128 bytes of k"
+        return f"fewer blocks are enough: split_k {tiles.split_k} > {steps} steps of 128 bytes of k"
     halved = rows * columns * tiles.split_k // 2
     if tiles.split_k > 1 and gpu is not None and halved >= gpu.multiprocessors:
-        return f"fewer blocks do: half of split_k {tiles.split_k} makes {halved}, one for each multiprocessor"
+        return (
+            f"fewer blocks are enough: half of split_k {tiles.split_k} makes {halved}, one for "
+            "each multiprocessor"
+        )
     return None
 
 
@@ -343,14 +349,14 @@ def _smaller_does(problem: Problem, dimension: tuple[str, int], block: int) -> s
     name, smallest = dimension
     extent = getattr(problem, name)
     if block > (enough := max(smallest, 1 << (extent - 1).bit_length())):
-        return f"a smaller block does: block_{name} {block} > {enough} for {name} = {extent}"
+        return f"a smaller block is enough: block_{name} {block} > {enough} for {name} = {extent}"
     return None
 
 
 def _split_fits(problem: Problem, split_k: int, block_k: int) -> str | None:
     steps = -(-problem.k // block_k)
     if split_k > 1 and split_k > steps:
-        return f"fewer programs do: split_k {split_k} > {steps} steps of block_k {block_k}"
+        return f"fewer programs are enough: split_k {split_k} > {steps} steps of block_k {block_k}"
     needed = 4 * split_k * problem.m * problem.n
     if split_k > 1 and needed > MOST_WORKSPACE:
         return f"too large a workspace: {needed} bytes > {MOST_WORKSPACE}"

@@ -10,7 +10,7 @@
 
 namespace matmul {
 
-// Most leftover rows, or columns, that are computed apart. Up to here reading the other matrix, 2 bytes an element, takes
+// Most leftover rows, or columns, that are computed apart. Up to here reading the other matrix, 2 bytes per element, takes
 // longer than multiplying it, without tensor cores, by so many.
 constexpr int kMostPeeled = 8;
 

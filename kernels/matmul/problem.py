@@ -16,7 +16,7 @@ FLOAT8 = "float8_e4m3fn"
 class Problem:
     """A product of an m by k matrix and a k by n matrix.
 
-    ``layout`` says how a, then b, lies in memory: ``n`` is row-major, ``t`` is column-major, which is the
+    ``layout`` has the memory layouts of a and b: ``n`` is row-major, ``t`` is column-major, which is the
     transpose of a row-major matrix. ``nt`` is a linear layer's ``x @ weight.T``. cuBLAS, whose matrices are
     column-major, calls it ``TN``.
     """
@@ -63,12 +63,12 @@ def work(problem: Problem) -> Work:
 
 
 def tolerance(problem: Problem) -> Tolerance:
-    """Return how far an output may be from the reference, for inputs about as large as standard normal ones.
+    """Return how far an output may be from the reference, for inputs as large as standard normal values.
 
-    The reference uses the inputs as given (float8 values times their scale), so only later roundings count.
-    An output is a sum of k products, about ``sqrt(k)`` large. Below, eps belongs to the dtype named: one
-    rounding is wrong by at most eps / 2, with a root mean square of 0.2 eps. The limits hold for the worst of
-    1e8 outputs, 6 standard deviations out.
+    The reference uses the inputs as given (float8 values times their scale), so only later roundings add
+    errors. An output is a sum of k products, about ``sqrt(k)`` large. Below, eps belongs to the dtype named:
+    one rounding is wrong by at most eps / 2, with a root mean square of 0.2 eps. The limits hold for the
+    worst of 1e8 outputs, 6 standard deviations out.
 
     - *Sums in float32.* Products are added one after the other: k partial sums of size sqrt(i) are rounded,
       with a standard deviation of ``0.2 eps sqrt(1 + ... + k) = 0.15 eps k``. At the worst that is 0.9 eps k,
@@ -98,9 +98,9 @@ def tolerance(problem: Problem) -> Tolerance:
       output. With k = 16384 the limit is 9 + 0.08 |out|: the arithmetic itself is that inaccurate, and a
       missing step of 32 products does not show.
 
-    The widest limit apart from fast_accum is that of bfloat16 at k = 16384: 2 + 0.016 |out|, where an output
-    is about 128. A missing step of s products changes outputs by about sqrt(s), 4 and more, and an output
-    stored in the wrong place is wrong by about 1.4 sqrt(k).
+    The widest limit apart from fast_accum is for bfloat16 at k = 16384: 2 + 0.016 |out|, where an output is
+    about 128. A missing step of s products changes outputs by about sqrt(s), 4 and more, and an output stored
+    in the wrong place is wrong by about 1.4 sqrt(k).
     """
     root = math.sqrt(problem.k)
     single = EPSILON["float32"]

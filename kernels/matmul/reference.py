@@ -36,7 +36,7 @@ def scaled(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def outputs(problem: Problem) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """Return the shape and dtype of the one m by n output."""
+    """Return the shape and dtype of the m by n output."""
     return [((problem.m, problem.n), dtype_of(problem.output_dtype))]
 
 

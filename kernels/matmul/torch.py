@@ -18,10 +18,10 @@ def by_flag(
     """Return ``multiply(a, b)``, with torch's flag for the arithmetic of float32 set for this call only.
     cuBLAS reads the flag on the host when it is called, so a CUDA graph keeps the value at its capture.
 
-    ``allow_tf32`` sets torch's older and newer flag alike. Setting the newer one alone,
-    ``fp32_precision``, leaves them different, and code that reads the older one then raises, as torch.compile
-    did on a GPU in torch 2.10. Both flags are restored, because ``allow_tf32 = False`` writes "ieee" where
-    the newer one may have been "none".
+    ``allow_tf32`` sets torch's older and newer flag alike. Setting only the newer flag, ``fp32_precision``,
+    leaves them different, and code that reads the older flag then raises, as torch.compile did on a GPU in
+    torch 2.10. Both flags are restored, because ``allow_tf32 = False`` writes "ieee" where the newer one may
+    have been "none".
     """
     flags = torch.backends.cuda.matmul
     allowed, precision = flags.allow_tf32, flags.fp32_precision

@@ -21,7 +21,7 @@ def empty_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def precision(arithmetic: str) -> str:
-    """Return ``tl.dot``'s input_precision, which has no value of its own for float8."""
+    """Return ``tl.dot``'s input_precision: ``ieee`` also for float8, which has no value of its own."""
     return "tf32" if arithmetic == "tf32" else "ieee"
 
 

@@ -85,7 +85,7 @@ def _persistent(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
 ) -> None:
     """A program computes every tile whose number is its own plus a multiple of the number of programs.
 
-    A_TRANSPOSED: the descriptor is that of a's transpose, whose rows are contiguous in memory. B_TRANSPOSED
+    A_TRANSPOSED: the descriptor describes a's transpose, whose rows are contiguous in memory. B_TRANSPOSED
     means the same for b.
     """
     tiles_m, tiles_n = tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N)

@@ -1,5 +1,5 @@
-// The operator cuda_wgmma: tells TMA where the matrices lie, and launches the kernel of wgmma_kernel.cuh, after that of
-// edges.cuh where there is something to do before.
+// The operator cuda_wgmma: describes the matrices to TMA, and launches the kernel of wgmma_kernel.cuh, if needed after
+// the kernel of edges.cuh.
 #include <algorithm>
 #include <map>
 #include <mutex>
@@ -51,8 +51,8 @@ Lying lying(const kernels::Tensor& x, int item_bytes) {
   return {x.const_data_ptr(), x.size(0), x.size(1), row_bytes};
 }
 
-// A matrix whose rows begin at multiples of 16 bytes: that of x, or where it has none the memory that it is to be copied
-// to, which `copy` describes.
+// A matrix whose rows begin at multiples of 16 bytes: x's own, or memory to which x is to be copied, as `copy`
+// describes.
 Lying aligned(const kernels::Tensor& x, int item_bytes, std::optional<kernels::Tensor>& memory, RowsCopy& copy) {
   const Lying of = lying(x, item_bytes);
   if (of.aligned()) {

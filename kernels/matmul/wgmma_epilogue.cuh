@@ -1,5 +1,5 @@
-// What cuda_wgmma does with a tile's sums: it rounds and stores them, or first brings together those of the blocks that
-// share the tile.
+// The epilogue of cuda_wgmma: it rounds a tile's sums and stores them, or first adds the sums of the blocks that share
+// the tile.
 #pragma once
 
 #include "wgmma_mainloop.cuh"
@@ -30,8 +30,8 @@ __device__ uint32_t output_pair(float first, float second, float scale) {
 // A warpgroup rounds the sums of kColumns of its columns to `staged`: boxes of 64 columns, 64 rows of 128 bytes each,
 // swizzled as TMA wants them. A warp writes 16 of the rows.
 //
-// Of wgmma's sums a thread has, in each 8 columns, two neighbours in row lane / 4 of its warp's 16, and two in the row 8
-// below: an 8 x 8 matrix as stmatrix takes it.
+// In each 8 columns of wgmma's sums a thread has two neighbours in row lane / 4 of its warp's 16 rows, and two in the
+// row 8 below: an 8 x 8 matrix as stmatrix takes it.
 template <typename Tile, int kColumns>
 __device__ void stage(const float* sums, float scale, unsigned char* staged) {
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
@@ -79,13 +79,15 @@ __device__ void store_by_tma(const float (&sums)[Tile::kBlockN / 2], float scale
   }
 }
 
-// A warpgroup stores its 64 rows where they begin anywhere: it shifts them in registers to multiples of 16 bytes, and TMA
-// stores the rows of each residue. The tile's first and last columns, 8 of a row, are stored element by element. So is what
-// is after a row's last multiple of 16 bytes, from where it is staged: TMA leaves out what is outside by whole 16 bytes.
+// A warpgroup stores its 64 unaligned rows: it shifts them in registers to multiples of 16 bytes, and TMA stores the
+// rows of each residue. The tile's first and last columns, 8 of a row, are stored element by element. So are the
+// elements after a row's last multiple of 16 bytes, from shared memory: TMA leaves out elements beyond the matrix only
+// in units of 16 bytes.
 //
-// Of row r the window that TMA stores begins s = first_aligned_column(r) columns after the tile. Its words of two columns
-// lie s / 2 words further in the quad of lanes that has the row, or in the quad's next 8 columns; an odd s takes one element
-// of two neighbouring words. The windows are all but 8 of the tile's columns wide, so the last box begins 8 columns sooner.
+// The window of row r that TMA stores begins s = first_aligned_column(r) columns after the tile. Its words of two
+// columns are s / 2 words further in the row's quad of lanes, or in the quad's next 8 columns; an odd s takes one
+// element of each of two neighbouring words. A window is 8 columns narrower than the tile, so the last box begins 8
+// columns earlier.
 template <typename Tile>
 __device__ void store_by_residues(const float (&sums)[Tile::kBlockN / 2], float scale, unsigned char* staged,
                                   const OutputMaps& maps, const Arguments& of, int row, int column, int which) {
@@ -221,10 +223,11 @@ __device__ void consumers_barrier() {
   named_barrier_sync(3, Tile::kConsumers * kWarpgroup);
 }
 
-// The blocks that share a tile bring their sums together, each those of its rows, and store them. A block sends each of
-// the others what it has of their rows, a bulk copy from shared memory to shared memory, and adds up what it was sent in
-// the order of k's parts: the same bits each time. That takes neither a second kernel nor memory, and no fence: a barrier
-// of the cluster says that all are done with their buffers, and `arrived` that all bytes are there.
+// Each of the blocks that share a tile adds the sums of its own rows and stores them. A block sends its sums of the
+// other blocks' rows to them, by a bulk copy from shared memory to shared memory, and adds the sums that it receives in
+// the order of k's parts: the same bits each time. This needs no second kernel, no device memory and no fence: a
+// barrier of the cluster shows that all blocks have finished with their buffers, and `arrived` that all bytes are
+// there.
 template <typename Tile>
 __device__ void reduce_and_store(const float (&sums)[Tile::kBlockN / 2], float scale, unsigned char* shared,
                                  const SharedLayout& layout, uint64_t* arrived, const Place& place, const Arguments& of,

@@ -81,7 +81,8 @@ struct Place {
   __device__ int rank(int above_, int part_, int cluster_size) const { return part_ * cluster_size + above_; }
 };
 
-// One thread copies the tiles of a buffer. Of b's it copies its part for all `cluster_size` blocks, the bits of `blocks`.
+// One thread copies the tiles of a buffer. It copies its part of b's tile to all `cluster_size` blocks, the bits of
+// `blocks`.
 template <typename Tile>
 __device__ void copy_tiles(unsigned char* to, const CUtensorMap* map_a, const CUtensorMap* map_b, int row, int column,
                            int depth, int above, int cluster_size, uint16_t blocks, uint64_t* full) {
@@ -123,7 +124,7 @@ __device__ void multiply(float (&sums)[Tile::kBlockN / 2], unsigned char* shared
   constexpr int kStepB = Tile::kBTransposed ? 32 : 16 * kSwizzle;
   const uint32_t tile_a = shared_address(shared) + static_cast<uint32_t>(which * kWarpgroupRows * kSwizzle);
   const uint32_t tile_b = shared_address(shared) + Tile::kBlockM * kSwizzle;
-  // Of a transposed a the warpgroup's rows are one slab.
+  // The warpgroup's rows of a transposed a are one slab.
   const uint64_t of_a = Tile::kATransposed ? mn_major_descriptor(tile_a, 0, kElements) : k_major_descriptor(tile_a, 0);
   const uint64_t of_b = Tile::kBTransposed ? k_major_descriptor(tile_b, 0) : mn_major_descriptor(tile_b, 0, kElements);
   const auto start = [&](float (&to)[Tile::kBlockN / 2], bool adds) {
@@ -159,7 +160,7 @@ __device__ void multiply(float (&sums)[Tile::kBlockN / 2], unsigned char* shared
     int before = 0;
     for (int buffer = first; buffer < last; ++buffer) {
       start(sums, buffer > first);
-      // One group stays under way: that of the buffer before is done.
+      // One group stays in flight: the previous buffer's group is done.
       wgmma_wait_group<1>();
       if (buffer > first) {
         release(before);

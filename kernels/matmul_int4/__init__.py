@@ -4,18 +4,18 @@
 64 or 128 neighbours of a row (applied inside the sum over k), or the whole row (``channel``, applied after
 it). ``scales_and_zeros`` is (groups, n, 2) in x's dtype.
 
-The packing is that of torch's ``_weight_int4pack_mm``; ``torch`` and ``gemlite`` take forms of their own.
-``packed[j // 8, i // 128, 4 * (j % 8) + t, p]`` is a word of eight weights of row j, with
+The packing is the same as for torch's ``_weight_int4pack_mm``; ``torch`` and ``gemlite`` take forms of their
+own. ``packed[j // 8, i // 128, 4 * (j % 8) + t, p]`` is a word of eight weights of row j, with
 ``p = i % 128 // 32`` and ``t = i % 8 // 2``. The weight with ``i % 32 = 16 h + 8 e + 2 t + b`` is at the four
 bits from ``16 b + 8 h + 4 e`` on. So a lane of a warp that loads 16 bytes holds its part of the operand of
 ``mma.m16n8k16``, and one logical operation takes two neighbours out of a word, into the two halves of a
 register for 16-bit arithmetic on pairs. k is padded to a multiple of 128 and n to a multiple of 8, by q = 8.
 
 The work is two operations for each product, ``2 m n k``; each input is read once and the output is written
-once. The weights' bytes, a quarter of those in 16 bits, limit a product of one row. The tensor cores limit a
-product of a thousand rows, because they multiply in 16 bits.
+once. The weights' bytes, a quarter of the bytes of 16-bit weights, limit a product of one row. The tensor
+cores limit a product of a thousand rows, because they multiply in 16 bits.
 
-``torch`` multiplies with weights that were dequantised before the call; it is the time to beat.
+``torch`` multiplies with weights that were dequantised before the call; it is the baseline.
 ``triton_gemm`` has the form of CUTLASS's mixed-input products: weights are the first operand, from registers.
 ``cuda`` is after Frantar et al., "MARLIN: Mixed-Precision Auto-Regressive Parallel Inference on Large
 Language Models", 2024: weights are loaded to registers in the order of the tensor cores' operand.

@@ -14,7 +14,7 @@ def checked(
     x: torch.Tensor, packed: torch.Tensor, scales_and_zeros: torch.Tensor, granularity: str
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:
     """Return the inputs as contiguous rows, and the number of weights that share a scale. It is ``ENDLESS``
-    for a channel: a kernel need not know where its one group ends.
+    for a channel: a kernel need not know where its only group ends.
 
     Raises ValueError for inputs that don't fit together, and for an unsupported dtype.
     """

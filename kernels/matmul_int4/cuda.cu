@@ -1,5 +1,5 @@
 // The four-bit product of few rows of x, limited by the bytes of w: each weight is read once, straight to the registers
-// of the one warp that needs it, 16 bytes a thread, and dequantised there.
+// of the one warp that needs it, 16 bytes per thread, and dequantised there.
 //
 // The tensor cores multiply, so that 32 rows of x cost hardly more than one. Weights are the first operand of
 // mma.m16n8k16, 16 rows of w, and x is the second, 8 rows of it. A thread's 16 bytes of the packing are what it holds of
@@ -46,7 +46,7 @@ __device__ inline uint4 load_words(const uint4* from) {
   return words;
 }
 
-// Multiplies two steps of 16 columns, those of word p of each of a tile's two halves, rows 0 to 7 and 8 to 15.
+// Multiplies two steps of 16 columns: the columns of word p of each of a tile's two halves, rows 0 to 7 and 8 to 15.
 template <typename T, int kBlocksOfX>
 __device__ void multiply(float (&sums)[kBlocksOfX][4], uint32_t upper, uint32_t lower, const ScaleAndZero& of_upper,
                          const ScaleAndZero& of_lower, const uint32_t (&x)[kBlocksOfX][4]) {

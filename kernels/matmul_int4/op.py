@@ -53,7 +53,7 @@ def problem(
         **{"m": x.numel() // max(k, 1), "n": scales_and_zeros.shape[1], "k": k, "granularity": granularity},
     )
     if (tuple(packed.shape), tuple(scales_and_zeros.shape)) != (made.packed_shape, made.scales_shape):
-        raise NotServedError(f"the weights are {tuple(packed.shape)} for {made.packed_shape}.")
+        raise NotServedError(f"the weights have shape {tuple(packed.shape)}, not {made.packed_shape}.")
     return made
 
 

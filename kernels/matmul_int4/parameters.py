@@ -25,7 +25,7 @@ class Tiles:
 
 @dataclass(frozen=True, kw_only=True)
 class Split(Tiles):
-    """The same tiles, with k divided among ``split_k`` programs."""
+    """The tiles of a Triton program, with k divided among ``split_k`` programs."""
 
     split_k: int = one_of(2, 4, 8, 16, default=4, unit="k")
 
@@ -41,8 +41,8 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class Warps:
-    """How the warps of a CUDA block share w: ``tiles_n`` times 16 rows per warp, ``warps_k`` warps along k,
-    and ``split_k`` blocks along k."""
+    """The division of w among the warps of a CUDA block: ``tiles_n`` times 16 rows per warp, ``warps_k``
+    warps along k, and ``split_k`` blocks along k."""
 
     tiles_n: int = one_of(1, 2, default=2, unit="")
     warps_k: int = one_of(4, 8, 16, default=8, unit="w")
@@ -57,34 +57,34 @@ class Threads:
 
 
 LEAST_OF_WARP = 256
-"""The fewest sums per warp of a Triton program: two of the tensor cores' 16 x 8 tiles."""
+"""The minimum number of sums per warp of a Triton program: two of the tensor cores' 16 x 8 tiles."""
 
 MOST_ROWS = {"triton_gemv": 4, "cuda": 32}
-"""The most rows of x, by provider: these read all of w again for every few rows."""
+"""The maximum number of rows of x, by provider: these read all of w again for every few rows."""
 
 
 FEW_ROWS = 16
-"""The most rows of x with which a CUDA block may have any number of warps and tiles."""
+"""The maximum number of rows of x with which a CUDA block may have any number of warps and tiles."""
 
 
 def whole_tiles(problem: Problem) -> str | None:
     """Return the reason why a kernel without masks can't take these weights, or None."""
     for name, multiple in (("n", 16), ("k", TILE_K)):
         if getattr(problem, name) % multiple:
-            return f"{name} must be a multiple of {multiple}: {getattr(problem, name)} is none"
+            return f"{name} must be a multiple of {multiple}, not {getattr(problem, name)}"
     return None
 
 
 def tiles_fit(problem: Problem, tiles: Tiles, gpu: Gpu | None) -> str | None:
-    """Return the reason why a Triton program can't have these tiles or why smaller ones are enough, or
+    """Return the reason why a Triton program can't have these tiles or why smaller tiles are enough, or
     None."""
     for name, smallest in (("m", 16), ("n", 64), ("k", TILE_K)):
         extent, block = getattr(problem, name), getattr(tiles, f"block_{name}")
         if block > (enough := max(smallest, 1 << (extent - 1).bit_length())):
-            return f"a smaller block does: block_{name} {block} > {enough} for {name} = {extent}"
+            return f"a smaller block is enough: block_{name} {block} > {enough} for {name} = {extent}"
     sums = tiles.block_m * tiles.block_n // (32 * tiles.num_warps)
     if sums > MOST_SUMS:
-        return f"too much for the registers: {sums} sums a thread > {MOST_SUMS}"
+        return f"too much for the registers: {sums} sums per thread > {MOST_SUMS}"
     # With tiles of 16 x 64 and 8 warps, 347 of 4096 x 8192 sums were wrong on an H100 (Triton 3.6).
     if tiles.block_m * tiles.block_n < LEAST_OF_WARP * tiles.num_warps:
         return f"too many warps: {tiles.num_warps} for a tile of {tiles.block_m} x {tiles.block_n}"
@@ -101,7 +101,7 @@ def split_fits(problem: Problem, tiles: Split, gpu: Gpu | None) -> str | None:
         return reason
     steps = up(problem.k, tiles.block_k) // tiles.block_k
     if tiles.split_k > max(steps, 2):
-        return f"fewer parts do: split_k {tiles.split_k} > {steps} steps"
+        return f"fewer parts are enough: split_k {tiles.split_k} > {steps} steps"
     return None
 
 
@@ -111,7 +111,7 @@ def rows_fit(problem: Problem, rows: Rows, gpu: Gpu | None) -> str | None:
     if problem.m > MOST_ROWS["triton_gemv"]:
         return f"reads all weights for each row of x: m {problem.m} > {MOST_ROWS['triton_gemv']}"
     if rows.block_k > (enough := max(256, 1 << (problem.k - 1).bit_length())):
-        return f"a smaller block does: block_k {rows.block_k} > {enough} for k = {problem.k}"
+        return f"a smaller block is enough: block_k {rows.block_k} > {enough} for k = {problem.k}"
     return None
 
 
@@ -127,15 +127,16 @@ def warps_fit(problem: Problem, warps: Warps, gpu: Gpu | None) -> str | None:
             f"too much for the registers: tiles_n {warps.tiles_n} x warps_k {warps.warps_k} at m {problem.m}"
         )
     if problem.n % (16 * warps.tiles_n):
-        return f"n must be a multiple of {16 * warps.tiles_n}: {problem.n} is none"
+        return f"n must be a multiple of {16 * warps.tiles_n}, not {problem.n}"
     steps = problem.k // TILE_K
     if warps.warps_k * warps.split_k > max(4, steps):
-        return f"fewer warps do: warps_k {warps.warps_k} x split_k {warps.split_k} > {steps} steps"
+        return f"fewer warps are enough: warps_k {warps.warps_k} x split_k {warps.split_k} > {steps} steps"
     return None
 
 
 def wgmma_fits(problem: Problem, tiles: Wgmma, gpu: Gpu | None) -> str | None:
-    """Return the reason why Hopper's kernel can't have these tiles, or smaller ones do, or None."""
+    """Return the reason why Hopper's kernel can't have these tiles or why smaller tiles are enough, or
+    None."""
     shape = problem.m, problem.n, problem.k
     return transposed_tiles.fits(shape, tiles, wgmma_bytes(problem, tiles), gpu)
 
@@ -150,9 +151,9 @@ def int4pack_fits(problem: Problem, parameters: None, gpu: Gpu | None) -> str | 
     """Return the reason why torch's kernel for this packing can't compute the product, or None."""
     del parameters, gpu
     if problem.dtype != "bfloat16":
-        return f"_weight_int4pack_mm knows bfloat16 alone, not {problem.dtype}"
+        return f"_weight_int4pack_mm takes only bfloat16, not {problem.dtype}"
     if problem.granularity == "channel":
-        return "_weight_int4pack_mm knows groups of 32 to 256 weights, not a channel"
+        return "_weight_int4pack_mm takes groups of 32 to 256 weights, not a channel"
     return whole_tiles(problem)
 
 
@@ -160,7 +161,7 @@ def gemlite_fits(problem: Problem, parameters: None, gpu: Gpu | None) -> str | N
     """Return the reason why gemlite can't compute the product, or None."""
     del parameters, gpu
     if problem.granularity == "channel":
-        return "gemlite is asked for groups of weights, not a channel"
+        return "gemlite is called only for groups of weights, not for a channel"
     if problem.k % (multiple := max(32, problem.group)):
-        return f"k must be a multiple of {multiple}: {problem.k} is none"
+        return f"k must be a multiple of {multiple}, not {problem.k}"
     return None

@@ -66,8 +66,8 @@ def tolerance(problem: Problem) -> Tolerance:
     ``reference.py``: x and the dequantised weights have a variance of 1, an output is about ``sqrt(k)``
     large.
 
-    Below, eps is that of the dtype: one rounding is wrong by at most eps / 2, with a root mean square of 0.2
-    eps. The limits hold for the worst of 1e8 outputs, 6 standard deviations out.
+    eps is the epsilon of the dtype: one rounding is wrong by at most eps / 2, with a root mean square of
+    0.2 eps. The limits hold for the worst of 1e8 outputs, 6 standard deviations out.
 
     - *Weights* are rounded to the dtype for the tensor cores, once, or twice: after the product with the
       scale and after the sum with the zero. This is at most ``0.3 eps`` per product, ``1.8 eps sqrt(k)`` at

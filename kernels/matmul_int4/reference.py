@@ -33,7 +33,7 @@ def inputs(problem: Problem, device: torch.device, seed: int) -> tuple[torch.Ten
 
 
 def outputs(problem: Problem) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """Return the shape and dtype of the one m by n output."""
+    """Return the shape and dtype of the m by n output."""
     return [((problem.m, problem.n), dtype_of(problem.dtype))]
 
 

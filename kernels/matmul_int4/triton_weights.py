@@ -67,7 +67,8 @@ def weights(
 ) -> tl.tensor:
     """Return all weights of the words of BLOCK_N rows, in order, in float32.
 
-    The thread that loads a word holds its weights where the tensor core takes them, so that none moves.
+    The thread that loads a word holds its weights in the registers that the tensor core reads, so no weight
+    moves.
     """
     # PLACE is 4 b + 2 h + e.
     of_00 = tl.join(weight(words, scale, zero, 0), weight(words, scale, zero, 4))

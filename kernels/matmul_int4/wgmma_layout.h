@@ -5,7 +5,7 @@
 
 namespace matmul_int4 {
 
-// Of a step: words and, behind them, scales with their zeros.
+// A step's bytes of w: words and, behind them, scales with their zeros.
 KERNELS_HOST_DEVICE constexpr int bytes_of_words(int block_n) { return block_n * kernels::kStepK / 2; }
 KERNELS_HOST_DEVICE constexpr int bytes_of_w(int block_n, int groups) {
   return bytes_of_words(block_n) + groups * block_n * 4;

@@ -28,7 +28,7 @@ namespace matmul_int4 {
 
 // A warpgroup multiplies 64 rows and 16 columns of a, of which a thread has those that mma.m16n8k16 wants of it for its
 // warp's 16 rows, with kN rows of b, which is K-major in shared memory. d = a b, or d += a b where `add`. It has kN / 2
-// sums a thread. The registers of a are read until the group is waited for.
+// sums per thread. The registers of a are read until the group is waited for.
 template <typename T, int kN>
 __device__ inline void wgmma_registers(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t of_b, bool add) {
   static_assert(kN == 16 || kN == 32 || kN == 64 || kN == 128 || kN == 256);

@@ -51,8 +51,8 @@ struct Step {
   uint32_t metadata[kTiles][kTilesAStep];
 };
 
-// Of the four places of four bits in each half of a word, thread t of four threads gets the t-th of each of them: by bytes
-// from the thread two further, by halves of bytes from the neighbour.
+// Each half of a word has four places of four bits. Thread t of four threads gets the t-th place of each thread: bytes
+// from the thread two further, halves of bytes from the neighbour.
 __device__ inline uint32_t transposed(uint32_t word, int lane) {
   const uint32_t of_pair = __shfl_xor_sync(0xffffffff, word, 2);
   const uint32_t bytes = __byte_perm(word, of_pair, lane % 4 < 2 ? 0x6240 : 0x3715);

@@ -23,7 +23,7 @@ def inputs(problem: Problem, device: torch.device, seed: int) -> tuple[torch.Ten
     compressed = torch._cslt_compress(w)
     found = compressed.view(torch.int16)
     if not torch.equal(_dense(found, x.dtype, problem.k), w):
-        raise RuntimeError("cuSPARSELt's compressed weights are not those that it was given")
+        raise RuntimeError("cuSPARSELt's compressed weights differ from the given weights")
     return x, found
 
 

@@ -20,7 +20,7 @@ def matmul_sparse(x: torch.Tensor, values: torch.Tensor, metadata: torch.Tensor)
 
 
 def weights(values: torch.Tensor, metadata: torch.Tensor, k: int) -> torch.Tensor:
-    """Return the dense weights, n by k, with zeros for the dropped ones."""
+    """Return the dense weights, n by k, with zeros for the dropped weights."""
     return dense(values.contiguous(), metadata.contiguous())[:, :k]
 
 
@@ -31,7 +31,7 @@ def problem(x: torch.Tensor, values: torch.Tensor, metadata: torch.Tensor) -> Pr
         Problem, x, values, **{"m": x.numel() // max(k, 1), "n": values.shape[0], "k": k}
     )
     if (tuple(values.shape), tuple(metadata.shape)) != (made.values_shape, made.metadata_shape):
-        raise NotServedError(f"the weights are {tuple(values.shape)} for {made.values_shape}.")
+        raise NotServedError(f"the weights have shape {tuple(values.shape)}, not {made.values_shape}.")
     return made
 
 

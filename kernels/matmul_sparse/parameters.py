@@ -32,8 +32,8 @@ class Tiles:
 
 @dataclass(frozen=True, kw_only=True)
 class Warps:
-    """How the warps of a CUDA block share w: ``tiles_n`` times 16 rows per warp, ``warps_k`` warps that take
-    turns along k, and ``split_k`` blocks along k."""
+    """The division of w among the warps of a CUDA block: ``tiles_n`` times 16 rows per warp, ``warps_k``
+    warps that take turns along k, and ``split_k`` blocks along k."""
 
     tiles_n: int = one_of(1, 2, unit="")
     warps_k: int = one_of(4, 8, 16, default=8, unit="w")
@@ -41,19 +41,19 @@ class Warps:
 
 
 MOST_ROWS = 32
-"""The most rows of x whose sums a CUDA block keeps."""
+"""The maximum number of rows of x whose sums a CUDA block keeps."""
 
 FEW_ROWS = 16
-"""The most rows of x times tiles_n with which a CUDA block may have any number of warps."""
+"""The maximum number of rows of x times tiles_n with which a CUDA block may have any number of warps."""
 
 
 def tiles_fit(problem: Problem, tiles: Tiles, gpu: Gpu | None) -> str | None:
-    """Return the reason why a Triton program can't have these tiles or why smaller ones are enough, or
+    """Return the reason why a Triton program can't have these tiles or why smaller tiles are enough, or
     None."""
     for name, smallest in (("m", 16), ("n", 64), ("k", 128)):
         extent, block = getattr(problem, name), getattr(tiles, f"block_{name}")
         if block > (enough := max(smallest, 1 << (extent - 1).bit_length())):
-            return f"a smaller block does: block_{name} {block} > {enough} for {name} = {extent}"
+            return f"a smaller block is enough: block_{name} {block} > {enough} for {name} = {extent}"
     # A stage holds x, half of w in 16 bits, and a word of metadata for each four weights.
     needed = tiles.num_stages * tiles.block_k * (2 * tiles.block_m + 2 * tiles.block_n)
     if gpu is not None and needed > gpu.shared_memory:
@@ -75,7 +75,7 @@ def warps_fit(problem: Problem, warps: Warps, gpu: Gpu | None) -> str | None:
     del gpu
     for name, multiple in (("n", TILE_N * warps.tiles_n), ("k", 2 * TILE_K)):
         if (value := getattr(problem, name)) % multiple:
-            return f"{name} must be a multiple of {multiple}: {value} is none"
+            return f"{name} must be a multiple of {multiple}, not {value}"
     if problem.m > MOST_ROWS:
         return f"keeps the sums of all rows of x in registers: m {problem.m} > {MOST_ROWS}"
     if problem.m * warps.tiles_n > FEW_ROWS and warps.warps_k > 8:
@@ -84,12 +84,13 @@ def warps_fit(problem: Problem, warps: Warps, gpu: Gpu | None) -> str | None:
         )
     steps = problem.k // (2 * TILE_K)
     if warps.warps_k * warps.split_k > max(4, steps):
-        return f"fewer warps do: warps_k {warps.warps_k} x split_k {warps.split_k} > {steps} steps"
+        return f"fewer warps are enough: warps_k {warps.warps_k} x split_k {warps.split_k} > {steps} steps"
     return None
 
 
 def wgmma_fits(problem: Problem, tiles: Wgmma, gpu: Gpu | None) -> str | None:
-    """Return the reason why Hopper's kernel can't have these tiles, or smaller ones do, or None."""
+    """Return the reason why Hopper's kernel can't have these tiles or why smaller tiles are enough, or
+    None."""
     shape = problem.m, problem.n, problem.k
     return transposed_tiles.fits(shape, tiles, wgmma_bytes(tiles), gpu)
 

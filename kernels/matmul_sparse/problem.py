@@ -53,9 +53,9 @@ def work(problem: Problem) -> Work:
 
 
 def tolerance(problem: Problem) -> Tolerance:
-    """Return how far an output may be from the reference, for inputs about as large as standard normal ones.
+    """Return how far an output may be from the reference, for inputs as large as standard normal values.
 
-    An output is a sum of k / 2 products, about ``sqrt(k / 2)`` large. Below, eps is that of the dtype. The
+    An output is a sum of k / 2 products, about ``sqrt(k / 2)`` large. eps is the epsilon of the dtype. The
     limits hold for the worst of 1e8 outputs, 6 standard deviations out.
 
     - *Sums in float32*: 2 eps of float32 for each of k / 2 + 8 products, and ``eps sqrt(k)`` relative to the

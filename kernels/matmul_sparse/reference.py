@@ -29,7 +29,7 @@ def inputs(problem: Problem, device: torch.device, seed: int) -> tuple[torch.Ten
 
 
 def outputs(problem: Problem) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """Return the shape and dtype of the one m by n output."""
+    """Return the shape and dtype of the m by n output."""
     return [((problem.m, problem.n), dtype_of(problem.dtype))]
 
 
@@ -60,7 +60,7 @@ def unpack(metadata: torch.Tensor, n: int) -> torch.Tensor:
 
 
 def dense(values: torch.Tensor, metadata: torch.Tensor) -> torch.Tensor:
-    """Return the dense weights, n by the padded k, with zeros for the dropped ones."""
+    """Return the dense weights, n by the padded k, with zeros for the dropped weights."""
     n = values.shape[0]
     codes = unpack(metadata, n).long()
     w = values.new_zeros((n, codes.shape[1], 4))

@@ -63,7 +63,7 @@ __device__ void multiply(float (&sums)[kTiles][kBlockM / 2], const unsigned char
       }
     }
     kernels::wgmma_commit_group();
-    // One group stays under way: that of the buffer before is done.
+    // One group stays in flight: the previous buffer's group is done.
     kernels::wgmma_wait_group<1>();
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {

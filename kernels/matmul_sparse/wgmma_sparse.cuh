@@ -26,10 +26,10 @@ namespace matmul_sparse {
     SPARSE_WGMMA(n, sums, a, b, kept, adds, selector, "f16");     \
   }
 
-// A warpgroup multiplies 64 rows and 32 columns of a, of which 16 are kept, with kN rows of b; both are K-major in shared
-// memory. kSelector: which two threads of four have the metadata, 0 for the first two. Of a row of the warp's 16 a
-// thread's word has the places of 16 columns, the first or the second 16, in its lower half for row lane / 4, in its
-// upper half for the one 8 below. d = a b, or d += a b where `add`. It has kN / 2 sums a thread.
+// A warpgroup multiplies 64 rows and 32 columns of a, of which 16 are kept, with kN rows of b; both are K-major in
+// shared memory. kSelector: which two threads of four have the metadata, 0 for the first two. A thread's word has the
+// places of 16 columns, the first or the second 16, of two of the warp's 16 rows: in its lower half for row lane / 4,
+// in its upper half for the row 8 below. d = a b, or d += a b where `add`. It has kN / 2 sums per thread.
 template <typename T, int kN, int kSelector>
 __device__ inline void wgmma_sparse(float (&d)[kN / 2], uint64_t of_a, uint64_t of_b, uint32_t metadata, bool add) {
   static_assert(kN == 16 || kN == 32 || kN == 64 || kN == 128 || kN == 256);

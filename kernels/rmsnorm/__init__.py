@@ -1,6 +1,6 @@
 """Root mean square normalization over the rows of a matrix: ``out = x / sqrt(mean(x**2) + eps) * weight``.
 
-The definition is that of Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019, arXiv:1910.07467.
+The definition comes from Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019, arXiv:1910.07467.
 The mean belongs to the row; eps is 1e-6, as in language models. weight has one number for each column.
 
 Both inputs have the same dtype. An element costs four flops: the square and its addition to the sum, the
@@ -29,8 +29,8 @@ TOLERANCES = {
 }
 """torch rounds the normalized value to the dtype, applies the weight, and rounds again: half an eps each; the
 limit is twice that. The absolute part is for the smallest numbers. In float32 and bfloat16, subnormal inputs
-may count as zero, and 1 / sqrt(eps) and a weight of some units make up to 1e-34 of them. In float16 it is
-three subnormal steps."""
+may become zero, and 1 / sqrt(eps) and a weight of some units make up to 1e-34 of them. In float16 it is three
+subnormal steps."""
 
 
 def work(problem: Matrix) -> Work:

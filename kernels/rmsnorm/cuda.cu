@@ -1,10 +1,10 @@
 // rmsnorm over the last dimension of a 2-D tensor on CUDA, as an operation of the row kernels in ../include/rows.cuh.
 //
-// A warp takes the sum of its elements' squares, and those of all warps of a row add up; the elements stay as they are.
-// The weight is read again for each row, from L1 or L2, 8 or 16 registers of it ahead of its use; a persistent kernel
-// keeps it in registers. The limit is DRAM bandwidth: a row is read once from device memory and written once. Where
-// rows don't begin at multiples of 16 bytes, 16 bytes of weight are two loads and a shift, unless realigned copies are
-// made first or a persistent kernel takes rows in the order of their alignment.
+// A warp computes the sum of its elements' squares, and the sums of a row's warps are added; the elements stay
+// unchanged. The weight is read again for each row, from L1 or L2, 8 or 16 registers of it ahead of its use; a
+// persistent kernel keeps it in registers. The limit is DRAM bandwidth: a row is read once from device memory and
+// written once. Where rows don't begin at multiples of 16 bytes, 16 bytes of weight are two loads and a shift, unless
+// realigned copies are made first or a persistent kernel takes rows in the order of their alignment.
 #include "../include/rows.h"
 #include "../include/rows_launch.cuh"
 

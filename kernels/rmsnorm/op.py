@@ -21,7 +21,7 @@ def rmsnorm(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6) -> torch.T
 def problem(x: torch.Tensor, weight: torch.Tensor, eps: float) -> object:
     """Return the problem of x's rows."""
     if eps != EPS:
-        raise NotServedError(f"eps {eps} is not {EPS}, the one that the kernel is compiled for.")
+        raise NotServedError(f"the kernel is compiled for eps {EPS}, not {eps}.")
     return rows_problem(x, weight)
 
 

@@ -1,8 +1,8 @@
 """RMS normalization in Triton: register-resident rows, one or several per program, and rows in two passes.
 
 The kernels run on the current CUDA device, take rows any distance apart and return a contiguous tensor.
-EVEN_N: no step reaches past a row's end, so its columns need no mask. COLUMNS: the number of columns where it
-is a constexpr, else None.
+EVEN_N: no step reaches past a row's end, so its columns need no mask. COLUMNS: the number of columns if it is
+a constexpr, else None.
 """
 
 from __future__ import annotations
@@ -139,8 +139,10 @@ def rmsnorm_tile(x: torch.Tensor, weight: torch.Tensor, block_size: int, num_war
 
 
 def rmsnorm_two_pass(x: torch.Tensor, weight: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
-    """Return the RMS normalization of a matrix of at least one column, one program per row, in two passes of
-    ``block_size`` columns per step."""
+    """Return the RMS normalization of a matrix of at least one column, one program per row.
+
+    A program goes through its row twice, in steps of ``block_size`` columns.
+    """
     _check(x, weight)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     x = x if x.stride(1) == 1 else x.contiguous()

@@ -29,8 +29,9 @@ TOLERANCES = {
 """The limits are relative: an output is about 1 / columns, and an absolute limit for narrow rows would accept
 zeros in a wide one. The unfused form sets them, on normal inputs: ``x - max`` is at least -11 and rounded by
 up to 2**-5 in bfloat16 and 2**-8 in float16, which exp turns into that relative error; exp, sum and quotient
-are rounded once more each. In float32 the errors are those of exp and of the long sum. The absolute part is
-for the smallest numbers: flushed ones in float32 and bfloat16, three subnormal steps in float16."""
+are rounded once more each. In float32 the errors come from exp and from the long sum. The absolute part is
+for the smallest numbers: they may be flushed in float32 and bfloat16, and be off by three subnormal steps in
+float16."""
 
 
 def work(problem: Matrix) -> Work:

@@ -1,8 +1,8 @@
 """Softmax in Triton: register-resident rows, one or several per program, and online softmax in two passes.
 
 The kernels run on the current CUDA device, take rows any distance apart and return a contiguous tensor.
-EVEN_N: no step reaches past a row's end, so its columns need no mask. COLUMNS: the number of columns where it
-is a constexpr, else None.
+EVEN_N: no step reaches past a row's end, so its columns need no mask. COLUMNS: the number of columns if it is
+a constexpr, else None.
 """
 
 from __future__ import annotations
@@ -163,8 +163,10 @@ def softmax_tile(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Tens
 
 
 def softmax_online(x: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
-    """Return the softmax of a matrix of at least one column, one program per row, in two passes of
-    ``block_size`` columns per step."""
+    """Return the softmax of a matrix of at least one column, one program per row.
+
+    A program goes through its row twice, in steps of ``block_size`` columns.
+    """
     rows, out = _prepare(x)
     if rows.shape[0] > 0:
         _softmax_online[launch_grid(rows.shape[0])](

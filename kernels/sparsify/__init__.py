@@ -1,8 +1,8 @@
 """Make weights 2:4 sparse: of every four neighbours in a row of w, n by k, keep the two of largest magnitude,
-and of equal ones the first.
+the first if several are equal.
 
-``step`` says what the kernel returns. ``prune``: w with zeros for the other weights. ``compress``: the inputs
-of ``matmul_sparse``, which are the kept values, n by k / 2, and their places, packed as its declaration says.
+``step`` chooses the result. ``prune``: w with zeros for the other weights. ``compress``: the inputs of
+``matmul_sparse``, which are the kept values, n by k / 2, and their places, packed as its declaration says.
 ``transpose``: the same for w's transpose, k by n, whose rows are w's columns, as a backward pass multiplies
 it. Rows are padded with zeros to a multiple of 64.
 
@@ -12,7 +12,7 @@ product and once for the transpose, because neither compressed form contains the
 The least work: w is read once, the outputs are written once, and four neighbours take six comparisons.
 Nothing is rounded, so outputs must be equal to the reference.
 
-The rule is that of Mishra et al., "Accelerating Sparse Deep Neural Networks", 2021.
+The rule comes from Mishra et al., "Accelerating Sparse Deep Neural Networks", 2021.
 """
 
 from __future__ import annotations
@@ -91,16 +91,16 @@ def interpreted(problem: Problem) -> Problem:
 
 
 def tiles_fit(problem: Problem, tiles: Tiles, gpu: Gpu | None) -> str | None:
-    """Return the reason why a Triton program can't have these tiles or why smaller ones are enough, or
+    """Return the reason why a Triton program can't have these tiles or why smaller tiles are enough, or
     None."""
     del gpu
     each = tiles.block_rows * tiles.block_columns // (32 * tiles.num_warps)
     if each > 64:
-        return f"too much for the registers: {each} weights a thread > 64"
+        return f"too much for the registers: {each} weights per thread > 64"
     for name, extent, smallest in zip(("rows", "columns"), problem.shape, (TILE_N, TILE_K), strict=True):
         block = getattr(tiles, f"block_{name}")
         if block > (enough := max(smallest, 1 << (extent - 1).bit_length())):
-            return f"a smaller block does: block_{name} {block} > {enough} for {extent} {name}"
+            return f"a smaller block is enough: block_{name} {block} > {enough} for {extent} {name}"
     return None
 
 

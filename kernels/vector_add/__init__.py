@@ -24,7 +24,7 @@ SMALLEST_NORMAL = {"float32": 2.0**-126, "bfloat16": 2.0**-126, "float16": 2.0**
 """The smallest number of a dtype that is not subnormal."""
 
 MOST_INTERPRETED = 2500
-"""The most elements for an interpreter: two blocks of 1024, and part of a third."""
+"""The maximum number of elements for an interpreter: two blocks of 1024, and part of a third."""
 
 
 @dataclass(frozen=True, kw_only=True)

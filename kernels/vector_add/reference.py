@@ -15,7 +15,7 @@ def inputs(problem: Vectors, device: torch.device, seed: int) -> tuple[torch.Ten
 
 
 def outputs(problem: Vectors) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """Return the shape and dtype of the one output, which is like the inputs."""
+    """Return the shape and dtype of the output, which is like the inputs."""
     return [((problem.elements,), dtype_of(problem.dtype))]
 
 

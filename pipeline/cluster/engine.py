@@ -10,44 +10,44 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kernel_pipeline.errors import UserError
-from pipeline import ROOT
+
+from .. import ROOT
 
 SOURCES = ("conf", "kernel_pipeline", "kernels", "pipeline")
 """The folders of the working tree that every host gets."""
 
 ANSWERS_S = 10.0
-"""How long an address may take to accept a connection."""
+"""The seconds that an address may take to accept a connection."""
 
 
 class LostError(UserError):
     """An actor, its process or its host is gone."""
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """A host of the cluster: Ray's id, its name and its number, from 1."""
 
     id: str
     name: str
     number: int
-    gpus: int
 
 
-def nodes() -> list[Node]:
-    """The living hosts of the cluster, always in the same order."""
+def places(kind: str) -> list[Node]:
+    """Return the host of each device of a kind, in a fixed order. A host without a GPU counts as one CPU."""
     import ray
 
     alive = [node for node in ray.nodes() if node["Alive"]]
     alive.sort(key=lambda node: (node["NodeManagerHostname"], node["NodeManagerAddress"], node["NodeID"]))
-    return [
-        Node(node["NodeID"], node["NodeManagerHostname"], number, int(node["Resources"].get("GPU", 0)))
-        for number, node in enumerate(alive, start=1)
-    ]
+    found: list[Node] = []
+    for number, node in enumerate(alive, start=1):
+        gpus = int(node["Resources"].get("GPU", 0))
+        devices = gpus if kind == "cuda" else int(gpus == 0)
+        found += [Node(node["NodeID"], node["NodeManagerHostname"], number)] * devices
+    return found
 
 
 def start(actor: type, node: Node, kind: str, *arguments: Any) -> Any:
@@ -56,12 +56,13 @@ def start(actor: type, node: Node, kind: str, *arguments: Any) -> Any:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     there = NodeAffinitySchedulingStrategy(node.id, soft=False)
-    gpus = 1 if kind == "cuda" else 0
-    return ray.remote(actor).options(num_cpus=0, num_gpus=gpus, scheduling_strategy=there).remote(*arguments)
+    options = {"num_cpus": 0, "num_gpus": int(kind == "cuda"), "scheduling_strategy": there}
+    return ray.remote(actor).options(**options).remote(*arguments)
 
 
 def answer(asked: Any) -> Any:
-    """Wait for an actor's answer. Raises LostError when the actor is gone, and UserError where it does."""
+    """Wait for an actor's answer. Raises LostError when the actor is gone, and UserError if the actor raises
+    it."""
     import ray
 
     try:
@@ -84,71 +85,48 @@ def end(actor: Any) -> None:
 
 @contextmanager
 def joined(engine: str, kind: str) -> Iterator[str]:
-    """Join the cluster of RAY_ADDRESS or of this host, or start one for as long as the context lasts; gives
-    its name. Its hosts get today's sources. Raises UserError."""
+    """Join the cluster of RAY_ADDRESS or of this host, or start one for as long as the context lasts, and
+    yield its name. Its hosts get today's sources. Raises UserError."""
     if importlib.util.find_spec("ray") is None:
         raise UserError(
-            "cluster= needs Ray, which is not installed: run "
-            "python locks/install.py ray, by the Python of this command."
+            "cluster= needs Ray, which is not installed: run python locks/install.py ray with the "
+            "Python of this command."
         )
     variables = dict(os.environ)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
 
-    is_here = engine == "ray-local"
-    address = "local" if is_here else _address()
-    where = "the cluster that cluster=ray-local started here" if is_here else f"the Ray cluster at {address}"
     with ExitStack() as stack:
         # Ray points breakpoint() at its own debugger, and child processes inherit that.
         stack.callback(os.environ.update, variables)
         stack.callback(os.environ.clear)
         tree = stack.enter_context(tempfile.TemporaryDirectory(prefix="kernel-pipeline-tree-"))
-        for name in SOURCES:
+        # A project has no packages of ours: they are installed on its hosts.
+        for name in (one for one in SOURCES if (ROOT / one).is_dir()):
             shutil.copytree(ROOT / name, Path(tree, name), ignore=shutil.ignore_patterns("__pycache__"))
-        options: dict[str, Any] = {}
-        if is_here:
+        options: dict[str, Any] = {"runtime_env": {"working_dir": tree}, "log_to_driver": False}
+        if engine == "ray-local":
+            address, where = "local", "the cluster that cluster=ray-local started here"
             # A socket's path has at most 107 bytes, and Ray's part takes most of them.
             folder = tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True)
             options["_temp_dir"] = stack.enter_context(folder)
             options |= {"include_dashboard": False, "num_gpus": None if kind == "cuda" else 0}
-            options["num_cpus"] = 0  # or Ray starts an idle process a core, which no actor can use
+            options["num_cpus"] = 0  # otherwise Ray starts a process for each core, and no actor can use it
+        else:
+            address = os.environ.get("RAY_ADDRESS", "").strip() or "auto"
+            where = f"the Ray cluster at {address}"
         try:
-            ray.init(
-                address,
-                runtime_env={"working_dir": tree},
-                log_to_driver=False,
-                logging_level=logging.CRITICAL,
-                **options,
-            )
-        except (ray.exceptions.RayError, RuntimeError, OSError, ValueError) as error:
-            raise UserError(_not_joined(where, " ".join(str(error).split()))) from error
+            if address not in ("auto", "local"):  # Ray itself waits for minutes where nothing answers
+                host, port = address.split(":")
+                socket.create_connection((host, int(port)), ANSWERS_S).close()
+            ray.init(address, logging_level=logging.CRITICAL, **options)
+        except (ray.exceptions.RayError, RuntimeError, OSError, OverflowError, ValueError) as error:
+            reason = " ".join(str(error).split())[:300].rstrip(".")
+            raise UserError(
+                f"{where} could not be joined: {reason}. Start one by ray start --head, name one by "
+                "RAY_ADDRESS=HOST:PORT, or write cluster=ray-local. This host needs the cluster's versions "
+                "of Ray and Python, and for a cluster with a token RAY_AUTH_MODE=token and its "
+                "~/.ray/auth_token."
+            ) from error
         stack.callback(ray.shutdown)
         yield where
-
-
-def _address() -> str:
-    """The cluster's address. Raises UserError where nothing answers, and for Ray Client's ``ray://``."""
-    address = os.environ.get("RAY_ADDRESS", "").strip() or "auto"
-    if address != "auto":
-        try:
-            host, port = address.split(":")
-            socket.create_connection((host, int(port)), ANSWERS_S).close()
-        except (OSError, OverflowError, ValueError) as error:
-            raise UserError(
-                f"no Ray cluster answers at RAY_ADDRESS={address} ({error}): write HOST:PORT, as "
-                "ray start --head prints it."
-            ) from error
-    return address
-
-
-def _not_joined(where: str, reason: str) -> str:
-    if "Could not find any running Ray" in reason:
-        return (
-            "no Ray cluster runs on this host: start one by ray start --head, name one by "
-            "RAY_ADDRESS=HOST:PORT, or write cluster=ray-local."
-        )
-    return (
-        f"{where} could not be joined: {reason[:300].rstrip('.')}. Run the command on one of its hosts, by "
-        "the same Ray and Python. If the cluster asks for a token, set RAY_AUTH_MODE=token, and copy its "
-        "~/.ray/auth_token to this host."
-    )

@@ -11,8 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-SCRIPT = "kernel-pipeline"
-"""The console script. Its first word is a command's name."""
+from .. import PACKAGE, SCRIPT
 
 
 def started(process: Sequence[str], program: str) -> str | None:
@@ -21,17 +20,19 @@ def started(process: Sequence[str], program: str) -> str | None:
     if program.rpartition("/")[2] == SCRIPT:
         return ""
     module = process[process.index("-m") + 1 :][:1] if "-m" in process else []
-    package, _, name = "".join(module).partition(".")
-    return name if package == "pipeline" and "." not in name else None
+    if module == [PACKAGE]:
+        return ""
+    package, _, name = "".join(module).rpartition(".")
+    return name if package == PACKAGE else None
 
 
 def _begin(name: str, words: Sequence[str]) -> None:
-    from pipeline.command import interrupt, output
+    from . import interrupt, output
 
     interrupt.end_on_interrupt()
     output.guard()
     if name and {"--help", "-h"} & set(words):
-        from pipeline.command import explanation
+        from . import explanation
 
         explanation.show(name, words)
 

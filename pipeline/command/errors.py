@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from pydantic import ValidationError
@@ -12,10 +13,14 @@ from pydantic import ValidationError
 from kernel_pipeline.errors import UserError, unknown
 from kernel_pipeline.records.credentials import hidden
 from kernel_pipeline.records.fields import visible_lines
-from pipeline.command.words import CHOSEN, CONF, PIN
-from pipeline.points.catalog import Options
+
+from ..points.catalog import Options
+from .words import CHOSEN, CONF, PIN
 
 C = TypeVar("C", bound=Options)
+
+NEAR = 0.75
+"""The similarity to an option's name, by ``difflib``, from which on a name is taken for a typing error."""
 
 
 def fail(sentence: str, code: int = 2) -> NoReturn:
@@ -29,8 +34,22 @@ def validated(schema: type[C], values: Any) -> C:
     try:
         return schema.model_validate(values)
     except ValidationError as error:
-        sentences = dict.fromkeys(_invalid(problem, schema) for problem in error.errors())
-        raise UserError(" ".join(sentences)) from error
+        found: dict[Any, str] = {}
+        for number, problem in enumerate(error.errors()):
+            # A pin may have any of several types, and each type has an error.
+            place = problem["loc"][:2] if problem["loc"][0] == PIN else number
+            found.setdefault(place, _invalid(problem, schema))
+        raise UserError(" ".join(dict.fromkeys(found.values()))) from error
+
+
+def unknown_option(schema: type[Options], names: Iterable[str]) -> UserError | None:
+    """Return the error for the first of the names that is nearly an option's name; None if none is.
+
+    Words that Hydra does not know become pins, so such a name may also be meant as a dimension's.
+    """
+    known = [name for name in options(schema) if name != PIN]
+    near = (name for name in names if difflib.get_close_matches(name, known, n=1, cutoff=NEAR))
+    return next((unknown("option", name, known) for name in near), None)
 
 
 def _invalid(problem: Any, schema: type[Options]) -> str:
@@ -39,8 +58,13 @@ def _invalid(problem: Any, schema: type[Options]) -> str:
     name = ".".join(path)
     if path[0] == PIN and len(path) > 1:
         name = path[1]
+        if (wrong := unknown_option(schema, [name])) is not None:
+            return str(wrong)
         if problem["type"] != "value_error":
-            return f"{name}: write a value or a list of values, not {problem['input']!r}."
+            return (
+                f"{name}: write a value or a list of values, not {problem['input']!r}, for a dimension or a "
+                "parameter; no option has this name, and --help lists the options."
+            )
     if problem["type"] == "extra_forbidden":
         return str(unknown("option", name, options(schema, path[:-1])))
     if problem["type"] == "missing":
@@ -107,5 +131,5 @@ def _from_text(text: str, schema: type[Options]) -> str:
 
 
 def _as_written(text: str) -> str:
-    """Return Hydra's text with the user's words in place of those that Hydra got."""
+    """Return Hydra's text with the user's words in place of the words that Hydra got."""
     return re.sub(rf"(?:\+\+|(?<=full_key: ))(?:{PIN}|{CHOSEN})\.(?=\w)", "", text)

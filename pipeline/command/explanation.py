@@ -7,7 +7,6 @@ command's file of conf/; the words that it takes come from its type.
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
 import signal
 import sys
@@ -21,20 +20,20 @@ from pydantic.fields import FieldInfo
 
 from kernel_pipeline.errors import UserError, unknown
 from kernel_pipeline.records.fields import visible_lines
-from pipeline import ROOT
-from pipeline.command import options as schemas
-from pipeline.command.errors import fail
-from pipeline.command.words import CONF, EXPERIMENT, PIN, choices
-from pipeline.points import catalog
-from pipeline.points.catalog import Options
-from pipeline.points.plan import describe
-from pipeline.points.problems import SIZE
+
+from .. import CODE, TYPED, as_typed
+from ..points import catalog
+from ..points.catalog import SIZE, Options
+from ..points.plan import describe
+from . import options as schemas
+from .errors import fail
+from .words import CONF, EXPERIMENT, PIN, choices
 
 BORROWED = {"ui": "publish"}
 """Commands that take another command's options."""
 
-MAKING = "new"
-"""The command that creates a kernel: its ``kernel=`` names no existing one."""
+WITHOUT_KERNEL = ("judge", "new")
+"""The commands whose ``kernel=`` names no existing kernel: a problem's file, and a kernel to create."""
 
 WIDTH = 100
 
@@ -77,7 +76,7 @@ def show(name: str, words: Sequence[str]) -> NoReturn:
 
 def names() -> list[str]:
     """Return every command, by the name of its file."""
-    return sorted(path.stem for path in (ROOT / "pipeline").glob("[a-z]*.py"))
+    return sorted(path.stem for path in CODE.glob("[a-z]*.py"))
 
 
 def commands() -> dict[str, str]:
@@ -87,23 +86,22 @@ def commands() -> dict[str, str]:
 
 def docstring(name: str) -> str:
     """Return a command's docstring without importing the command."""
-    spec = importlib.util.find_spec(f"pipeline.{name}")
-    assert spec is not None and spec.origin is not None, "a command is a module of this package"
-    text = ast.get_docstring(ast.parse(Path(spec.origin).read_text())) or ""
+    text = ast.get_docstring(ast.parse((CODE / f"{name}.py").read_text())) or ""
+    text = text.replace("python -m pipeline.", TYPED)
     text = re.sub(r"^(Stage|Command) ``\w+``: ", "", text).replace("``", "`")
     return text[:1].upper() + text[1:]
 
 
 def examples(name: str) -> list[str]:
     """Return the command lines that a command's docstring shows."""
-    return re.findall(rf"^    (python -m pipeline\.{name}\b.*)$", docstring(name), re.MULTILINE)
+    return re.findall(rf"^    ({re.escape(as_typed(name))}\b.*)$", docstring(name), re.MULTILINE)
 
 
 def of_command(name: str, kernels: Sequence[str] = ()) -> str:
-    """Return the help of ``python -m pipeline.NAME``. A command that takes a kernel adds the dimensions,
+    """Return the help of a command. A command that takes a kernel adds the dimensions,
     parameters and workloads of the named kernels. Raises UserError for an unknown kernel."""
     first, _, rest = docstring(name).partition("\n\n")
-    own = f"    python -m pipeline.{name}"
+    own = f"    {as_typed(name)}"
     prose = [part for part in rest.split("\n\n") if part and not part.startswith(own)]
     parts = [first, *prose, "Examples:", "\n".join(f"  {line}" for line in examples(name))]
     conf = CONF / f"{BORROWED.get(name, name)}.yaml"
@@ -111,14 +109,14 @@ def of_command(name: str, kernels: Sequence[str] = ()) -> str:
         return "\n\n".join(parts)
     schema = schema_of(name)
     parts += ["Options, each with its default:", "\n".join(_lines(conf, schema))]
-    if "kernel" not in schema.model_fields or name == MAKING:
+    if "kernel" not in schema.model_fields or name in WITHOUT_KERNEL:
         return "\n\n".join(parts)
     if not kernels:
-        parts.append(f"`python -m pipeline.{name} --help kernel=NAME` lists what a kernel takes.")
-    elif PIN not in schema.model_fields:
         parts.append(
-            f"`python -m pipeline.{name}` takes none of the dimensions and parameters below as options."
+            f"`{as_typed(name, '--help', 'kernel=NAME')}` lists a kernel's dimensions and parameters."
         )
+    elif PIN not in schema.model_fields:
+        parts.append(f"`{as_typed(name)}` takes none of the dimensions and parameters below as options.")
     parts += map(of_kernel, kernels)
     return "\n\n".join(parts)
 
@@ -195,7 +193,9 @@ def _choices(group: Option) -> Iterator[str]:
 
 def _wrapped(text: str, first: int, others: int | None = None) -> str:
     rest = first if others is None else others
-    return textwrap.fill(text, WIDTH, initial_indent=" " * first, subsequent_indent=" " * rest)
+    return textwrap.fill(
+        text, WIDTH, initial_indent=" " * first, subsequent_indent=" " * rest, break_on_hyphens=False
+    )
 
 
 def values(field: FieldInfo) -> list[str]:
@@ -220,7 +220,7 @@ def groups(conf: Path) -> list[Option]:
 
 
 def of_file(conf: Path) -> list[Option]:
-    """Return the options of a file of conf/, each with the comments behind and above it."""
+    """Return the options of a file of conf/, each with the comments above it and after it on its line."""
     _, groups_above, text = conf.read_text().rpartition("\n  - ")
     found, above = [], []
     for line in text.splitlines()[bool(groups_above) :]:

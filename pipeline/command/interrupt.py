@@ -16,8 +16,7 @@ from threading import Timer
 from types import FrameType
 
 LONGEST_S = 1.5
-"""Seconds from Ctrl-C to a forced exit. The rest of the two seconds is for processes that end by
-themselves."""
+"""Seconds from Ctrl-C to a forced exit. The rest of the two seconds is left for processes to end."""
 
 AGAIN_S = 1.0
 

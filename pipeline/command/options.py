@@ -2,88 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, create_model
 
-from kernel_pipeline.records.settings import TimerChoice, TimingSettings
-from pipeline.command.values import Architecture, AsWritten, Pin, Place, Seed, Sets, Several, Some, Tool
-from pipeline.points import catalog
-from pipeline.points.catalog import Entry, Options
-from pipeline.points.choice import EVERY, LARGEST
-from pipeline.points.search import Sampler
-from pipeline.points.searches import SearchBudget
-from pipeline.store.retry import Retry
+from ..points import catalog
+from ..points.catalog import Entry, Options
+from ..points.search import Sampler
+from ..points.searches import SearchBudget
+from ..store.retry import Retry
+from .option_groups import FEWEST_ROUNDS, PresetConfig, TimingConfig, TrackingConfig
+from .values import (
+    Architecture,
+    AsWritten,
+    Duration,
+    PathText,
+    Pin,
+    Place,
+    Seed,
+    Sets,
+    Several,
+    Share,
+    Size,
+    Some,
+    Tool,
+)
 
 Engine = Literal["ray", "ray-local"]
-"""How to join or start a cluster."""
+"""The way to join or to start a Ray cluster."""
 
 MOST_AHEAD = 1000
-"""The most configurations that a search chooses before it learns from their times."""
-
-FEWEST_ROUNDS = 2
-"""The fewest rounds: the ratio of a single round has no spread."""
-
-
-class PresetConfig(Options):
-    """conf/preset/NAME.yaml: how much to measure. ``auto`` names the preset for each kind of device.
-
-    Finals have ``rounds``, and up to ``most_rounds`` while undecided. Sweeps measure every problem. Finals,
-    profiles, counters and codegen take the problems of ``closer``: all chosen ones, or the largest. Finals
-    and profiles take the baseline, and providers within ``near`` times the fastest of their kind (own or
-    others'); None takes all. In ``lasting`` rounds of finals, long kernels are also timed after seconds of
-    work. ``sets`` are the sets of ncu.
-    """
-
-    name: str
-    rounds: int = Field(default=FEWEST_ROUNDS, ge=FEWEST_ROUNDS)
-    most_rounds: int = Field(default=FEWEST_ROUNDS, ge=FEWEST_ROUNDS)
-    closer: Literal["all", "largest"] = "all"
-    near: float | None = Field(default=None, ge=1)
-    lasting: int = Field(default=FEWEST_ROUNDS, ge=0)
-    sets: Sets = ("full",)
-    min_samples: int = Field(default=50, ge=2)
-    max_seconds: float = Field(default=1.0, gt=0)
-    cpu: str | None = None
-    cuda: str | None = None
-
-    @property
-    def few(self) -> slice:
-        """The part of smallest, middle and largest problem that ``closer`` takes."""
-        return LARGEST if self.closer == "largest" else EVERY
-
-
-class TimingConfig(Options):
-    """conf/timing/NAME.yaml: ``TimingSettings`` as options."""
-
-    timer: TimerChoice = "auto"
-    cache: Literal["cold", "hot"] = "cold"
-    stopping: Literal["confidence", "count", "budget"] = "confidence"
-    target_rel_ci: float = Field(default=0.005, gt=0, lt=1)
-    min_samples: int = Field(default=20, ge=3)
-    max_seconds: float = Field(default=0.1, gt=0)
-
-    @property
-    def settings(self) -> TimingSettings:
-        """The settings as the measuring code takes them."""
-        return TimingSettings(**self.model_dump())
-
-
-class TrackingConfig(Options):
-    """conf/tracking/NAME.yaml: the MLflow store. ``uri`` null means MLFLOW_TRACKING_URI if it is set, else
-    the repository's SQLite file, or with ``server`` this machine's server. The address may hold a password,
-    so no kept or printed configuration contains it."""
-
-    name: Literal["local", "server", "none"]
-    uri: str | None = Field(repr=False, exclude=True)
-
-    @model_validator(mode="after")
-    def _somewhere(self) -> Self:
-        if self.uri == "":
-            raise ValueError("uri is empty; write tracking.uri=ADDRESS, or leave it out")
-        if self.name == "none" and self.uri is not None:
-            raise ValueError("none publishes nothing, and uri says where to publish; leave out one of them")
-        return self
+"""The maximum number of configurations that a search chooses before it learns from their times."""
 
 
 class KernelOptions(Options):
@@ -100,7 +49,7 @@ class KernelOptions(Options):
 
 class PointsConfig(KernelOptions):
     """The points of a kernel, and the settings in their keys. ``pin`` holds values of the kernel's dimensions
-    and of its providers' parameters, which replace those of the YAML."""
+    and of its providers' parameters, which replace the YAML's values."""
 
     preset: PresetConfig
     timing: TimingConfig
@@ -118,21 +67,23 @@ def _ends(search: str, of: ValidationInfo) -> str:
     if of.data.get("replay"):
         if search == "exhaustive" or ends:
             raise ValueError(
-                "replay=true plays a search to several ends; write search=tpe or search=random alone"
+                "replay=true tries several numbers of trials; write search=tpe or search=random "
+                "without trials= and seconds="
             )
         return search
     if search == "exhaustive" and ends:
         raise ValueError(f"exhaustive measures every point; write search=tpe, or leave {ends[0]}= out")
     if search != "exhaustive" and not ends:
-        raise ValueError(f"{search} needs an end; write trials=N, seconds=N or both")
+        raise ValueError(f"{search} needs a limit; write trials=N, seconds=N or both")
     if search != "exhaustive" and of.data.get("debug"):
         raise ValueError(f"{search} chooses by times, and debug=true measures no time; leave one of them out")
     return search
 
 
 class SweepConfig(PointsConfig):
-    """conf/sweep.yaml. ``allow`` None: every failure of an own provider counts. ``cluster`` None: measure on
-    this host."""
+    """The options of conf/sweep.yaml. With ``allow`` None every failure of an own provider counts. With
+    ``cluster`` None the sweep measures on this host.
+    """
 
     tracking: TrackingConfig = Field(exclude=True)
     workload: Place | None
@@ -160,11 +111,13 @@ class SweepConfig(PointsConfig):
 
 
 class CodegenConfig(PointsConfig):
-    """conf/codegen.yaml. ``architectures`` None: the GPU's own architecture, or Hopper's without a GPU."""
+    """The options of conf/codegen.yaml. ``architectures`` None means the GPU's own architecture, or Hopper's
+    without a GPU.
+    """
 
     device: str
     architectures: Pin[Architecture]
-    show: Literal["ptx", "sass"]
+    show: Literal["ptx", "sass", "lines", "ttgir", "llir"]
     function: str | None
     a: str | None
     b: str | None
@@ -174,8 +127,8 @@ class CodegenConfig(PointsConfig):
 
 
 class ProfileConfig(PointsConfig):
-    """conf/profile.yaml. Dimensions that are not pinned come from three problems of the preset's first
-    workload."""
+    """The options of conf/profile.yaml. Dimensions that are not pinned come from three problems of the
+    preset's first workload."""
 
     device: str
     stacks: bool
@@ -185,9 +138,13 @@ class ProfileConfig(PointsConfig):
 
 
 class CountersConfig(PointsConfig):
-    """conf/counters.yaml. ``sets`` is one of ncu's sets, or a list of its sections and metrics; None: the
-    preset's."""
+    """The options of conf/counters.yaml. ``kernel`` None: a ``program`` or a ``report``. ``sets`` is one of
+    ncu's sets, or a list of its sections and metrics; None: the preset's."""
 
+    kernel: str | None  # type: ignore[assignment]  # a report has no kernel
+    program: Annotated[str | None, AsWritten()]
+    launches: int = Field(ge=1)
+    report: Place | None
     device: str
     sets: Sets | None
     timeout_s: float = Field(gt=0)
@@ -201,8 +158,8 @@ class CountersConfig(PointsConfig):
 
 
 class SanitizeConfig(PointsConfig):
-    """conf/sanitize.yaml. Dimensions that are not pinned come from three problems of the preset's first
-    workload."""
+    """The options of conf/sanitize.yaml. Dimensions that are not pinned come from three problems of the
+    preset's first workload."""
 
     device: str
     tools: Several[Tool]
@@ -211,15 +168,16 @@ class SanitizeConfig(PointsConfig):
 
 
 class EnvironmentConfig(Options):
-    """conf/environment.yaml."""
+    """The options of conf/environment.yaml."""
 
     device: str
     output: Place
 
 
 class BuildConfig(KernelOptions):
-    """conf/build.yaml. ``architectures`` None: those of the last build; for a first build, those of this
-    machine's GPUs."""
+    """The options of conf/build.yaml. ``architectures`` None means the architectures of the last build, and
+    for a first build those of this machine's GPUs.
+    """
 
     device: str
     architectures: Pin[Annotated[str, BeforeValidator(str)]]
@@ -228,7 +186,7 @@ class BuildConfig(KernelOptions):
 
 
 class CeilingsConfig(Options):
-    """conf/ceilings.yaml."""
+    """The options of conf/ceilings.yaml."""
 
     device: str
     output: Place
@@ -237,7 +195,7 @@ class CeilingsConfig(Options):
 
 
 class ReportConfig(Options):
-    """conf/report.yaml."""
+    """The options of conf/report.yaml."""
 
     input: Place
     output: Place
@@ -245,7 +203,7 @@ class ReportConfig(Options):
 
 
 class DocsConfig(Options):
-    """conf/docs.yaml."""
+    """The options of conf/docs.yaml."""
 
     input: Place
     docs: Several[Place]
@@ -253,7 +211,7 @@ class DocsConfig(Options):
 
 
 class FinalsConfig(Options):
-    """conf/finals.yaml. ``rounds`` and ``most_rounds`` None: the preset's."""
+    """The options of conf/finals.yaml. ``rounds`` and ``most_rounds`` None mean the preset's numbers."""
 
     kernel: Pin[str]
     workload: Place | None
@@ -271,8 +229,9 @@ class FinalsConfig(Options):
 
 
 class BestConfig(KernelOptions):
-    """conf/best.yaml. ``pin`` holds values of the kernel's dimensions. ``gpu`` None: this machine's GPU, or
-    without one the only GPU with rows."""
+    """The options of conf/best.yaml. ``pin`` holds values of the kernel's dimensions. ``gpu`` None means this
+    machine's GPU, or on a machine without a GPU the only GPU with rows.
+    """
 
     pin: dict[str, Some] = Field(default_factory=dict)
     gpu: str | None
@@ -280,7 +239,9 @@ class BestConfig(KernelOptions):
 
 
 class TuneConfig(Options):
-    """conf/tune.yaml. ``gpu`` None: the GPU of ``device``; with ``replay`` every GPU."""
+    """The options of conf/tune.yaml. ``gpu`` None means the GPU of ``device``, and with ``replay`` every
+    GPU.
+    """
 
     device: str
     gpu: str | None
@@ -289,7 +250,7 @@ class TuneConfig(Options):
 
 
 class VerifyConfig(Options):
-    """conf/verify.yaml."""
+    """The options of conf/verify.yaml."""
 
     kernel: Pin[str]
     device: str
@@ -305,7 +266,7 @@ class VerifyConfig(Options):
 
 
 class AccuracyConfig(Options):
-    """conf/accuracy.yaml."""
+    """The options of conf/accuracy.yaml."""
 
     kernel: Pin[str]
     device: str
@@ -319,30 +280,63 @@ class AccuracyConfig(Options):
     wait_s: float | None = Field(ge=0)
 
 
-class CompareConfig(PointsConfig):
-    """conf/compare.yaml. The command itself interprets ``a`` and ``b``. Two machines can be compared without
-    a kernel."""
+def _unless_all(value: Any) -> Any:
+    return None if value == "all" else value
 
-    kernel: str | None  # type: ignore[assignment]  # all else that is compared is of one kernel
+
+class CompareConfig(PointsConfig):
+    """The options of conf/compare.yaml. The command itself interprets ``a`` and ``b``. ``kernel`` None means
+    all kernels.
+    """
+
+    kernel: Annotated[str | None, BeforeValidator(_unless_all)]  # type: ignore[assignment]  # all are compared
     device: str
     a: Annotated[str | None, AsWritten()]
     b: Annotated[str | None, AsWritten()]
     self_test: bool
     rounds: int = Field(ge=FEWEST_ROUNDS)
     most_rounds: int = Field(ge=FEWEST_ROUNDS, le=1000)
-    margin: float = Field(gt=0, lt=1)
-    beyond: Literal["margin", "zero"]
+    by: Share
+    at_most: Duration
+    undecided: Literal["pass", "fail"] | None
+    bisect: bool
+    same_code: Literal["skip", "time"]
     tracking: TrackingConfig = Field(exclude=True)
     points: int | None = Field(ge=1)
     remeasure: bool
-    fail_on: Literal["slower"] | None
     format: Literal["text", "markdown"]
     point_timeout_s: float = Field(gt=0)
     wait_s: float | None = Field(ge=0)
 
 
+class JudgeConfig(Options):
+    """The options of conf/judge.yaml. ``pin`` holds sizes of the problem, in place of the file's."""
+
+    action: Literal["board"] | None
+    kernel: PathText
+    submission: Pin[Place]
+    workloads: Place | None
+    most_workloads: int | None = Field(ge=1)
+    device: str
+    scale: float = Field(gt=0, le=1)
+    pin: dict[str, Size] = Field(default_factory=dict)
+    preset: PresetConfig
+    timing: TimingConfig
+    torch_compile: bool
+    rounds: int = Field(ge=0)
+    most_rounds: int = Field(ge=FEWEST_ROUNDS, le=1000)
+    margin: float = Field(gt=0, lt=1)
+    memory_gb: float | None = Field(gt=0)
+    format: Literal["text", "json"]
+    reward: bool
+    output: Place
+    seed: Seed
+    point_timeout_s: float = Field(gt=0)
+    wait_s: float | None = Field(ge=0)
+
+
 class ResultsConfig(Options):
-    """conf/results.yaml. A row is old if it differs in one of the ``parts`` of its key."""
+    """The options of conf/results.yaml. A row is old if it differs in one of the ``parts`` of its key."""
 
     action: Literal["merge", "prune"] | None
     source: Place | None
@@ -358,14 +352,25 @@ def _named(value: Any) -> Any:
     return str(value)
 
 
-class NewConfig(Options):
-    """conf/new.yaml."""
+_FROM: dict[str, Any] = {"from": (Annotated[PathText | None, AsWritten()], None)}
+_From: Any = create_model("_From", __base__=Options, **_FROM)
+"""The option ``from``, which no class statement can name."""
+
+
+class NewConfig(_From):
+    """The options of conf/new.yaml."""
 
     kernel: Annotated[str, BeforeValidator(_named)]
 
+    @property
+    def source(self) -> str | None:
+        """The file whose launcher is taken."""
+        given: str | None = getattr(self, "from")
+        return given
+
 
 class PublishConfig(Options):
-    """conf/publish.yaml."""
+    """The options of conf/publish.yaml."""
 
     input: Place | None
     runs: Place | None = None
@@ -377,15 +382,14 @@ class PublishConfig(Options):
 
 
 class BenchmarksConfig(KernelOptions):
-    """conf/benchmarks.yaml. Dimensions that are not pinned come from the preset's first workload; ``sweep``
-    takes all workloads of the preset."""
+    """The options of conf/benchmarks.yaml. Dimensions that are not pinned come from the preset's first
+    workload."""
 
-    benchmark: Literal["timers", "inputs", "sweep", "devices", "waits"] | None
+    benchmark: Literal["timers", "inputs", "histories"] | None
     provider: str | None
     pin: dict[str, Some] = Field(default_factory=dict)
     repeats: int = Field(ge=1)
     work_s: float = Field(ge=0)
-    only: Pin[str]
     seed: Seed
     timing: TimingConfig
     preset: PresetConfig

@@ -33,8 +33,8 @@ class Output(io.FileIO):
                 raise
             self.is_broken = True
             raise UserError(
-                f"can't write to the standard output: {error.strerror}. What was done is kept; make room, or "
-                "send the output elsewhere, and run the command again."
+                f"can't write to the standard output: {error.strerror}. Results so far are kept; make room, "
+                "or send the output elsewhere, and run the command again."
             ) from error
 
 
@@ -52,7 +52,7 @@ def guard() -> None:
 
 
 def _flush() -> None:
-    """Write the buffer before Python does so at its end, where a failure would have no sentence."""
+    """Write the buffer before Python ends, so that a failure gets an error message."""
     try:
         sys.stdout.flush()
     except UserError as error:

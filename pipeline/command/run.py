@@ -29,20 +29,21 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from kernel_pipeline import loading
 from kernel_pipeline.errors import UserError, unknown
 from kernel_pipeline.machine import device
 from kernel_pipeline.records.credentials import withdraw
 from kernel_pipeline.toolchain import inductor
-from pipeline.command import explanation, interrupt
-from pipeline.command import words as command_words
-from pipeline.command.errors import explain, fail, options, validated
-from pipeline.command.options import KernelOptions, PointsConfig
-from pipeline.command.words import CHOSEN, CONF, EXPERIMENT, PIN, TRACKING_URI, CommandLine
-from pipeline.points import plan
-from pipeline.points.catalog import Options, as_list
-from pipeline.reporting import terminal
-from pipeline.store import commit
+
+from .. import PACKAGE
+from ..points import catalog, plan
+from ..points.catalog import Options, as_list
+from ..reporting import terminal
+from ..store import commit
+from . import explanation, interrupt
+from . import words as command_words
+from .errors import explain, fail, options, unknown_option, validated
+from .options import KernelOptions, PointsConfig
+from .words import CHOSEN, CONF, EXPERIMENT, PIN, TRACKING_URI, CommandLine
 
 console = terminal.Terminal()
 """Prints progress, tables and the closing line of a command."""
@@ -56,11 +57,15 @@ C = TypeVar("C", bound=Options)
 
 
 class UnsuccessfulError(Exception):
-    """Raised if a command ran to its end without success. The text says why, and the exit code is 1."""
+    """Raised if a command ran to its end without success. The text says why; ``code`` is the exit code."""
+
+    def __init__(self, text: str, code: int = 1) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class Stopped(KeyboardInterrupt):
-    """Raised by a signal that ends a stage like Ctrl-C: the rows are kept."""
+    """Raised by a signal that ends a stage as Ctrl-C does: the rows are kept."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -114,7 +119,7 @@ def run_each(name: str, schema: type[C], run: Callable[[Sequence[C]], None]) -> 
         except UserError as error:
             fail(str(error))
         except UnsuccessfulError as error:  # raised by a scheduler's job
-            job.failed.append(str(error))
+            job.failed.append(error)
         except KeyboardInterrupt as stop:
             _end(stop, line)
         except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
@@ -157,7 +162,7 @@ def _conclude(job: Job[Any], line: CommandLine, jobs: Path | None) -> NoReturn:
     if jobs is not None:
         say(f"The output of the jobs is in {jobs}.")
     if job.failed:
-        fail("\n".join(job.failed), code=1)
+        fail("\n".join(map(str, job.failed)), code=min(error.code for error in job.failed))
     if command_words.is_multirun(list(line.given)) and not job.is_run and jobs is None:
         fail("-m has nothing to run: no option has a value.")
     sys.exit(0)
@@ -179,7 +184,7 @@ class Job(Generic[C]):
         run: Callable[[Sequence[C]], None],
         is_elsewhere: bool = False,
     ) -> None:
-        self.failed: list[str] = []
+        self.failed: list[UnsuccessfulError] = []
         self.is_run = False
         self._sent = name, schema, line, list(written)
         self._run = run
@@ -197,9 +202,9 @@ class Job(Generic[C]):
                 try:
                     self._run(configs)
                 except UnsuccessfulError as error:  # the next experiments still run
-                    self.failed.append(str(error))
+                    self.failed.append(error)
             if self.failed and self._is_elsewhere:
-                raise UnsuccessfulError("\n".join(self.failed))
+                raise UnsuccessfulError("\n".join(map(str, self.failed)))
         except UserError as error:
             if self._is_elsewhere:
                 raise
@@ -217,13 +222,13 @@ class Job(Generic[C]):
 
 
 def _elsewhere(name: str, schema: type[C], line: CommandLine, written: Sequence[str]) -> Job[C]:
-    run = importlib.import_module(f"pipeline.{name}").run
+    run = importlib.import_module(f"{PACKAGE}.{name}").run
     return Job(name, schema, line, written, run, is_elsewhere=True)
 
 
 def _multirun_folders(line: CommandLine, words: Sequence[str], jobs: Path, stack: ExitStack) -> list[str]:
-    """Return options for where Hydra writes multirun.yaml, so that it stays out of the working folder. A
-    scheduler's jobs have a folder for this file and for their output."""
+    """Return the options that keep Hydra's multirun.yaml out of the working folder. A scheduler's jobs have a
+    folder for this file and for their output."""
     if not command_words.is_multirun(words):
         return []
     if line.launcher is not None:
@@ -233,8 +238,9 @@ def _multirun_folders(line: CommandLine, words: Sequence[str], jobs: Path, stack
 
 
 def compositions(config: DictConfig, experiments: Sequence[str]) -> Iterator[DictConfig]:
-    """Yield the configuration of each experiment, or the only one. Preset ``auto`` becomes the device's
-    preset."""
+    """Yield the configuration of each experiment, or the command's only configuration. Preset ``auto``
+    becomes the device's preset.
+    """
     given = list(HydraConfig.get().overrides.task)
     yield with_preset(config, given)
     for name in experiments[1:]:
@@ -281,7 +287,10 @@ def checked(schema: type[C], config: DictConfig, line: CommandLine) -> list[C]:
     values: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
     values |= values.pop(CHOSEN, None) or {}
     if values.get("kernel") == "???":
-        raise UserError(f"kernel is missing: write kernel=NAME with one of {', '.join(loading.names())}.")
+        names = f"NAME with one of {', '.join(catalog.names())}"
+        wanted = names if issubclass(schema, KernelOptions) else "PATH with the path of a problem"
+        wrong = unknown_option(schema, values.get(PIN) or {})
+        raise wrong or UserError(f"kernel is missing: write kernel={wanted}.")
     if line.tracking_uri is not None:
         if "tracking" not in schema.model_fields:
             raise unknown("option", TRACKING_URI, options(schema))
@@ -294,8 +303,8 @@ def checked(schema: type[C], config: DictConfig, line: CommandLine) -> list[C]:
 
 
 def _each_kernel(schema: type[Options], names: Any) -> list[dict[str, Any]]:
-    """Return the options that differ by kernel: one mapping for each kernel if several are named and the
-    command takes one at a time."""
+    """Return the options that differ by kernel: one mapping for each kernel if several kernels are named and
+    the command takes one at a time."""
     field = schema.model_fields.get("kernel")
     # A command without kernels refuses the option itself, and a command that takes a list gets the list.
     takes_one = field is not None and str in (field.annotation, *get_args(field.annotation))

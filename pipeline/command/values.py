@@ -10,12 +10,13 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from kernel_pipeline.contract import Value
+from kernel_pipeline.declared import Value
 from kernel_pipeline.errors import unknown
-from pipeline.inspection.ncu import SETS
-from pipeline.inspection.occupancy import LIMITS
-from pipeline.inspection.sanitizer import TOOLS
-from pipeline.points.catalog import as_list
+
+from ..inspection.ncu import SETS
+from ..inspection.occupancy import LIMITS
+from ..inspection.sanitizer import TOOLS
+from ..points.catalog import as_list
 
 LISTED = BeforeValidator(as_list)
 """Marks an option that takes a value or a list, which may also be written as ``a,b``."""
@@ -48,13 +49,42 @@ LARGEST = 2**63
 
 def _countable(values: tuple[Value, ...]) -> tuple[Value, ...]:
     for value in values:
-        if type(value) is int and abs(value) >= LARGEST:
-            raise ValueError(f"must be less than 2**63, not {value}")
+        for one in value if isinstance(value, tuple) else (value,):
+            if type(one) is int and abs(one) >= LARGEST:
+                raise ValueError(f"must be less than 2**63, not {one}")
     return values
 
 
 Some = Annotated[tuple[Value, ...], LISTED, NOT_EMPTY, AfterValidator(_countable)]
 """Values of a kernel's dimension or parameter."""
+
+
+def _share(value: Any) -> float:
+    """Return 0.02 for 2%."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?%", str(value))
+    if found is None or not float(found[1]):
+        raise ValueError(f"write a percentage, as 2%, not {value}")
+    return float(found[1]) / 100
+
+
+Share = Annotated[float, BeforeValidator(_share)]
+"""A percentage."""
+
+SECONDS = {"s": 1, "m": 60, "h": 3600}
+
+
+def _duration(value: Any) -> float | None:
+    """Return the seconds of 90s, 10m or 1h."""
+    if value is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", str(value))
+    if found is None:
+        raise ValueError(f"write seconds, minutes or hours, as 90s, 10m or 1h, not {value}")
+    return float(found[1]) * SECONDS[found[2]]
+
+
+Duration = Annotated[float | None, BeforeValidator(_duration)]
+"""A time, in seconds; None: any."""
 
 
 def _somewhere(value: Any) -> Any:
@@ -67,6 +97,26 @@ def _somewhere(value: Any) -> Any:
 
 Place = Annotated[Path, BeforeValidator(_somewhere)]
 """A file or folder. An empty path is refused, because it would mean the working directory."""
+
+
+def _required(value: Any) -> Any:
+    if value == "":
+        raise ValueError("is empty; write a path")
+    return _somewhere(value)
+
+
+PathText = Annotated[str, BeforeValidator(_required)]
+"""The path of a file or folder that a command needs, as text."""
+
+
+def _size(value: Any) -> int:
+    if type(value) is not int or not 0 < value < LARGEST:
+        raise ValueError(f"write a size, a whole number from 1 to 2**63 - 1, not {value}")
+    return value
+
+
+Size = Annotated[int, BeforeValidator(_size)]
+"""A size of another format's problem."""
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 

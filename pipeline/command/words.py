@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import UnionType
@@ -17,9 +17,10 @@ from pydantic.fields import FieldInfo
 
 from kernel_pipeline.errors import UserError, unknown
 from kernel_pipeline.records.fields import visible
-from pipeline import ROOT
-from pipeline.command.values import LISTED, AsWritten
-from pipeline.points.catalog import Options
+
+from .. import ROOT
+from ..points.catalog import Options
+from .values import LISTED, AsWritten
 
 CONF = ROOT / "conf"
 
@@ -77,11 +78,15 @@ def read(words: Sequence[str], schema: type[Options]) -> CommandLine:
 
 def positional(words: Sequence[str], *names: str) -> list[str]:
     """Put ``NAME=`` before words that stand alone: the first name before the first such word, and so on."""
-    left = list(names)
-    return [
-        f"{left.pop(0)}={word}" if left and not word.startswith("-") and "=" not in word else word
-        for word in words
-    ]
+    left, lone = list(names), list(alone(words))
+    return [f"{left.pop(0)}={word}" if left and word in lone else word for word in words]
+
+
+def alone(words: Sequence[str]) -> Iterator[str]:
+    """Yield the words that are neither flags nor options."""
+    for before, word in zip(["", *words], words, strict=False):
+        if not word.startswith("-") and "=" not in word and before not in CONFIG:
+            yield word
 
 
 def flags_first(words: Sequence[str]) -> list[str]:
@@ -104,7 +109,7 @@ def check(words: Sequence[str]) -> None:
     given: dict[str, str] = {}
     for before, word, after in zip(["", *words], words, [*words[1:], ""], strict=False):
         if visible(word) != word:
-            raise UserError(f"can't read '{visible(word)}': a word has no control characters.")
+            raise UserError(f"can't read '{visible(word)}': an argument must not contain control characters.")
         if before in CONFIG:
             continue
         if word in CONFIG and after not in ("job", "hydra", "all"):
@@ -139,7 +144,7 @@ def launcher_of(words: Sequence[str], schema: type[Options]) -> str | None:
     if found[0] not in SCHEDULERS:
         raise unknown(LAUNCHER, found[0], sorted(SCHEDULERS))
     if "retry" not in schema.model_fields:  # only a sweep continues where a requeued job ended
-        raise UserError(f"{LAUNCHER}= is for sweeps: run this command where its device is.")
+        raise UserError(f"{LAUNCHER}= is for sweeps: run this command on the device's host.")
     if not is_multirun(words):
         raise UserError(f"{LAUNCHER}={found[0]} runs the jobs of a multirun: write -m {LAUNCHER}={found[0]}.")
     if any(name_of(word) == TRACKING_URI for word in words):
@@ -149,7 +154,7 @@ def launcher_of(words: Sequence[str], schema: type[Options]) -> str | None:
     if not _has_submitit():
         raise UserError(
             f"{LAUNCHER}={found[0]} needs hydra-submitit-launcher, which is not installed: run "
-            "python locks/install.py slurm, by the Python of this command."
+            "python locks/install.py slurm with the Python of this command."
         )
     return found[0]
 
@@ -199,9 +204,9 @@ def without_experiments(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def for_hydra(words: Sequence[str], schema: type[Options]) -> dict[str, str]:
     """Map each word for Hydra to the user's word.
 
-    A name that is no option of the command becomes a pin, if the command takes pins. ``kernel=`` goes under
-    ``CHOSEN``: Hydra would look for a file of conf/kernel/, which a kernel outside of the repository does not
-    have.
+    A name that is not an option of the command becomes a pin, if the command takes pins. ``kernel=`` goes
+    under ``CHOSEN``: Hydra would look for a file of conf/kernel/, which a kernel outside of the repository
+    does not have.
     """
     several = is_multirun(words)
     return {_for_hydra(word, schema, several): word for word in words}

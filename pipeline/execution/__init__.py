@@ -1,5 +1,4 @@
-"""Measure points on a device: workers, the verifier, their supervisor, compiling ahead, the points' order.
+"""The measurements of a sweep: the points' order, the control point, the devices.
 
-``supervisor.Supervisor`` measures one point at a time, ``worker_pool.WorkerPool`` many. ``identity.Identity``
-makes the keys of measurements.
+``worker_pool.WorkerPool`` measures a schedule's points by the library's supervisors.
 """

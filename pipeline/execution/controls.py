@@ -1,6 +1,6 @@
 """The control point: one point that is measured repeatedly during a sweep.
 
-Its times tell how steady the device is, and which points were measured while it was not.
+Its times show how steady the device is, and which points were measured while the device was not steady.
 """
 
 from __future__ import annotations
@@ -11,29 +11,29 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from math import ceil
 
+from kernel_pipeline.execution.supervisor import Supervisor
 from kernel_pipeline.machine import load
 from kernel_pipeline.machine.device import Device
 from kernel_pipeline.machine.load import Stolen
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.point import Point
-from pipeline.execution.supervisor import Supervisor
 
 INTERVALS = 8
 """The number of intervals between the control point's measurements on one device, unless points are few."""
 
 FEWEST_BETWEEN = 2
-"""The fewest points between two measurements of the control point."""
+"""The minimum number of points between two measurements of the control point."""
 
 SLOW = 1.5
-"""The most that the control point's time may be, as a multiple of its shortest time."""
+"""The maximum of the control point's time, as a multiple of its shortest time."""
 
 UNSTEADY = f"the control point before or after it took over {SLOW:g} times its shortest time"
 
 MOST_STOLEN = 0.05
-"""The most of the cores' time that the host of a virtual machine may take, as a share."""
+"""The maximum share of the cores' time that the host of a virtual machine may take."""
 
 FEWEST_TICKS = 3
-"""The fewest stolen ticks that count; a tick is 10 ms."""
+"""The minimum number of stolen ticks that count; a tick is 10 ms."""
 
 STOLEN = "the host of this virtual machine gave the cores to others around it"
 
@@ -55,9 +55,9 @@ class Control:
 class Steadiness:
     """The findings from the control points of all devices.
 
-    ``noise_floor`` is the spread of their times over the median, with differences between devices of one
-    model; None with fewer than three times. ``doubts`` gives the reason for each point that was measured
-    while the device was not steady. ``neighbours`` gives the number of other processes on the GPU by point.
+    ``noise_floor`` is the spread of their times over the median, including differences between devices; None
+    for fewer than three times. ``doubts`` gives the reason for each point that was measured while the device
+    was not steady. ``neighbours`` gives the number of other processes on the GPU by point.
     """
 
     noise_floor: float | None = None
@@ -65,8 +65,9 @@ class Steadiness:
     neighbours: Mapping[Point, int] = field(default_factory=dict)
 
     def settled(self, row: Measurement, known: Mapping[str, float]) -> Measurement:
-        """Return a row of the sweep with the control points' findings. ``known`` is for
-        ``with_noise_floor``."""
+        """Return a row of the sweep with the control points' findings. ``known`` is the known noise that
+        ``with_noise_floor`` takes.
+        """
         state = row.outcome.state
         if state is None:
             return row

@@ -30,7 +30,7 @@ def call(where: str, point: Point, device: Device, seed: int) -> Outcome:
 
     Raises bdb.BdbQuit when the author leaves the debugger.
     """
-    from pipeline.execution import faults
+    from kernel_pipeline.execution import faults
 
     try:
         return _called(where, point, device, seed)
@@ -46,24 +46,26 @@ def _called(where: str, point: Point, device: Device, seed: int) -> Outcome:
     import torch
 
     from kernel_pipeline import verification
+    from kernel_pipeline.execution import instance
+    from kernel_pipeline.execution.editions import expected_of, tolerances_of
     from kernel_pipeline.loading import as_tuple
-    from pipeline.execution import instance
-    from pipeline.execution.editions import expected_of, tolerances_of
 
     on = torch.device(device.kind)
     loaded = instance.standalone(where, point).loaded
     provider = loaded.kernel.provider(point.provider)
     found = instance.standalone(where, point, interpreted=device.kind == "cpu" and provider.interpreted)
-    inputs, copies = (found.inputs(on, seed) for _ in range(2))
+    inputs, copies = (loaded.inputs(found.problem, on, seed) for _ in range(2))
     declared = loaded.outputs(found.problem)
     tolerances = tolerances_of(loaded, found.problem, declared)
     before = tuple(x.clone() for x in inputs)
     expected = expected_of(loaded, found.problem, copies, before, declared, tolerances)
+    taken = found.taken(inputs)
     with verification.poisoned_memory():
-        outputs = as_tuple(found.call(*inputs))
-    if fault := verification.fault(outputs, declared, inputs, loaded.kernel.in_place):
+        outputs = as_tuple(found.call(*taken))
+    returned = loaded.returned(found.problem, outputs)
+    if fault := verification.fault(outputs, returned, (*inputs, *taken), loaded.kernel.in_place):
         return Outcome(status="incorrect", error=fault)
-    verdict = verification.compare_all(outputs, expected)
+    verdict = verification.compare_all(loaded.placed(found.problem, outputs), expected)
     return Outcome(
         status="incorrect" if verdict.error else "verified",
         error=verdict.error,

@@ -6,6 +6,8 @@ from collections.abc import Container, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
+from kernel_pipeline.execution.compile_pool import Ahead, Compilers
+from kernel_pipeline.execution.supervisor import Supervisor
 from kernel_pipeline.loading import Loaded
 from kernel_pipeline.machine.device import Device
 from kernel_pipeline.machine.fingerprint import fingerprint
@@ -13,10 +15,9 @@ from kernel_pipeline.records.ceilings import Canary, Rates
 from kernel_pipeline.records.environment import Environment
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.records.settings import TimingSettings
-from pipeline.execution.compile_pool import Ahead, Compilers
-from pipeline.execution.identity import Identity
-from pipeline.execution.supervisor import Supervisor
-from pipeline.execution.worker_pool import Report, WorkerPool
+
+from ..keys.identity import Identity
+from .worker_pool import Report, WorkerPool
 
 
 class DeviceGroup(Protocol):
@@ -35,7 +36,7 @@ class DeviceGroup(Protocol):
         """Start the workers that are not running, and clear ``changes``."""
 
     def rates(self) -> tuple[Rates, bool]:
-        """Measure one device's ceilings, as ``Supervisor.rates``."""
+        """Measure one device's ceilings, as ``Supervisor.rates`` does."""
 
     def know(self, canary: Canary | None) -> None:
         """Set the canary that the workers' graph timers use from now on."""
@@ -65,10 +66,7 @@ class LocalDevices:
     """
 
     def __init__(
-        self,
-        devices: Sequence[Device],
-        workers: Sequence[Supervisor],
-        environment: Environment | None = None,
+        self, devices: Sequence[Device], workers: Sequence[Supervisor], environment: Environment | None = None
     ) -> None:
         self._devices = devices
         self.environment = environment or fingerprint(devices[0])

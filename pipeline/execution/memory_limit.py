@@ -1,6 +1,6 @@
 """Leave out problems that are too large to be verified on a GPU, before any of their points is measured.
 
-A point that runs out of memory costs seconds, and so do all others at its problem.
+Each point of such a problem would cost seconds until it runs out of memory.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
+from kernel_pipeline import problems
 from kernel_pipeline.loading import Loaded
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.point import Point
-from pipeline.points import problems
-from pipeline.points.plan import Plan
+
+from ..points.plan import Plan
 
 SMALL = 64
-"""A problem that moves less than the memory's bytes divided by this fits. For a larger one the need is
-computed, for which torch has to be imported."""
+"""A problem fits if it moves fewer bytes than the memory has, divided by this number. For other problems the
+need is computed, which imports torch."""
 
 
 def within(planned: Plan, loaded: Loaded, memory: int, known: Container[Point]) -> Plan:
@@ -54,7 +55,7 @@ def _against(loaded: Loaded, problem: Any, memory: int) -> str | None:
 
 
 def needs(loaded: Loaded, problem: Any) -> int:
-    """Return the most bytes that the verifier and the worker hold together at a problem.
+    """Return the maximum number of bytes that the verifier and the worker hold together at a problem.
 
     In the order of the sum: inputs and float64 answers of two editions and of the audit's set; two shared
     sets; the reference's temporaries; the inputs and outputs of the worker and of a graph.

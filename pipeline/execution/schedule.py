@@ -1,4 +1,4 @@
-"""Choose the next point: a compiled one, and if possible one of the provider whose worker is running."""
+"""Choose the next point: a compiled point, if possible of the provider whose worker is running."""
 
 from __future__ import annotations
 
@@ -11,35 +11,40 @@ from itertools import count
 from math import ceil
 from threading import Condition
 
+from kernel_pipeline.execution.compile_pool import Ahead
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.point import Point
-from pipeline.execution.compile_pool import Ahead
-from pipeline.points.searches import SearchBudget, Searches
-from pipeline.store import retry
-from pipeline.store.retry import Retry
+
+from ..points.searches import SearchBudget, Searches
+from ..store import retry
+from ..store.retry import Retry
 
 Refill = Callable[[Sequence[Point]], Sequence[Point]]
 """Takes the points that wait, and returns the points that are to wait in their place."""
 
 
 COMPILING_WEIGHT = 35
-"""How many times longer a point takes if the worker compiles it. A softmax on an H200 takes about 0.9 s with
-torch.compile, and 26 ms otherwise."""
+"""The factor by which a point takes longer if the worker compiles it. A softmax on an H200 takes about 0.9 s
+with torch.compile, and 26 ms otherwise."""
+
+SHARE = 2
+"""A worker takes an equal share of the remaining points, divided by this number, so that no device gets the
+last points alone."""
 
 
 class Schedule:
     """Hand out points to one or several workers, each point once.
 
     Args:
-        points: in the order in which they are measured where nothing else decides.
-        compiling: the futures of points that are compiled ahead. Such a point is handed out once its future
-            is done, also if that raises.
+        points: the points in their default order.
+        compiling: the futures of points that are compiled ahead. Such a point is handed out when its future
+            is done, also after a failed compilation.
         compiles_itself: whether a point is compiled by the worker that measures it. This takes long, and with
             torch.compile seconds more the first time. So as few workers as possible take all such points,
             before others.
         workers: the number of workers; they are numbered from 0.
         refill: called before each point that is handed out. It may drop waiting points and add others, also
-            to ``compiling``. None where all points are known.
+            to ``compiling``. None if all points are known.
     """
 
     def __init__(
@@ -70,11 +75,11 @@ class Schedule:
                 self._add(point)
 
     def next(self, worker: int) -> Point | None:
-        """Return the next point for a worker; None when none is left for it.
+        """Return the next point for a worker, or None if no point is left for it.
 
-        Points of the worker's last provider come first, for another provider needs another process. Then come
-        providers that no other worker has, preferably those whose points are all compiled, then all others,
-        in their order. Waits for a compiler only when nothing else is left to measure.
+        Points of the worker's last provider come first, since another provider needs another process.
+        Providers that no other worker has come second, providers with all points compiled before others. All
+        other providers come last. Waits for a compiler only when nothing else is left to measure.
         """
         with self._changed:
             while True:
@@ -85,6 +90,17 @@ class Schedule:
                 if not self._pending:
                     return None
                 self._changed.wait()
+
+    def take(self, worker: int, most: int) -> list[Point]:
+        """Return at most this many next points for a worker: fewer near the end, so that all workers end at
+        the same time. A point that the worker compiles itself takes long, so it is the last."""
+        points: list[Point] = []
+        fewer = ceil(self.waiting / (SHARE * len(self._last)))
+        while len(points) < min(most, fewer) and (point := self.next(worker)) is not None:
+            points.append(point)
+            if self._compiles_itself(point):
+                break
+        return points
 
     def _first_for(self, worker: int) -> int | None:
         """Return the place of the ready point that the worker gets next; None if there is none."""
@@ -133,7 +149,7 @@ class Schedule:
 
     @property
     def waiting(self) -> int:
-        """How many points were not handed out yet."""
+        """The number of points that no worker has taken yet."""
         with self._changed:
             return len(self._waiting)
 
@@ -156,7 +172,7 @@ class Schedule:
                 del self._on_devices[before]
 
     def _refresh(self) -> None:
-        """Replace the waiting points by those that the refill returns."""
+        """Replace the waiting points by the points that the refill returns."""
         if self._refill is None:
             return
         before = list(self._waiting.values())
@@ -204,26 +220,27 @@ def _is_same(one: Point, other: Point) -> bool:
 
 
 def _compilers(compiling: int, points: int, workers: int) -> int:
-    """Return how many workers have to compile so that they do not end after the others."""
+    """Return the number of workers that have to compile so that compiling workers do not end after the
+    others."""
     weight = COMPILING_WEIGHT * compiling
     return max(1, ceil(weight * workers / max(1, points - compiling + weight)))
 
 
 BY_TIME = 100
-"""The points that are expected of searches that end by time: their number is not known."""
+"""The assumed number of points of searches that end by time, because their real number is not known."""
 
 
 class Agenda:
-    """The points of a sweep that have to be measured, as far as they are known.
+    """The points of a sweep that have to be measured. Searches add further points later.
 
-    ``due`` are measured whatever the searches find. ``examples`` has a point of each provider and problem at
-    which anything is measured; without a budget it is ``due``.
+    ``due`` are the points that are measured whatever the searches find. ``examples`` has a point of each
+    provider at each problem that is measured; without a budget it is ``due``.
 
     Args:
         points: all points that may be measured.
-        known: the rows that the ledger has of them.
-        again: which failures are measured again.
-        budget: how to search; None to measure every point.
+        known: the ledger's rows of these points.
+        again: the failures that are measured again.
+        budget: the way to search and its limit; None to measure every point.
         ahead: compiles points ahead.
 
     With a budget each provider at each problem is a search, unless it has fewer configurations than
@@ -264,12 +281,12 @@ class Agenda:
 
     @property
     def total(self) -> int:
-        """How many points will be measured, without the points of searches that end by time."""
+        """The number of points to measure, without the points of searches that end by time."""
         return len(self.due) + (0 if self.searches is None else self.searches.left or 0)
 
     @property
     def expected(self) -> int:
-        """How many points are expected, with an estimate for searches that end by time."""
+        """The expected number of points, with an estimate for searches that end by time."""
         is_open = self.searches is not None and self.searches.left is None
         return self.total + BY_TIME * is_open
 
@@ -279,13 +296,14 @@ class Agenda:
         return not (self.due or (self.searches is not None and self.searches.is_going_on))
 
     def refill(self, waiting: Sequence[Point]) -> Sequence[Point]:
-        """Return the points that wait for the device, with those of searches, and begin to compile them."""
+        """Return the points that wait for the device, including points of searches, and begin to compile
+        them."""
         found = waiting if self.searches is None else self.searches.refill(waiting)
         self._ahead.submit(found)
         return found
 
     def start(self) -> None:
-        """Start the searches' time: the device begins to measure."""
+        """Begin to count the seconds of the searches, since the device begins to measure."""
         if self.searches is not None:
             self.searches.start()
 
@@ -298,14 +316,14 @@ class Agenda:
 
 
 def objective(row: Measurement) -> float | None:
-    """Return the objective that a search minimizes, the median time; None for a row without one."""
+    """Return the objective that a search minimizes, the median time; None for a row without a time."""
     return None if row.outcome.timing is None else row.outcome.timing.median_us
 
 
 def _alike(points: Sequence[Point]) -> list[list[Point]]:
     """Group points by provider and problem, in their order.
 
-    The groups of a provider follow each other, for each provider takes a process of its own.
+    The groups of a provider follow each other, because each provider takes its own process.
     """
     groups: dict[str, dict[object, list[Point]]] = {}
     for point in points:

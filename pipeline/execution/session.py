@@ -7,20 +7,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from kernel_pipeline.execution.fork_server import Root
+from kernel_pipeline.execution.supervisor import Supervisor
 from kernel_pipeline.machine.device import Device
 from kernel_pipeline.machine.fingerprint import fingerprint
 from kernel_pipeline.records.ceilings import Canary, Ceilings
 from kernel_pipeline.records.environment import Environment
 from kernel_pipeline.records.settings import TimingSettings
-from pipeline import ROOT
-from pipeline.execution import sidecar_files
-from pipeline.execution.supervisor import Supervisor
-from pipeline.store import results
+
+from .. import ROOT
+from ..keys import identity
+from ..store import results
+from . import sidecar_files
 
 
 @dataclass(frozen=True)
 class Session:
-    """One device, and how points are timed on it.
+    """One device, and the settings of its timing.
 
     Ceilings are read from the folder ``output`` or from a folder in ``known``. If none has them, they are
     measured and written to ``output``.
@@ -59,4 +62,21 @@ class Session:
 
     def supervisor(self, **options: Any) -> Supervisor:
         """Return a supervisor of this device with these settings. ``options`` are passed to Supervisor."""
-        return Supervisor(self.device, self.timing, self.seed, self.timeout_s, **options)
+        return supervisor(self.device, self.timing, self.seed, self.timeout_s, **options)
+
+
+def supervisor(
+    device: Device,
+    timing: TimingSettings,
+    seed: int,
+    timeout_s: float,
+    root: Path | Root = ROOT,
+    **options: Any,
+) -> Supervisor:
+    """Return a supervisor whose outcomes name the files that a provider read and its key does not cover.
+
+    Keys are computed in this tree, so outcomes of another tree, or with other packages, name no files.
+    """
+    made = Supervisor(device, timing, seed, timeout_s, root, **options)
+    made.unkeyed = identity.unkeyed if root == ROOT else None
+    return made

@@ -12,8 +12,9 @@ import yaml
 from kernel_pipeline.files import write_atomically
 from kernel_pipeline.records.ceilings import Ceilings, Rates
 from kernel_pipeline.records.environment import Environment
-from pipeline import ROOT
-from pipeline.store import results
+
+from .. import ROOT
+from ..store import results
 
 
 class Rated(Protocol):
@@ -27,7 +28,7 @@ class Rated(Protocol):
 
 
 def known(paths: Sequence[Path]) -> list[Ceilings]:
-    """Read the ceilings in those of the files that exist. Undisturbed ones come first."""
+    """Read the ceilings in the files that exist. Undisturbed ceilings come first."""
     found = [results.read(Ceilings, path) for path in paths if path.exists()]
     return sorted(found, key=lambda one: one.is_disturbed)
 
@@ -72,7 +73,7 @@ def measured(worker: Rated, environment: Environment, path: Path) -> Ceilings:
 
 
 class SidecarFiles:
-    """The files that a sweep writes beside a kernel's ledger. ``options`` are the sweep's."""
+    """The files that a sweep writes beside a kernel's ledger. ``options`` are the options of the sweep."""
 
     def __init__(
         self, output: Path, kernel: str, environment: Environment, kind: str, options: dict[str, Any]

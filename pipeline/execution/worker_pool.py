@@ -6,12 +6,13 @@ from collections.abc import Callable, Container, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from threading import Event, Lock
 
+from kernel_pipeline.execution.supervisor import Supervisor
 from kernel_pipeline.machine.device import Device
 from kernel_pipeline.records.measurement import Outcome
 from kernel_pipeline.records.point import Point
-from pipeline.execution.controls import Controls, Steadiness, control, steadiness
-from pipeline.execution.schedule import Schedule
-from pipeline.execution.supervisor import Supervisor
+
+from .controls import Controls, Steadiness, control, steadiness
+from .schedule import Schedule
 
 Report = Callable[[Point, Outcome, Device], None]
 """Called with each outcome as it comes, by one thread at a time."""

@@ -1,4 +1,6 @@
-"""The target of ``codegen``: a kernel on a device, and what its rows and texts have in common."""
+"""The target of ``codegen``: a kernel on a device, and the values that its rows and texts (PTX, SASS,
+listings) share.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +20,17 @@ from kernel_pipeline.machine.lock import DeviceLock
 from kernel_pipeline.records.base import digest
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.toolchain.resources import BuildReport
-from pipeline.execution.identity import Identity
-from pipeline.inspection.disassembler import Resources, find_tools
-from pipeline.inspection.library import CudaLibrary
-from pipeline.inspection.listing import heading
-from pipeline.inspection.occupancy import occupancy
-from pipeline.inspection.sources import Sources
-from pipeline.store.evidence import CodeRow, Mix, joined
+
+from ..keys.identity import Identity
+from ..store.evidence import CodeRow, Mix, joined
+from .disassembler import Resources, find_tools
+from .library import CudaLibrary
+from .listing import heading
+from .occupancy import occupancy
+from .sources import Sources
 
 READER = 2
-"""The version of the code that makes rows. Raise it when the same functions give other rows."""
+"""The version of the code that makes rows. Increase it when the same functions give other rows."""
 
 LAUNCHED = ("triton", "gluon", "numba")
 """The languages that Triton's compiler or Numba compiles at launch."""
@@ -43,8 +46,8 @@ class CodeTarget:
     """A kernel on a device, and the architectures to compile for.
 
     ``function`` selects the CUDA functions whose name contains it. Texts are written to ``folder`` below
-    ``artifacts``. ``built`` is the report of an earlier build; it tells a library's inputs without building
-    the library."""
+    ``artifacts``. ``built`` is the report of an earlier build; it has a library's inputs without building the
+    library."""
 
     loaded: Loaded
     identity: Identity
@@ -57,7 +60,7 @@ class CodeTarget:
 
     @property
     def folder(self) -> Path:
-        """The folder of this kernel's texts on this machine."""
+        """The folder of this kernel's PTX, SASS and listings on this machine."""
         return self.artifacts / "codegen" / self.loaded.name / self.device.slug
 
     @property
@@ -106,7 +109,8 @@ def basis_of(row: CodeRow) -> Basis:
 
 
 LONGEST_NAME = 150
-"""The most characters of a text's name. File systems allow 255 bytes; a C++ template's name may be longer."""
+"""The maximum number of characters of a text's name. File systems allow 255 bytes; a C++ template's name may
+be longer."""
 
 
 class Texts:
@@ -156,7 +160,7 @@ class Texts:
         return str(path.relative_to(self.target.artifacts))
 
     def remove_others(self) -> None:
-        """Remove the texts of rows that are not wanted."""
+        """Remove all files of the folder except the texts of the wanted rows."""
         for path in self.target.folder.glob("*"):
             if path.is_file() and path.name.rpartition(".")[0] not in self._names:
                 path.unlink()

@@ -13,14 +13,15 @@ from kernel_pipeline.records.point import Point
 from kernel_pipeline.toolchain import extension
 from kernel_pipeline.toolchain.extension import Place
 from kernel_pipeline.toolchain.resources import made_today
-from pipeline import as_typed
-from pipeline.inspection import code_target, launches
-from pipeline.inspection.code_target import Basis, CodeTarget, Texts, reader, text_names, used
-from pipeline.inspection.library import CudaFunction, CudaLibrary, library_of
-from pipeline.inspection.listing import of_ptx, of_sass
-from pipeline.inspection.sources import Sources
-from pipeline.points import notation
-from pipeline.store.evidence import CodeRow
+
+from .. import as_typed
+from ..points import notation
+from ..store.evidence import CodeRow
+from . import code_target, launches
+from .code_target import Basis, CodeTarget, Texts, reader, text_names, used
+from .library import CudaFunction, CudaLibrary, library_of
+from .listing import of_lines, of_ptx, of_sass
+from .sources import Sources
 
 
 class CudaCode:
@@ -78,8 +79,8 @@ class CudaCode:
                 one.name for some in functions.values() for one in next(iter(some.values()))
             )
             raise UserError(
-                f"no CUDA function of {self.target.loaded.name} is named like '{self.target.function}': "
-                f"{', '.join(names)}."
+                f"no CUDA function of {self.target.loaded.name} has '{self.target.function}' in its name: "
+                f"there are {', '.join(names)}."
             )
         for source, by_architecture in functions.items():
             library = libraries[source]
@@ -138,7 +139,7 @@ class CudaCode:
         if extension.manifest(place, source) is None and not (report and made_today(place, source, report)):
             names = [one.name for one in loaded.kernel.providers if one.extension == source]
             raise UserError(
-                "no GPU here runs them; to compile them, run "
+                "this machine has no GPU that runs them; to compile them, run "
                 f"{as_typed('codegen', f'kernel={loaded.where}', f'provider={names[0]}')}"
             )
 
@@ -158,7 +159,8 @@ class CudaCode:
         names = text_names(library, (one.name for one in functions), architecture)
         rows = []
         for function in filter(self._is_wanted, functions):
-            parts = {"sass": of_sass(function.analysis.instructions, sources)}
+            instructions = function.analysis.instructions
+            parts = {kind: of(instructions, sources) for kind, of in (("sass", of_sass), ("lines", of_lines))}
             if function.ptx is not None:
                 parts = {"ptx": of_ptx(function.ptx, sources), **parts}
             row = CodeRow(
@@ -183,7 +185,7 @@ class CudaCode:
         self, points: Sequence[tuple[str, Point]], functions: Sequence[CudaFunction]
     ) -> dict[str, list[launches.Launched]]:
         """Return the launches of one call of each point, by key. Joins the launches that the provider reports
-        with those that the profiler sees.
+        with the launches in the profile.
 
         Other processes may hold memory that a point needs, so a point that fails is tried again with the
         device locked exclusively."""

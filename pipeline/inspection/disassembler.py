@@ -21,9 +21,10 @@ from pathlib import Path
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.machine.fingerprint import SYSTEM_CUDA, find_nvcc
 from kernel_pipeline.records.base import Record
-from pipeline.inspection import sass
-from pipeline.inspection.occupancy import RESERVED_SHARED
-from pipeline.inspection.sources import REPOSITORY, Sources
+
+from . import sass
+from .occupancy import RESERVED_SHARED
+from .sources import REPOSITORY, Sources
 
 NO_TOOLS = (
     "neither a CUDA toolkit, PyPI nor Triton brought cuobjdump and nvdisasm: "
@@ -57,15 +58,13 @@ class Tools:
 
     def analyse(self, cubin: Path, arch: str, sources: Sources = REPOSITORY) -> tuple[list[Analysis], str]:
         """Return the functions of a cubin for the architecture ``arch``, and its SASS as text. Raises
-        UserError if the file is no cubin."""
+        UserError if the file is not a cubin."""
         text = self._run("nvdisasm", "-c", "-gi", cubin)
         used = usage(self._run("cuobjdump", "-res-usage", cubin), arch)
         try:
             functions = sass.parse(text, sources)
         except ValueError as error:
-            raise UserError(
-                f"{cubin} {error}: it is no cubin, or one that this nvdisasm can't read."
-            ) from error
+            raise UserError(f"{cubin} {error}: it is not a cubin, or this nvdisasm can't read it.") from error
         return [Analysis(f.symbol, used[f.symbol], f.instructions) for f in functions], text
 
     def extract(self, library: Path, folder: Path) -> tuple[list[Path], list[Path]]:
@@ -80,7 +79,9 @@ class Tools:
         )
         if done.returncode:
             said = (done.stderr or done.stdout).strip().splitlines()
-            raise UserError(f"{name} can't read {arguments[-1]}: {said[-1] if said else 'it says nothing'}")
+            raise UserError(
+                f"{name} can't read {arguments[-1]}: {said[-1] if said else 'it gives no message'}"
+            )
         return done.stdout
 
 

@@ -9,7 +9,7 @@ from html import escape
 from typing import Any
 from zlib import crc32
 
-from pipeline.inspection.launches import calls_of, holds
+from .launches import calls_of, holds
 
 WIDTH, HEIGHT, LETTER = 1200, 18, 7
 """The width of the picture, the height of a bar, and the width of a letter, in pixels."""
@@ -96,7 +96,7 @@ def _drawn(bar: Bar, height: int, calls: int, total: float) -> str:
     text = name if len(name) <= letters else f"{name[: letters - 1]}…" * (letters > 3)
     # Derive the colour from the name, so that a function has the same colour in every picture.
     hue = 10 + crc32(name.encode()) % 45
-    said = escape(f"{name}: {bar.frame.us / calls:.3g} us a call, {bar.frame.us / total:.1%}")
+    said = escape(f"{name}: {bar.frame.us / calls:.3g} us per call, {bar.frame.us / total:.1%}")
     return (
         f'<g><title>{said}</title><rect x="{bar.left:.2f}" y="{top}" width="{max(bar.width, 0.2):.2f}" '
         f'height="{HEIGHT - 1}" fill="hsl({hue} 85% 65%)"/>'

@@ -12,11 +12,12 @@ from kernel_pipeline.errors import UserError
 from kernel_pipeline.files import write_atomically
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.toolchain.inductor import variables
-from pipeline.inspection import code_target, programs
-from pipeline.inspection.code_target import Basis, CodeTarget, Texts, reader
-from pipeline.inspection.sources import Sources
-from pipeline.points import notation
-from pipeline.store.evidence import CodeRow
+
+from ..points import notation
+from ..store.evidence import CodeRow
+from . import code_target, programs
+from .code_target import Basis, CodeTarget, Texts, reader
+from .sources import Sources
 
 
 def generated(where: str, point: Point, device: str, seed: int) -> str:
@@ -28,7 +29,7 @@ def generated(where: str, point: Point, device: str, seed: int) -> str:
     import torch
     from torch._inductor.utils import run_and_get_code
 
-    from pipeline.execution import instance
+    from kernel_pipeline.execution import instance
 
     found = instance.standalone(where, point)
     _, sources = run_and_get_code(found.call, *found.inputs(torch.device(device), seed))

@@ -17,7 +17,8 @@ from typing import Any
 from kernel_pipeline.records.base import Record
 from kernel_pipeline.records.measurement import Launch
 from kernel_pipeline.records.point import Point
-from pipeline.inspection.library import CudaFunction, known_name
+
+from .library import CudaFunction, known_name
 
 RANGE = "point:"
 """The prefix of the name of a range around a point's calls. The point's key follows."""
@@ -63,8 +64,9 @@ def parse(trace: Mapping[str, Any]) -> dict[str, list[DeviceLaunch]]:
 def calls_of(
     trace: Mapping[str, Any], categories: Sequence[str] = ("user_annotation",)
 ) -> list[Mapping[str, Any]]:
-    """Return the ranges around the recorded calls, in order. A range inside another one on the same thread
-    comes from the provider, so it is left out even if its name begins with ``point:``."""
+    """Return the ranges around the recorded calls, in order. A range inside another range on the same thread
+    comes from the provider, so it is left out even if its name begins with ``point:``.
+    """
     spans = [
         event
         for event in trace["traceEvents"]
@@ -91,7 +93,7 @@ def end(event: Mapping[str, Any]) -> float:
 
 def whole(trace: bytes) -> str:
     """Repair a trace that torch wrote, so that it is valid JSON. torch does not escape quotes and control
-    characters in names and arguments. Arguments that are no valid JSON are removed."""
+    characters in names and arguments. Arguments that are not valid JSON are removed."""
     text = trace.decode(errors="replace")
     text = re.sub(r'^( *"name": )"(.*)"(,?)$', _named, text, flags=re.MULTILINE)
     text = re.sub(r'("name": )"(.*)"(, "pid": \d+, "tid": \d+)', _named, text)
@@ -139,12 +141,13 @@ def _launch(event: Mapping[str, Any]) -> DeviceLaunch:
 
 def observe(where: str, points: Iterable[tuple[str, Point]], seed: int) -> dict[str, list[DeviceLaunch]]:
     """Call each point of the kernel ``where`` once on the current GPU, and return the launches that the
-    profiler sees, by the point's key. Errors of a point are ignored."""
+    profiler sees, by the point's key. A point that fails is left out."""
     import torch
     from torch.profiler import ProfilerActivity, profile, record_function
 
-    from pipeline.execution import instance
+    from kernel_pipeline.execution import instance
 
+    called = set()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as profiler:
         for key, point in points:
             try:
@@ -154,12 +157,14 @@ def observe(where: str, points: Iterable[tuple[str, Point]], seed: int) -> dict[
                 with record_function(RANGE + key):
                     found.call(*inputs)
                     torch.cuda.synchronize()
+                called.add(key)
             except Exception:  # the sweep reports whatever a provider raises
                 continue
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trace.json")
         profiler.export_chrome_trace(str(path))
-        return parse(json.loads(whole(path.read_bytes())))
+        seen = parse(json.loads(whole(path.read_bytes())))
+    return {key: launches for key, launches in seen.items() if key in called}
 
 
 @dataclass(frozen=True)
@@ -181,8 +186,8 @@ def reported(where: str, points: Iterable[tuple[str, Point]], seed: int) -> dict
     provider reports, by the point's key. A point that fails or reports nothing is left out."""
     import torch
 
-    from pipeline.execution import instance
-    from pipeline.execution.launch_recorder import recorded
+    from kernel_pipeline.execution import instance
+    from kernel_pipeline.execution.launch_recorder import recorded
 
     found: dict[str, tuple[Launch, ...]] = {}
     for key, point in points:

@@ -16,12 +16,13 @@ from kernel_pipeline.records.base import digest
 from kernel_pipeline.toolchain import extension
 from kernel_pipeline.toolchain.extension import Made, Place
 from kernel_pipeline.toolchain.resources import BuildReport, made_today, resources, short
-from pipeline import as_typed
-from pipeline.inspection.disassembler import Analysis, find_tools
-from pipeline.inspection.ptx import PtxFunction, parse
-from pipeline.inspection.sass import mix
-from pipeline.inspection.sources import Sources
-from pipeline.store.evidence import Mix
+
+from .. import as_typed
+from ..store.evidence import Mix
+from .disassembler import Analysis, find_tools
+from .ptx import PtxFunction, parse
+from .sass import mix
+from .sources import Sources
 
 USUAL_THREADS = 256
 """The block size that is assumed for a function without launch bounds."""
@@ -94,7 +95,7 @@ class CudaLibrary:
 
     @property
     def stem(self) -> str:
-        """The source's name without a suffix, with which the names of its texts begin."""
+        """The source's name without a suffix. The names of its texts begin with it."""
         return Path(self.source).stem
 
     @cached_property

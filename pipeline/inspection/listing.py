@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from pipeline.inspection.ptx import PtxFunction
-from pipeline.inspection.ptx import note as ptx_note
-from pipeline.inspection.sass import Instruction, is_constant_move
-from pipeline.inspection.sources import SourceLine, Sources
-from pipeline.points import notation
-from pipeline.store.evidence import CodeRow
+from ..points import notation
+from ..store.evidence import CodeRow
+from .ptx import PtxFunction
+from .ptx import note as ptx_note
+from .sass import Instruction, is_constant_move, mix
+from .sources import SourceLine, Sources
 
 Row = tuple[SourceLine | None, str, str]
 """A line of code: its source line, its text and a note."""
@@ -44,6 +44,19 @@ def of_sass(instructions: Sequence[Instruction], sources: Sources) -> list[str]:
     return [remark] * bool(foreign) + blocks(rows, sources)
 
 
+def of_lines(instructions: Sequence[Instruction], sources: Sources) -> list[str]:
+    """Count the SASS instructions of each source line, by kind. The line with the most is the first."""
+    found: dict[SourceLine | None, list[Instruction]] = {}
+    for one in instructions:
+        found.setdefault(one.line, []).append(one)
+    lines = []
+    for line, some in sorted(found.items(), key=lambda item: -len(item[1])):
+        where = f"{sources.place(line)}    {sources.text(line)}" if line else "(no source line)"
+        counts = (f"{value} {name}" for name, value in mix(some).to_dict().items() if value)
+        lines += [where.rstrip(), f"    {', '.join(counts)}"]
+    return lines
+
+
 def sass_note(instruction: Instruction) -> str:
     """Return a note on an instruction, or an empty string if it is self-explanatory."""
     when = ""
@@ -52,7 +65,7 @@ def sass_note(instruction: Instruction) -> str:
         when = f", only where {name} is {'false' if '!' in instruction.predicate else 'true'}"
     if instruction.space:
         access = "store" if instruction.stores else "load"
-        return f"{instruction.space} {access} of {max(1, instruction.bits // 8)} bytes a thread{when}"
+        return f"{instruction.space} {access} of {max(1, instruction.bits // 8)} bytes per thread{when}"
     if is_constant_move(instruction):
         return "a constant"
     return next((f"{text}{when}" for names, text in NOTES if instruction.name in names), "")
@@ -84,10 +97,12 @@ def heading(row: CodeRow) -> list[str]:
     lines = [f"{row.kernel}/{_origin(row)}, sm_{row.architecture}: {row.function} ({row.compiler})"]
     if row.mix is None:
         return lines
-    mix = row.mix
+    if row.strategy is not None:
+        lines.append(row.strategy)
+    spilled = row.mix.spill_store_bytes + row.mix.spill_load_bytes
     lines.append(
-        f"{row.registers} registers a thread, {row.shared} bytes of shared memory, {row.stack} bytes of "
-        f"stack, {mix.spill_store_bytes + mix.spill_load_bytes} bytes spilled"
+        f"{row.registers} registers per thread, {row.shared} bytes of shared memory, {row.stack} bytes of "
+        f"stack, {spilled} bytes spilled"
     )
     if row.occupancy is not None:
         lines.append(
@@ -95,7 +110,7 @@ def heading(row: CodeRow) -> list[str]:
             f"multiprocessor, limited by {row.limited_by}"
             + ("" if row.launch_known else " (without the shared memory that a launch may ask for)")
         )
-    counts = ", ".join(f"{value} {name}" for name, value in mix.to_dict().items() if value)
+    counts = ", ".join(f"{value} {name}" for name, value in row.mix.to_dict().items() if value)
     lines.append(f"instructions by kind: {counts}")
     return lines
 

@@ -33,6 +33,11 @@ EXTRA = (
 """The metrics that rows need and some of ncu's sets lack."""
 
 
+OWN = ("--profile-from-start", "off", "--target-processes", "application-only")
+"""Options for a command of this package: kernels of its own process, between cudaProfilerStart and
+cudaProfilerStop."""
+
+
 class Unavailable(Exception):  # noqa: N818 - a state of this machine, no error
     """Counters can't be read on this machine. Has the reason and the fix."""
 
@@ -48,8 +53,7 @@ class UnreadableError(Exception):
 
 NO_GPU = Unavailable("this machine has no NVIDIA GPU", "run the stage on a host that has one")
 NO_NCU = Unavailable(
-    "ncu was not found",
-    "install Nsight Compute, which comes with a CUDA toolkit, and put ncu on PATH",
+    "ncu was not found", "install Nsight Compute, which comes with a CUDA toolkit, and put ncu on PATH"
 )
 NO_PERMISSION = Unavailable(
     "this user may not read the GPU's performance counters",
@@ -75,17 +79,21 @@ class Ncu:
         return f"ncu {'.'.join(map(str, self.version[:3]))}"
 
     def profile(
-        self, command: Sequence[str], report: Path, metrics: Sequence[str], timeout_s: float, cwd: Path
+        self,
+        command: Sequence[str],
+        report: Path,
+        metrics: Sequence[str],
+        timeout_s: float,
+        cwd: Path,
+        which: Sequence[str] = OWN,
     ) -> None:
         """Run a command under ncu and write its report to ``report`` (``.ncu-rep``).
 
-        ncu profiles kernels between cudaProfilerStart and cudaProfilerStop. It leaves the clocks as they are
-        and clears the caches before each kernel. It ignores processes that the command starts. If the command
-        launches no kernel, there is no report. Raises Unavailable.
+        ``which`` are ncu's options that choose kernels. ncu leaves the clocks as they are and clears the
+        caches before each kernel. If the command launches no kernel, there is no report. Raises Unavailable.
         """
         report.parent.mkdir(parents=True, exist_ok=True)
-        fixed = ["--profile-from-start", "off", "--nvtx", "--clock-control", "none"]
-        fixed += ["--target-processes", "application-only"]
+        fixed = [*which, "--nvtx", "--clock-control", "none"]
         fixed += ["--force-overwrite", "--export", str(report.with_suffix(""))]
         said = ""
         # ncu fails if this GPU lacks a metric; then try the set without extra metrics.
@@ -159,7 +167,7 @@ def _candidates(environment: Mapping[str, str], installed: Path) -> Iterator[Pat
 
 
 def _run(words: Sequence[str], **how: Any) -> subprocess.CompletedProcess[str]:
-    """Run ncu and capture its output. Bytes that are no UTF-8 are replaced."""
+    """Run ncu and capture its output. Bytes that are not valid UTF-8 are replaced."""
     return subprocess.run(words, capture_output=True, encoding="utf-8", errors="replace", check=False, **how)
 
 

@@ -1,5 +1,6 @@
 """Read Nsight Compute's CSV pages. Counters become numbers of rows, joined to points by NVTX range; ``bound``
-says what limits a kernel."""
+finds the limit of a kernel.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from pipeline.inspection.library import known_name
-from pipeline.store.evidence import NcuRule
+from ..store.evidence import NcuRule
+from .library import known_name
 
 csv.field_size_limit(2**31 - 1)  # a template's name may exceed csv's default limit of 131072 characters
 
@@ -95,20 +96,39 @@ def lines(text: str) -> tuple[list[Line], Line]:
 def by_point(raw: str, details: str) -> dict[str, list[dict[str, Any]]]:
     """Return the numbers of each kernel launch in a report's pages ``raw`` and ``details``, in order, by the
     point's key in the NVTX range around it. Skips kernels outside such ranges."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line, numbers in _launches(raw, details):
+        match = next((m for cell in _ranges(line) if (m := re.search(r"point:([0-9a-f]{16})", cell))), None)
+        if match is not None:
+            made = found.setdefault(match[1], [])
+            made.append({"launch": len(made), **numbers})
+    return found
+
+
+def by_function(raw: str, details: str) -> list[list[dict[str, Any]]]:
+    """Return the numbers of all kernel launches in a report's pages: a list for each function, with its
+    longest launch first. The function that took the most time is the first."""
+    found: dict[str | None, list[dict[str, Any]]] = {}
+    for _, numbers in _launches(raw, details):
+        found.setdefault(numbers["demangled"], []).append(numbers)
+    ordered = [sorted(launches, key=_us, reverse=True) for launches in found.values()]
+    return sorted(ordered, key=lambda launches: sum(map(_us, launches)), reverse=True)
+
+
+def _us(numbers: Mapping[str, Any]) -> float:
+    return numbers["duration_us"] or 0.0
+
+
+def _launches(raw: str, details: str) -> Iterator[tuple[Line, dict[str, Any]]]:
+    """Yield the line of each kernel launch in the page ``raw``, with its numbers and rules."""
     rules: dict[str, list[NcuRule]] = {}
     for line in lines(details)[0]:
         if line.get("Rule Name"):
             rules.setdefault(line["ID"], []).append(_rule(line))
-    found: dict[str, list[dict[str, Any]]] = {}
     launches, units = lines(raw)
     for line in launches:
-        match = next((m for cell in _ranges(line) if (m := re.search(r"point:([0-9a-f]{16})", cell))), None)
-        if match is not None:
-            made = found.setdefault(match[1], [])
-            numbers = {name: _if_sane(number) for name, number in _numbers(line, units).items()}
-            gain = _gain(numbers["duration_us"], rules.get(line["ID"], []))
-            made.append({"launch": len(made), **numbers, **gain})
-    return found
+        numbers = {name: _if_sane(number) for name, number in _numbers(line, units).items()}
+        yield line, {**numbers, **_gain(numbers["duration_us"], rules.get(line["ID"], []))}
 
 
 def of_points(page: str, keys: Collection[str]) -> str:
@@ -210,8 +230,9 @@ def _gain(duration_us: float | None, rules: Sequence[NcuRule]) -> dict[str, Any]
 
 
 def bound(numbers: Mapping[str, Any]) -> tuple[Literal["memory", "compute", "latency", "grid"] | None, str]:
-    """Return what limits a kernel, and a sentence with the numbers. The limit is None if throughputs were not
-    counted."""
+    """Return the limit of a kernel, and a sentence with the numbers. The limit is None if throughputs were
+    not counted.
+    """
     memory, compute = numbers.get("memory_throughput_pct"), numbers.get("compute_throughput_pct")
     if memory is None or compute is None:
         return None, "throughputs were not counted; sets=basic counts them"
@@ -227,7 +248,7 @@ def bound(numbers: Mapping[str, Any]) -> tuple[Literal["memory", "compute", "lat
     waiting = ""
     if longest:
         reason, cycles = longest
-        waiting = f", warps wait most for {reason.replace('_', ' ')} ({cycles:.1f} cycles an instruction)"
+        waiting = f", warps wait most for {reason.replace('_', ' ')} ({cycles:.1f} cycles per instruction)"
     achieved = numbers.get("achieved_occupancy_pct")
     occupied = "" if achieved is None else f", occupancy {achieved:.0f} %"
     return "latency", f"latency limits it: {both}{occupied}{waiting}"

@@ -1,9 +1,10 @@
-"""Run one ncu session over points of one or several kernels, and read its report by point."""
+"""Run an ncu session over points of kernels or over a program, and read reports."""
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,10 +16,11 @@ from typing import Any
 
 from kernel_pipeline.machine.device import Device
 from kernel_pipeline.records.point import Point
-from pipeline import ROOT
-from pipeline.inspection import ncu
-from pipeline.inspection.ncu import Ncu, Unavailable
-from pipeline.inspection.ncu_pages import by_point
+
+from .. import ROOT
+from . import ncu
+from .ncu import Ncu, Unavailable
+from .ncu_pages import by_point
 
 PAGES = ("raw", "details")
 """The pages of a report from which rows are made."""
@@ -69,7 +71,7 @@ def session(
         os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no pool of compiler processes under ncu
         if device.uuid is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = device.uuid
-        command = [sys.executable, "-m", "pipeline.inspection.watched_process", str(plan), str(failures)]
+        command = [sys.executable, "-m", f"{__package__}.watched_process", str(plan), str(failures)]
         tool.profile(command, report, sets, timeout_s, ROOT)
         failed: dict[str, str] = {}
         with suppress(FileNotFoundError, ValueError):  # the process may have died while it wrote the file
@@ -84,9 +86,34 @@ def session(
         yield result
 
 
+def of_program(
+    program: str, report: Path, sets: Sequence[str], launches: int, timeout_s: float, device: Device
+) -> None:
+    """Count the first launches of a command and of the processes that it starts. Raises Unavailable."""
+    tool = ncu.find_ncu()
+    if device.uuid is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = device.uuid
+    which = ("--target-processes", "all", "--launch-count", str(launches))
+    tool.profile(shlex.split(program), report, sets, timeout_s, Path.cwd(), which)
+
+
+def pages_of(path: Path) -> tuple[str, str]:
+    """Return the pages ``raw`` and ``details`` of a report. A file with the suffix ``.csv`` is the page
+    ``raw`` itself, as NAME.raw.csv, and NAME.details.csv beside it may hold the other. Raises OSError,
+    Unavailable, and ncu.UnreadableError if the file is not a report."""
+    if path.suffix == ".csv":
+        details = path.with_name(path.name.replace(".raw.", ".details."))
+        return path.read_text(errors="replace"), details.read_text(
+            errors="replace"
+        ) if details.is_file() else ""
+    path.open("rb").close()  # a missing file is no fault of ncu's
+    pages = read(ncu.find_ncu(), path).pages
+    return pages["raw"], pages["details"]
+
+
 def read(tool: Ncu, report: Path, failures: Mapping[str, str] | None = None) -> SessionResult:
     """Read a report. If ncu can't show the page ``details``, the result has no rules. Raises
-    ncu.UnreadableError if the file is no report."""
+    ncu.UnreadableError if the file is not a report."""
     with ThreadPoolExecutor(len(PAGES)) as at_once:
         raw, details = (at_once.submit(tool.page, report, page) for page in PAGES)
     pages = {"raw": raw.result(), "details": ""}

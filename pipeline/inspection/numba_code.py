@@ -45,10 +45,10 @@ def compile_point(where: str, point: Point, architecture: str) -> list[NumbaLaun
     process can't launch Numba kernels any more. Raises whatever the kernel's files or Numba raise."""
     import torch
 
-    from pipeline.execution import instance
+    from kernel_pipeline.execution import instance
 
     found: list[NumbaLaunch] = []
-    _only_compile(int(architecture), found)
+    only_compile(int(architecture), found)
     called = instance.load_instance(where, point)
     called.call(*called.inputs(torch.device("meta"), 0))
     return found
@@ -92,7 +92,7 @@ def _candidates() -> Iterator[Path]:
         yield from Path(triton.origin).parent.glob("backends/nvidia/bin/ptxas*")
 
 
-def _only_compile(capability: int, made: list[NumbaLaunch]) -> None:
+def only_compile(capability: int, made: list[NumbaLaunch]) -> None:
     """Replace launches in this process. A launch then compiles the kernel for the compute capability (90 for
     sm_90) and appends it to ``made``."""
     from numba.cuda import cuda_paths

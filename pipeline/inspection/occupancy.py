@@ -90,7 +90,7 @@ def occupancy(architecture: str, registers: int, shared: int, threads: int) -> O
 
 def limits_of(environment: Environment) -> Gpu | None:
     """Return the limits of a GPU on another host, from its compute capability and L2 cache, or None for a
-    CPU. The number of multiprocessors is not recorded, so it is set to a maximum that meets every need."""
+    CPU. The number of multiprocessors is not recorded, so it is set to a number that no kernel exceeds."""
     if environment.compute_capability is None:
         return None
     major, minor = map(int, environment.compute_capability.split("."))

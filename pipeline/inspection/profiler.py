@@ -17,8 +17,9 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from kernel_pipeline.files import write_atomically
-from pipeline.inspection.launches import RANGE, DeviceLaunch, calls_of, end, holds, parse, whole
-from pipeline.store.evidence import DeviceKernel, Operator
+
+from ..store.evidence import DeviceKernel, Operator
+from .launches import RANGE, DeviceLaunch, calls_of, end, holds, parse, whole
 
 if TYPE_CHECKING:
     from kernel_pipeline.loading import Tensors
@@ -158,8 +159,9 @@ def plain(name: str) -> str:
 
 def nesting(trace: Mapping[str, Any]) -> tuple[tuple[str, ...], str | None]:
     """Return the outermost operators of the last recorded call, and the chain of operators below the only
-    one. Each link of the chain takes at least half the time of its caller. The chain is None if there are
-    several outermost operators or none."""
+    outermost operator. Each link of the chain takes at least half the time of its caller. The chain is None
+    if there are several outermost operators or none.
+    """
     spans = calls_of(trace)
     if not spans:
         return (), None
@@ -182,8 +184,8 @@ def nesting(trace: Mapping[str, Any]) -> tuple[tuple[str, ...], str | None]:
 def host_us(trace: Mapping[str, Any]) -> float:
     """Return a call's time on the host in microseconds, as the median of the recorded calls.
 
-    On a GPU the time goes from the call's begin to the end of its last launch. This includes launchers that
-    are no operators, such as Triton's. For a call without a launch it is the sum of the outermost operators,
+    On a GPU the time runs from the call's start to the end of its last launch. This includes launchers that
+    are not operators, such as Triton's. For a call without a launch it is the sum of the outermost operators,
     with Dynamo's lookup."""
     calls = [_until_last_launch(trace, span) for span in calls_of(trace)]
     return median(calls) if calls else 0.0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 import tempfile
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from multiprocessing import active_children, forkserver, get_context, parent_process
 from multiprocessing.connection import wait
@@ -16,28 +17,30 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from kernel_pipeline import tracebacks
 from kernel_pipeline.contract import Gpu
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.execution.compile_server import alike
+from kernel_pipeline.execution.offline import compile_for, compile_point, only_compile
 from kernel_pipeline.machine.device import cpu_threads
 from kernel_pipeline.machine.reaper import INTERPRETERS, die_with
 from kernel_pipeline.records.base import digest
 from kernel_pipeline.records.point import Point
-from pipeline.execution.compile_server import alike
-from pipeline.execution.offline import compile_for, compile_point, only_compile
-from pipeline.inspection import numba_code
-from pipeline.inspection.code_target import Basis, CodeTarget, Texts, reader, used
-from pipeline.inspection.disassembler import Analysis, analyse_bytes
-from pipeline.inspection.listing import of_ptx, of_sass
-from pipeline.inspection.ptx import parse
-from pipeline.inspection.sass import mix
-from pipeline.inspection.sources import Sources
-from pipeline.points import notation, tracebacks
-from pipeline.store.evidence import CodeRow
+
+from ..points import notation
+from ..store.evidence import CodeRow
+from . import numba_code
+from .code_target import Basis, CodeTarget, Texts, reader, used
+from .disassembler import Analysis, analyse_bytes
+from .listing import of_lines, of_ptx, of_sass
+from .ptx import parse
+from .sass import mix
+from .sources import Sources
 
 FORKS = get_context("forkserver")
 """The fork server imports torch and Triton once for all compiler processes."""
 FORKS.set_forkserver_preload(
-    ["torch", "triton.compiler.code_generator", "pipeline.execution.instance", __name__]
+    ["torch", "triton.compiler.code_generator", "kernel_pipeline.execution.instance", __name__]
 )
 
 LONGEST_FOLDER = 60
@@ -49,14 +52,16 @@ the socket's whole path to 107 characters."""
 class Program:
     """The compiled kernel of one launch. Equal code has an equal ``identity``.
 
-    ``texts`` maps ``ptx``, ``sass`` and, for Triton, ``ttgir`` to the text. ``threads`` is the block size;
-    ``shared`` is the dynamic shared memory in bytes."""
+    ``texts`` maps ``ptx``, ``sass`` and, for Triton, ``ttgir`` and ``llir`` to the text. ``threads`` is the
+    block size; ``shared`` is the dynamic shared memory in bytes. ``chosen`` are the values that Triton's
+    autotune and heuristics chose for this launch."""
 
     identity: str
     analysis: Analysis
     threads: int
     shared: int
     texts: dict[str, str]
+    chosen: str | None = None
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,16 @@ def compile_points(where: str, wanted: Sequence[tuple[Point, str]]) -> Generator
             raise
 
 
-_launched: list[Any] = []
+@dataclass
+class CompiledLaunch:
+    """A compiled launch of Triton's, and the choices of autotune and heuristics that led to it, the last
+    first."""
+
+    binary: Any
+    choices: list[str] = field(default_factory=list)
+
+
+_launched: list[CompiledLaunch] = []
 """The compiled launches of the current point. A process of the pool compiles one point at a time."""
 
 
@@ -122,7 +136,44 @@ def _prepare(environment: Mapping[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    only_compile(_launched.append)
+    only_compile(lambda binary: _launched.append(CompiledLaunch(binary)))
+    _note_choices()
+
+
+def _note_choices() -> None:
+    """From now on let autotuned functions and functions with heuristics note their choices at launches."""
+    from triton.runtime.autotuner import Autotuner, Heuristics
+
+    def noted(run: Callable[..., Any], chosen: Callable[[Any, Any], str]) -> Callable[..., Any]:
+        def noting(self: Any, *args: Any, **named: Any) -> Any:
+            before = len(_launched)
+            made = run(self, *args, **named)
+            for launch in _launched[before:]:
+                launch.choices.append(chosen(self, launch.binary))
+            return made
+
+        return noting
+
+    Autotuner.run = noted(Autotuner.run, _of_autotune)
+    Heuristics.run = noted(Heuristics.run, _of_heuristics)
+
+
+def _of_autotune(tuner: Any, binary: Any) -> str:
+    found = tuner.best_config
+    shown = {**found.kwargs, "num_warps": found.num_warps, "num_stages": found.num_stages}
+    pruned = " after pruning" if tuner.early_config_prune or tuner.perf_model else ""
+    return f"autotune, first of {len(tuner.configs)}{pruned}: {_listed(shown)}"
+
+
+def _of_heuristics(heuristics: Any, binary: Any) -> str:
+    function = binary.src.fn
+    constants = {function.arg_names[place[0]]: value for place, value in binary.src.constants.items()}
+    shown = {name: constants.get(name, getattr(binary.metadata, name, "")) for name in heuristics.values}
+    return f"heuristics: {_listed(shown)}"
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in values.items())
 
 
 def _end_with(sentinel: int) -> None:
@@ -158,11 +209,12 @@ def _by_triton(
     _launched.clear()
     compile_point(where, point)
     programs = []
-    for binary in _launched:
-        identity = str(binary.metadata.hash)
+    for launch in _launched:
+        identity = str(launch.binary.metadata.hash)
         if identity not in known:
-            known[identity] = _disassembled(binary, architecture, sources)
-        programs.append(known[identity])
+            known[identity] = _disassembled(launch.binary, architecture, sources)
+        chosen = "; ".join(reversed(launch.choices)) or None
+        programs.append(dataclasses.replace(known[identity], chosen=chosen))
     return programs
 
 
@@ -210,7 +262,7 @@ def one_line(error: Exception) -> str:
 
 def _disassembled(binary: Any, architecture: str, sources: Sources) -> Program:
     functions, sass = analyse_bytes(binary.asm["cubin"], architecture, sources)
-    texts = {"ptx": binary.asm["ptx"], "sass": sass, "ttgir": binary.asm["ttgir"]}
+    texts = {kind: binary.asm[kind] for kind in ("ttgir", "llir", "ptx")} | {"sass": sass}
     return Program(
         identity=str(binary.metadata.hash),
         analysis=_only(functions, binary.metadata.name),
@@ -274,6 +326,7 @@ class LaunchedCode:
             row = CodeRow(
                 function=program.analysis.symbol,
                 launch_known=True,
+                strategy=program.chosen,
                 artifact=written.get(program.identity),
                 **common,
                 **used(
@@ -290,6 +343,7 @@ class LaunchedCode:
                 parts = {
                     "ptx": of_ptx(entry, sources),
                     "sass": of_sass(program.analysis.instructions, sources),
+                    "lines": of_lines(program.analysis.instructions, sources),
                 }
                 row = self.texts.write(row, self.texts.free(name, program.identity), program.texts, parts)
                 written[program.identity] = str(row.artifact)

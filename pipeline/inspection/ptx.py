@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from pipeline.inspection.sources import REPOSITORY, SourceLine, Sources
+from .sources import REPOSITORY, SourceLine, Sources
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Statement:
 @dataclass(frozen=True)
 class PtxFunction:
     """A ``.entry``: symbol, types of its parameters, directives before its body (``.reqntid 256``), number of
-    declared virtual registers by type, and body. ptxas maps virtual registers to physical ones."""
+    declared virtual registers by type, and body. ptxas maps virtual registers to physical registers."""
 
     symbol: str
     parameters: tuple[str, ...]
@@ -87,7 +87,7 @@ def note(statement: Statement) -> str:
     opcode = statement.opcode
     if match := re.match(r"(ld|st)\.(?:\w+\.)*?(global|shared|local)\b", opcode):
         access = {"ld": "load", "st": "store"}[match[1]]
-        return f"{match[2]} {access} of {width(opcode)} bytes a thread{_when(statement.predicate)}"
+        return f"{match[2]} {access} of {width(opcode)} bytes per thread{_when(statement.predicate)}"
     for pattern, meaning in MEANINGS:
         if re.match(pattern, opcode):
             return meaning + _when(statement.predicate)

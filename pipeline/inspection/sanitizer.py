@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +18,13 @@ from importlib import util
 from pathlib import Path
 
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.machine import confinement
+from kernel_pipeline.machine.confinement import Confinement
 from kernel_pipeline.machine.fingerprint import SYSTEM_CUDA
+from kernel_pipeline.records.point import Point
+
+from .. import ROOT
+from ..points.notation import file_name
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 
@@ -29,7 +37,8 @@ PADDING_BYTES = 1024
 """The padding after each allocation, so that a write just past its end does not hit the next allocation."""
 
 MOST_FINDINGS = 20
-"""The most kinds of findings that a session keeps. The numbers of errors and warnings count all findings."""
+"""The maximum number of kinds of findings that a session keeps. The numbers of errors and warnings count all
+findings."""
 
 HEADER = "COMPUTE-SANITIZER"
 
@@ -57,38 +66,69 @@ class Sanitizer:
     path: Path
     version: str
 
-    def check(self, tool: str, command: Sequence[str], timeout_s: float, cwd: Path) -> SessionFindings:
-        """Run a command under one of the tools. Processes that the command starts are not checked."""
+    def session(
+        self,
+        tool: str,
+        where: str,
+        points: Sequence[Point],
+        seed: int,
+        timeout_s: float,
+        confined: Confinement | None = None,
+    ) -> SessionFindings:
+        """Return a tool's findings in a process that calls points of the kernel ``where``, on the GPU that
+        CUDA_VISIBLE_DEVICES names. A point whose call failed is named in ``trouble``."""
         with tempfile.TemporaryDirectory() as folder:
-            log = Path(folder, "log")
-            words = [str(self.path), "--tool", tool, "--target-processes", "application-only"]
-            words += ["--log-file", str(log), "--show-backtrace", "device", "--print-limit", "1000"]
-            if tool == "memcheck":
-                # torch and Triton make API calls that may fail; such a failure is no error of a kernel.
-                words += ["--padding", str(PADDING_BYTES), "--report-api-errors", "no"]
+            plan, failures = Path(folder, "plan.json"), Path(folder, "failures.json")
+            wanted = [
+                {"where": where, "name": file_name(point), "point": point.to_dict()} for point in points
+            ]
+            plan.write_text(json.dumps({"tool": "sanitizer", "seed": seed, "points": wanted}))
+            watched = [sys.executable, "-m", f"{__package__}.watched_process", str(plan), str(failures)]
+            found = self._check(tool, watched, timeout_s, Path(folder), confined)
+            failed = json.loads(failures.read_text()) if failures.is_file() else {}
+        if not failed or found.errors:
+            return found
+        name, reason = next(iter(failed.items()))
+        return SessionFindings(0, found.warnings, found.findings, f"{name}: {reason}")
+
+    def _check(
+        self, tool: str, command: Sequence[str], timeout_s: float, folder: Path, confined: Confinement | None
+    ) -> SessionFindings:
+        """Run a command under one of the tools, which writes to ``folder``. Processes that the command starts
+        are not checked."""
+        log = folder / "log"
+        words = [str(self.path), "--tool", tool, "--target-processes", "application-only"]
+        words += ["--log-file", str(log), "--show-backtrace", "device", "--print-limit", "1000"]
+        if tool == "memcheck":
+            # torch and Triton make API calls that may fail; such a failure is no error of a kernel.
+            words += ["--padding", str(PADDING_BYTES), "--report-api-errors", "no"]
+        words += command
+        if confined is not None:
+            # It shares no memory of a GPU, so it gets namespaces of its own.
+            confined = confined.replace(kept=(folder,), shares_gpu=False)
+            words = confinement.command(confined, words)
+        process = subprocess.Popen(
+            words,
+            cwd=ROOT,
             # torch's caching allocator hands out parts of large blocks. An access past the end of such a part
             # would still be inside the block.
-            environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-            process = subprocess.Popen(
-                [*words, *command],
-                cwd=cwd,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                start_new_session=True,
-            )
-            try:
-                said, _ = process.communicate(timeout=timeout_s)
-            except subprocess.TimeoutExpired:
-                return SessionFindings(0, 0, (), f"{tool} did not end within {timeout_s:g} s")
-            finally:
-                with suppress(ProcessLookupError):  # all of its processes have ended
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-            return parse(log.read_text(errors="replace") if log.is_file() else "", said)
+            env=os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        try:
+            said, _ = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            return SessionFindings(0, 0, (), f"{tool} did not end within {timeout_s:g} s")
+        finally:
+            with suppress(ProcessLookupError):  # all of its processes have ended
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        return parse(log.read_text(errors="replace") if log.is_file() else "", said)
 
 
 def find(environment: Mapping[str, str] | None = None) -> Sanitizer:

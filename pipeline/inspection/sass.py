@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from pipeline.inspection.sources import REPOSITORY, SourceLine, Sources
-from pipeline.store.evidence import Mix
+from ..store.evidence import Mix
+from .sources import REPOSITORY, SourceLine, Sources
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ SPACES = {
     **dict.fromkeys(("LDS", "STS", "LDSM", "STSM"), "shared"),
     **dict.fromkeys(("LDL", "STL"), "local"),
 }
-"""The memory that each opcode accesses. A generic access (LD, ST) counts as global, because the kernels of
+"""The memory that each opcode accesses. A generic access (LD, ST) is taken as global, because the kernels of
 this repository make generic accesses to global memory only."""
 
 FMA = ("FFMA", "FFMA2", "FFMA32I", "HFMA2", "DFMA")

@@ -26,7 +26,7 @@ class SourceLine:
 @dataclass(frozen=True)
 class Sources:
     """Distinguishes a kernel's own files from others. Own files are below ``kernels/`` or
-    ``kernel_pipeline/``, wherever the repository was when they were compiled, or in the folder of an
+    ``kernel_pipeline/``, in any place of the repository when they were compiled, or in the folder of an
     ``outside`` kernel or a copy of it."""
 
     outside: Path | None = None
@@ -87,6 +87,8 @@ def _below(path: str, outside: Path | None) -> str | None:
     if outside is not None:
         # Triton's cache identifies a kernel by its text, so a cached line table may name another copy of the
         # file.
+        if path.endswith(f"/{outside.name}"):  # LLVM IR names a file's folder
+            return outside.name
         _, _, rest = path.rpartition(f"/{outside.name}/")
         if rest and (outside / rest).is_file():
             return f"{outside.name}/{rest}"

@@ -10,12 +10,13 @@ from kernel_pipeline.machine.fingerprint import fingerprint
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.records.settings import TimingSettings
-from pipeline import ROOT
-from pipeline.execution.identity import Identity
-from pipeline.points import choice
-from pipeline.points.catalog import Entry
-from pipeline.points.plan import Pins, Target, chosen_providers, plan
-from pipeline.store import results
+
+from .. import ROOT
+from ..keys.identity import Identity
+from ..points import choice
+from ..points.catalog import Entry
+from ..points.plan import Pins, Target, chosen_providers, plan
+from ..store import results
 
 
 class KernelTarget:
@@ -39,12 +40,7 @@ class KernelTarget:
         return f"{self.entry.name} on {self.slug}"
 
     def points(
-        self,
-        preset: str,
-        pins: Pins,
-        providers: Sequence[str] | None,
-        kind: str,
-        which: slice = choice.EVERY,
+        self, preset: str, pins: Pins, providers: Sequence[str] | None, kind: str, which: slice = choice.EVERY
     ) -> tuple[list[Point], list[str]]:
         """Return the points at a few problems, of the providers that devices of ``kind`` can time, and a
         sentence about each group of providers without points. Raises the UserErrors of ``plan``."""

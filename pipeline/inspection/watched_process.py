@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 
+from kernel_pipeline import tracebacks
+from kernel_pipeline.execution import instance
 from kernel_pipeline.records.point import Point
-from pipeline.execution import instance
-from pipeline.inspection.launches import RANGE
-from pipeline.points import tracebacks
+
+from .launches import RANGE
 
 
 def main(plan: Path, failures: Path) -> None:

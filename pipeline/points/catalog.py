@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -21,46 +22,38 @@ from pydantic import (
     ValidationError,
 )
 
-from kernel_pipeline import loading
-from kernel_pipeline.contract import ContractError, Kernel, Value, Variable
+from kernel_pipeline import loading, problems, tracebacks
+from kernel_pipeline.contract import Kernel
+from kernel_pipeline.declared import ContractError, Value, Variable
 from kernel_pipeline.errors import UserError, unknown
 from kernel_pipeline.records.fields import NAME
-from pipeline import ROOT
-from pipeline.points import tracebacks
+
+from .. import ROOT
 
 CONF = ROOT / "conf" / "kernel"
+
+KERNELS = ROOT / "kernels"
+"""The folder of the project's own kernels. In a checkout ``loading`` finds the same kernels by name."""
 
 # Pydantic would search every installed package for plugins, and this project uses none.
 os.environ["PYDANTIC_DISABLE_PLUGINS"] = "1"
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The YAML loader: libyaml's, which is faster, where PyYAML was built with it."""
+"""The YAML loader: libyaml's, which is faster, if PyYAML was built with it."""
+
+SIZE = "size"
+"""The name that stands for all of a kernel's size dimensions."""
+
+NAMED = "named"
+"""The only workload of a kernel outside of the repository without ``kernel.yaml``: the command line names its
+dimensions."""
 
 RESERVED = {
     *("kernel", "provider", "pin", "preset", "timing", "tracking", "device", "output", "artifacts", "seed"),
-    *(
-        "remeasure",
-        "audit",
-        "retry",
-        "allow",
-        "debug",
-        "experiment",
-        "wait_s",
-        "point_timeout_s",
-        "search",
-        "trials",
-        "seconds",
-        "ahead",
-        "size",
-        "x",
-        "problems",
-        "headline",
-        "held_out",
-        "workload",
-        "workloads",
-    ),
+    *("remeasure", "audit", "retry", "allow", "debug", "experiment", "wait_s", "point_timeout_s"),
+    *("search", "trials", "seconds", "ahead", "workload", SIZE),
 }
-"""Names with another meaning on command lines or in YAML, which no dimension or parameter may have."""
+"""Names with another meaning on command lines, which no dimension or parameter may have."""
 
 
 def as_list(value: Any) -> Any:
@@ -97,8 +90,8 @@ class Workload(Options):
     problems: tuple[dict[str, Value], ...] | None = None
     headline: Headline | None = None
     held_out: bool = False
-    """The workload is measured like others, but finals dispatch its problems as if nobody had measured
-    them."""
+    """The workload is measured like others, but finals choose at its problems as if they had not been
+    measured."""
 
     @property
     def lists(self) -> dict[str, tuple[Value, ...]]:
@@ -134,7 +127,7 @@ def several(configured: Configurations) -> tuple[Lists, ...]:
 
 class Group(Options):
     """Workloads that a preset measures, with the configurations by provider; ``*`` stands for all other
-    providers. A provider in ``without`` is measured only when it is asked for by name."""
+    providers. A provider in ``without`` is measured only if it is named."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
     __pydantic_extra__: dict[str, Configurations]
@@ -152,19 +145,16 @@ class KernelConfig(Options):
     """A kernel's YAML: its workloads, and the groups of workloads that each preset measures."""
 
     workloads: dict[Annotated[str, StringConstraints(pattern=f"^{NAME}$", max_length=100)], Workload]
-    presets: dict[
-        str,
-        Annotated[tuple[Group, ...], BeforeValidator(as_list), Field(min_length=1)],
-    ]
+    presets: dict[str, Annotated[tuple[Group, ...], BeforeValidator(as_list), Field(min_length=1)]]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A kernel and its YAML."""
+    """A kernel and its YAML. ``path`` is None for a folder outside of the repository without the file."""
 
     loaded: loading.Loaded
     config: KernelConfig
-    path: Path
+    path: Path | None
 
     @property
     def name(self) -> str:
@@ -174,6 +164,8 @@ class Entry:
     def groups(self, preset: str) -> tuple[Group, ...]:
         """Return the groups that a preset measures. Raises UserError for a preset that the kernel does not
         have."""
+        if self.path is None:
+            return (Group(workloads=(NAMED,)),)
         if preset not in self.config.presets:
             raise unknown(f"preset of {self.name}", preset, self.config.presets)
         return self.config.presets[preset]
@@ -189,15 +181,23 @@ class Entry:
         return (declared and declared.headline) or cast(Headline, self.loaded.kernel.headline)
 
 
+def names() -> list[str]:
+    """Return the names of the project's own kernels and, in an installation, of the library's kernels."""
+    own = (path.parent.name for path in KERNELS.glob("*/__init__.py"))
+    return sorted({*loading.names(), *own})
+
+
 def find(where: str) -> Entry:
     """Return the kernel of that name, or in that folder, with its YAML.
 
-    Raises UserError that says what to write instead if the kernel or the YAML is missing or can't be read.
+    Raises UserError if the kernel or the YAML is missing or can't be read.
     """
+    own = KERNELS / where
+    is_own = own.parent == KERNELS and KERNELS.resolve() != loading.ROOT.resolve()
     try:
-        loaded = loading.load(where)
+        loaded = loading.load(str(own) if is_own and (own / "__init__.py").is_file() else where)
     except KeyError:
-        raise unknown("kernel", where, loading.names()) from None
+        raise unknown("kernel", where, names()) from None
     except FileNotFoundError as missing:
         name = Path(where).name
         hint = f" The kernel {name} of this repository is kernel={name}." if name in loading.names() else ""
@@ -213,8 +213,8 @@ def find(where: str) -> Entry:
         ) from error
     if loaded.is_outside and loaded.name in loading.names():
         raise UserError(
-            f"kernel={where}: {loaded.name} is a kernel of this repository, and both would share a ledger; "
-            "give the folder another name."
+            f"kernel={where}: this repository also has a kernel {loaded.name}, and both kernels would share "
+            "a ledger; give the folder another name."
         )
     for name in (loaded.name, *(provider.name for provider in loaded.kernel.providers)):
         if not re.fullmatch(NAME, name):
@@ -224,8 +224,14 @@ def find(where: str) -> Entry:
             )
     parameters = {name for provider in loaded.kernel.providers for name in provider.variables()}
     if taken := sorted(RESERVED & {*loaded.kernel.dimensions(), *parameters}):
-        raise UserError(f"{loaded.folder / '__init__.py'}: {', '.join(taken)} is a reserved name; rename it.")
+        raise UserError(
+            f"{loaded.folder / '__init__.py'}: {taken[0]} is an option of the command line: rename the "
+            f'dimension or parameter, and write arguments={{"{taken[0]}": "new_name"}} if entries take the '
+            f"dimension as {taken[0]}."
+        )
     path = loaded.folder / "kernel.yaml" if loaded.is_outside else CONF / f"{loaded.name}.yaml"
+    if loaded.is_outside and not path.is_file():
+        return Entry(loaded, KernelConfig(workloads={NAMED: Workload(x=SIZE)}, presets={}), None)
     return Entry(loaded, read(path, loaded), path)
 
 
@@ -236,7 +242,7 @@ def read(path: Path, loaded: loading.Loaded) -> KernelConfig:
         config = KernelConfig.model_validate(_merged(path))
     except OSError as error:
         raise UserError(
-            f"{error.filename} does not exist: it lists the problems of {loaded.name} to measure."
+            f"{error.filename} does not exist: list the problems of {loaded.name} in this file."
         ) from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
@@ -287,6 +293,10 @@ def _check(config: KernelConfig, path: Path, loaded: loading.Loaded) -> None:
         for word in (*named, *([] if workload.x == "size" else [workload.x])):
             if word not in dimensions:
                 raise UserError(f"{path}: workload {name}: {unknown('dimension', word, dimensions)}")
+        if workload.x != SIZE and dimensions[workload.x].type is tuple:
+            raise UserError(
+                f"{path}: workload {name}: x: {workload.x} is a list; name a dimension of one number."
+            )
     for name, groups in config.presets.items():
         for group in groups:
             for word in group.workloads:
@@ -324,3 +334,46 @@ def _check_value(value: Value, variables: Sequence[Variable], place: str) -> Non
         else:
             return
     raise UserError(mistakes[0])
+
+
+def problems_of(entry: Entry, workload: Workload, pins: Mapping[str, Sequence[Value]]) -> Iterator[Any]:
+    """Yield each problem of a workload once, with the pinned values in place of its own.
+
+    Raises UserError for a problem that lacks a dimension or has a value that is not allowed.
+    """
+    kernel = entry.loaded.kernel
+    dimensions = kernel.dimensions()
+    lists = {**workload.lists, **{name: pin for name, pin in pins.items() if name in dimensions}}
+    lists = {name: tuple(dimensions[name].several(some)) for name, some in lists.items()}
+    sizes: Sequence[Any] = pins.get(SIZE, workload.size or (None,))
+    if SIZE in pins:
+        lists = {name: some for name, some in lists.items() if name not in kernel.size or name in pins}
+    if set(kernel.size) <= lists.keys():
+        sizes = (None,)
+    seen = set()
+    for written in workload.problems or ({},):
+        for size, *chosen in product(sizes, *lists.values()):
+            of_size = {} if size is None else dict.fromkeys(kernel.size, size)
+            named = dict(zip(lists, chosen, strict=True))
+            # A problem that is written out overrides lists and sizes, and only pins override it.
+            pinned_size = of_size if SIZE in pins else {}
+            pinned = {name: value for name, value in named.items() if name in pins}
+            values = {**of_size, **named, **written, **pinned_size, **pinned}
+            if entry.path is None:
+                _refuse_missing(entry, values)
+            problem = problems.make(kernel.problem, values)
+            key = problems.identity_of(problem)
+            if key not in seen:
+                seen.add(key)
+                yield problem
+
+
+def _refuse_missing(entry: Entry, values: Mapping[str, Value]) -> None:
+    """Raise UserError if values lack dimensions without a default, for a kernel without ``kernel.yaml``."""
+    declared = entry.loaded.kernel.dimensions().values()
+    needed = [one.name for one in declared if one.default is None and one.same_as is None]
+    if missing := [name for name in needed if name not in values]:
+        raise UserError(
+            f"{entry.loaded.folder}/kernel.yaml does not exist, so the command line must name each "
+            f"dimension: add {' '.join(f'{name}=VALUE' for name in missing)}."
+        )

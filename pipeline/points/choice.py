@@ -1,4 +1,4 @@
-"""Choose the few points of a preset that a closer look is about, such as a profile or hardware counters."""
+"""Choose the few points of a preset for a closer look, such as a profile or hardware counters."""
 
 from __future__ import annotations
 
@@ -6,25 +6,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import TypeVar
+from typing import TypeVar, cast
 
-from kernel_pipeline.contract import Kernel, Value, Variable
+from kernel_pipeline import problems
+from kernel_pipeline.contract import Kernel
+from kernel_pipeline.declared import Value, Variable
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.problems import identity_of
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.point import Point, order
-from pipeline.points import problems
-from pipeline.points.catalog import Entry
-from pipeline.points.plan import (
-    Pins,
-    Plan,
-    Target,
-    checked_pins,
-    chosen_providers,
-    configurations,
-    unavailable,
-)
-from pipeline.points.problems import SIZE, identity_of
+
+from .catalog import SIZE, Entry, problems_of
+from .plan import Pins, Plan, Target, checked_pins, chosen_providers, configurations, unavailable
 
 T = TypeVar("T")
 
@@ -44,13 +38,13 @@ class Chosen:
 
 
 def few(ordered: Sequence[T]) -> list[T]:
-    """Return the smallest, the middle and the largest, each once."""
+    """Return the smallest, the middle and the largest of ordered items, each once."""
     return list(dict.fromkeys([ordered[0], ordered[len(ordered) // 2], ordered[-1]]))
 
 
 def largest(wanted: Plan, pins: Pins = NO_PINS) -> frozenset[Values]:
-    """Return each workload's largest problem among those with the same words (its dtype) as its first; one
-    for each value of a pinned dimension."""
+    """Return each workload's largest problem that has the words (the dtype) of the workload's first problem;
+    with pins one for each pinned value."""
     last: dict[tuple[object, ...], Point] = {}
     for point, workload in wanted.workloads.items():
         _, _, words, numbers, _ = order(point)
@@ -63,15 +57,11 @@ def largest(wanted: Plan, pins: Pins = NO_PINS) -> frozenset[Values]:
 
 
 def few_problems(
-    entry: Entry,
-    preset: str,
-    pins: Pins,
-    providers: Sequence[str] | None = None,
-    which: slice = EVERY,
+    entry: Entry, preset: str, pins: Pins, providers: Sequence[str] | None = None, which: slice = EVERY
 ) -> list[Values]:
     """Return a few problems of the preset's first workload: ``which`` of the smallest, the middle and the
-    largest by the bytes that they move. Only problems with the words (a dtype) that the workload names first
-    count.
+    largest by the bytes that they move. Only problems with the workload's first words (a dtype) are
+    considered.
 
     Problems are chosen for each value of a pinned dimension. Raises UserError as ``plan`` does.
     """
@@ -80,7 +70,7 @@ def few_problems(
     workload = entry.config.workloads[entry.groups(preset)[0].workloads[0]]
     pinned = {*pins, *(kernel.size if SIZE in pins else ())}
     groups: dict[Values, dict[Values, int]] = {}
-    for problem in problems.of_workload(entry, workload, pins):
+    for problem in problems_of(entry, workload, pins):
         values = identity_of(problem)
         of_pins = Values({name: value for name, value in values.items() if name in pinned})
         groups.setdefault(of_pins, {})[values] = kernel.work(problem).bytes
@@ -107,8 +97,8 @@ def at(plan: Plan, wanted: Iterable[Values], is_meant: Callable[[str], bool]) ->
 
 
 def of_provider(entry: Entry, preset: str, name: str | None, pins: Pins, target: Target) -> list[Point]:
-    """Return the points of a provider (None: the baseline) at a few problems of a preset or the pinned ones,
-    in its default configuration or the pinned ones.
+    """Return the points of a provider (None: the baseline) at a few problems of a preset or the pinned
+    problems, in its default configuration or the pinned configurations.
 
     Raises UserError for a provider that can't be timed there.
     """
@@ -148,20 +138,21 @@ def near_default(kernel: Kernel, points: Sequence[Point]) -> Point:
 
 
 def _steps(variable: Variable, value: Value) -> int:
-    """Return how far a value is from the default: in positions among the declared values, or in doublings
-    where the declaration lists none."""
+    """Return how far a value is from the default: in positions among the declared values, or in doublings if
+    the declaration lists no values."""
     if variable.default is None:
         return 0
     if variable.values is not None:
         return abs(variable.values.index(value) - variable.values.index(variable.default))
-    return abs(int(value).bit_length() - int(variable.default).bit_length())
+    number, default = cast("int", value), cast("int", variable.default)
+    return abs(int(number).bit_length() - int(default).bit_length())
 
 
 def each_provider(
     kernel: Kernel, points: Sequence[Point], timed: Mapping[Point, Measurement]
 ) -> list[Chosen]:
-    """Return each provider's best configuration at each problem of the points, or its default one where
-    nothing was timed."""
+    """Return each provider's best configuration at each problem of the points, or its default configuration
+    if nothing was timed."""
     groups: dict[tuple[str, Values], list[Point]] = {}
     for point in points:
         groups.setdefault((point.provider, point.problem), []).append(point)
@@ -171,9 +162,11 @@ def each_provider(
 def leading(
     kernel: Kernel, chosen: Sequence[Chosen], timed: Mapping[Point, Measurement], near: float
 ) -> list[Chosen]:
-    """Return the chosen points without those known to be slow: at each problem the baseline stays, and so do
-    the points within a factor ``near`` of the fastest of their kind. A point without a valid time stays,
-    too."""
+    """Return the chosen points without the points that are known to be slow.
+
+    At each problem these points stay: the baseline, the points within a factor ``near`` of the fastest of
+    their kind, and the points without a valid time.
+    """
     groups: dict[Values, dict[Point, float]] = {}
     for point in (one.point for one in chosen if one.point in timed):
         is_doubtful, us = _rank(point, timed)
@@ -202,8 +195,10 @@ def near_fastest(kernel: Kernel, times: Mapping[Point, float], near: float) -> f
 def best_default_baseline(
     kernel: Kernel, points: Sequence[Point], timed: Mapping[Point, Measurement]
 ) -> list[Chosen]:
-    """Return at each problem of the points the fastest own configuration, the same provider's default one,
-    and the baseline. Without times there is no fastest, and the default is that of the first own provider."""
+    """Return the fastest own configuration, the same provider's default configuration, and the baseline, at
+    each problem of the points. Without times there is no fastest, and the default belongs to the first own
+    provider.
+    """
     groups: dict[Values, list[Point]] = {}
     for point in points:
         groups.setdefault(point.problem, []).append(point)
@@ -231,8 +226,10 @@ def best_default_baseline(
 
 
 def _best(kernel: Kernel, points: Sequence[Point], timed: Mapping[Point, Measurement]) -> Point:
-    """Return the fastest of the points, or the default one without times. An invalid time counts only where
-    there is no valid one."""
+    """Return the fastest point; if no point has a time, the point nearest to the default configuration.
+
+    An invalid time is used only if there is no valid time.
+    """
     known = [point for point in points if point in timed]
     return min(known, key=partial(_rank, timed=timed)) if known else near_default(kernel, points)
 
@@ -241,3 +238,23 @@ def _rank(point: Point, timed: Mapping[Point, Measurement]) -> tuple[bool, float
     outcome = timed[point].outcome
     assert outcome.timing is not None, "a timed point has a timing"
     return bool(outcome.state and not outcome.state.valid), outcome.timing.median_us
+
+
+def asked(entry: Entry, pins: Pins, providers: Sequence[str] | None) -> Callable[[Point], bool]:
+    """Return a predicate for points of these providers (None: all) that have the pinned values. As in a
+    sweep, a pin of a parameter binds only the providers that have it. Raises UserError for names and values
+    that the kernel does not have."""
+    kernel = entry.loaded.kernel
+    dimensions = kernel.dimensions()
+    wanted = checked_pins(entry, pins, providers)
+    sizes = wanted.pop(SIZE, None)
+    if sizes is not None:
+        wanted |= {name: sizes for name in kernel.size if name not in wanted}
+
+    def fits(point: Point) -> bool:
+        values = {name: variable.default for name, variable in dimensions.items()}
+        values |= {**point.problem, **point.parameters}
+        of_provider = providers is None or point.provider in providers
+        return of_provider and all(values[name] in some for name, some in wanted.items() if name in values)
+
+    return fits

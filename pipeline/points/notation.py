@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 
 from kernel_pipeline import loading
-from kernel_pipeline.contract import Kernel, Value, Variable, shown
+from kernel_pipeline.contract import Kernel
+from kernel_pipeline.declared import Value, Variable, shown
 from kernel_pipeline.errors import UserError, unknown
 from kernel_pipeline.records.point import Point
-from pipeline.points.catalog import Entry
+
+from .catalog import Entry
 
 JOIN = "x"
 """The separator of values in a short configuration."""
 
 
 def plural(count: int, word: str) -> str:
-    """``1 point``, ``2 points``."""
+    """Return a number with its noun: ``1 point``, ``2 points``."""
     return f"{count} {word}{'s' * (count != 1)}"
 
 
@@ -28,8 +31,8 @@ def points(count: int) -> str:
 
 
 def configuration(point: Point) -> str:
-    """Write a point's parameters: ``1024x8w`` for those with units, ``name=value`` for the others. Parameters
-    that are omitted at their default are left out; the text is empty if there are none."""
+    """Write a point's parameters: ``1024x8w`` for parameters with units, ``name=value`` for the others.
+    Parameters that are omitted at their default are left out; the text is empty if there are none."""
     declared = _parameters(point.kernel, point.provider)
     parameters = {
         name: value
@@ -55,19 +58,21 @@ def label(point: Point) -> str:
 
 
 def extent(point: Point) -> str:
-    """Write the numbers of a problem: ``4096`` where its size says all, else its size and the dimensions that
-    differ from their defaults: ``rows=37 columns=4096``."""
+    """Write the numbers of a problem: ``4096`` if its size sets all dimensions, else its size and the
+    dimensions that differ from their defaults: ``rows=37 columns=4096``."""
     return _extent(point.kernel, tuple(point.problem.items()))
 
 
 @cache
 def _extent(kernel: str, problem: tuple[tuple[str, Value], ...]) -> str:
     numbers = {
-        name: value for name, value in problem if isinstance(value, int) and not isinstance(value, bool)
+        name: value
+        for name, value in problem
+        if isinstance(value, (int, tuple)) and not isinstance(value, bool)
     }
     declared = _kernel(kernel)
     if declared is None:
-        return " ".join(f"{name}={value}" for name, value in numbers.items())
+        return " ".join(f"{name}={shown(value)}" for name, value in numbers.items())
     dimensions = declared.dimensions()
     rest = {
         name: value
@@ -78,12 +83,13 @@ def _extent(kernel: str, problem: tuple[tuple[str, Value], ...]) -> str:
     if not rest and len(sizes) == 1:
         return str(sizes.pop())
     return " ".join(
-        f"{name}={value}" for name, value in numbers.items() if name in rest or name in declared.size
+        f"{name}={shown(value)}" for name, value in numbers.items() if name in rest or name in declared.size
     )
 
 
 def words(point: Point) -> str:
-    """Write the words of a problem, its dtype first: ``bfloat16``, ``float32 tf32``, ``bfloat16 causal``."""
+    """Write the words of a problem, its dtype first: ``bfloat16``, ``float32 tf32``, ``bfloat16 causal``,
+    ``float32 eps=0.25``."""
     return _words(point.kernel, tuple(point.problem.items()))
 
 
@@ -98,7 +104,12 @@ def _words(kernel: str, problem: tuple[tuple[str, Value], ...]) -> str:
                 found.append(name)
         elif isinstance(value, str) and (not found or not _is_default(dimensions.get(name), value, {})):
             found.append(value)
-    return " ".join(found)
+    reals = [
+        f"{name}={value}"
+        for name, value in problem
+        if isinstance(value, float) and not _is_default(dimensions.get(name), value, {})
+    ]
+    return " ".join(found + reals)
 
 
 def _is_default(variable: Variable | None, value: Value, others: Mapping[str, Value]) -> bool:
@@ -121,7 +132,8 @@ def file_name(point: Point) -> str:
 
 @cache
 def _kernel(name: str) -> Kernel | None:
-    """Return a kernel's declaration, None if there is none: results may be of kernels that are gone."""
+    """Return a kernel's declaration, None if there is none: results may belong to kernels that no longer
+    exist."""
     try:
         return loading.load(name).kernel
     except Exception:  # an author's file may raise anything; results are shown all the same
@@ -194,7 +206,7 @@ def _pinned(word: str, kernel: Kernel, parameters: Mapping[str, Variable]) -> di
         if variable.type is bool and word == name:
             return {name: True}
     found: dict[str, Value] = {}
-    for part in word.split(","):
+    for part in re.split(r",(?![^[]*\])", word):
         name, equals, text = part.partition("=")
         if equals and (known := {**dimensions, **parameters}.get(name)):
             found[name] = _value(text, known)
@@ -232,6 +244,11 @@ def _short(word: str, parameters: Mapping[str, Variable]) -> dict[str, Value]:
 def _value(text: str, variable: Variable) -> Value:
     if variable.type is bool:
         return {"true": True, "false": False}.get(text.lower(), text)
+    if variable.type is float:
+        with suppress(ValueError):
+            return float(text)
+    if variable.type is tuple and re.fullmatch(r"\[\d+(,\d+)*\]", text):
+        return tuple(map(int, text[1:-1].split(",")))
     return int(text) if variable.type is int and text.isdigit() else text
 
 

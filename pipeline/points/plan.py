@@ -11,27 +11,30 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from kernel_pipeline.contract import Gpu, Kernel, Provider, Value, Variable, shown
+from kernel_pipeline import problems, tracebacks
+from kernel_pipeline.contract import Gpu, Kernel, Provider
+from kernel_pipeline.declared import Value, Variable, shown
 from kernel_pipeline.errors import UserError, unknown
+from kernel_pipeline.problems import identity_of, values_of
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.point import Point
-from pipeline.points import problems, tracebacks
-from pipeline.points import written as written_problems
-from pipeline.points.catalog import Configurations, Entry, several
-from pipeline.points.problems import SIZE, identity_of, values_of
+
+from . import written as written_problems
+from .catalog import SIZE, Configurations, Entry, problems_of, several
 
 Pins = Mapping[str, Sequence[Value]]
 """Values by the name of a dimension or parameter, in place of the values in the YAML."""
 
 
 MOST_SIMULATED = 200_000
-"""The most operations of a problem for Numba's simulator. It runs each thread of a block as a Python thread,
-and each barrier waits for all of them: a product of 46 x 46 matrices takes seconds."""
+"""The maximum number of operations of a problem for Numba's simulator. The simulator runs each thread of a
+block as a Python thread, and each barrier waits for all of these threads: a product of 46 x 46 matrices takes
+seconds."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """The device that points are planned for: its kind, and for a GPU the properties that providers may
+    """The device for which points are planned: its kind, and for a GPU the properties that providers may
     check."""
 
     kind: str
@@ -40,7 +43,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Plan:
-    """Points in order, with those that share inputs next to each other.
+    """Points in order, with points that share inputs next to each other.
 
     ``workloads`` has the first workload that each point belongs to, ``refused`` the number of configurations
     left out by provider and reason.
@@ -51,8 +54,8 @@ class Plan:
     refused: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def refusals(self) -> list[str]:
-        """Return a line for each reason that configurations were left out. Reasons that differ only in
-        numbers share a line."""
+        """Return a line for each reason why configurations were left out. Reasons that differ only in numbers
+        share a line."""
         kinds: dict[tuple[str, str], tuple[str, int, int]] = {}
         for (provider, reason), count in self.refused.items():
             kind = provider, re.sub(r"\d+", "#", reason)
@@ -87,7 +90,7 @@ def plan(
     pins = checked_pins(entry, pins or {}, providers)
     groups = entry.groups(preset)
     dimensions = entry.loaded.kernel.dimensions()
-    if any(name == SIZE or (name in dimensions and dimensions[name].type is int) for name in pins):
+    if any(name == SIZE or (name in dimensions and dimensions[name].type in (int, tuple)) for name in pins):
         groups = groups[:1]
     workloads = entry.config.workloads
     if written is not None:
@@ -103,7 +106,7 @@ def plan(
         configured: dict[str, Configurations] = {"*": "all"} if every else group.configurations
         here = [one for one in chosen if providers is not None or one.name not in group.without]
         for workload_name in group.workloads:
-            for problem in problems.of_workload(entry, workloads[workload_name], pins):
+            for problem in problems_of(entry, workloads[workload_name], pins):
                 identity = identity_of(problem)
                 if every and identity in sharing:
                     continue  # another group has planned it in every configuration
@@ -133,7 +136,7 @@ def _is_off(entry: Entry, name: str, problem: Any) -> bool:
 def _listed(entry: Entry) -> dict[str, frozenset[Values]]:
     """Return the problems of each workload as the YAML lists them."""
     return {
-        name: frozenset(map(identity_of, problems.of_workload(entry, workload, {})))
+        name: frozenset(map(identity_of, problems_of(entry, workload, {})))
         for name, workload in entry.config.workloads.items()
     }
 
@@ -147,11 +150,9 @@ def with_baseline(
     every: bool = False,
     written: Path | None = None,
 ) -> Plan:
-    """Return a plan with the kernel's baseline added at its problems, where a choice of providers left it
-    out.
-
-    Tables compare with the baseline. A problem at which only torch's own calls are planned, not compiled,
-    gets none: nobody compares torch with itself.
+    """Return a plan with the kernel's baseline added at its problems, if the chosen providers lack it. Tables
+    compare with the baseline. A problem with only torch's own uncompiled calls gets no baseline, since a
+    comparison of torch with itself has no use.
     """
     kernel = entry.loaded.kernel
     compared = {
@@ -186,7 +187,7 @@ def checked_pins(entry: Entry, pins: Pins, providers: Sequence[str] | None) -> d
     """Return the pins, each value checked against a dimension of the kernel or a parameter of a chosen
     provider.
 
-    Raises one UserError for all mistakes, which says what there is instead.
+    Raises one UserError for all mistakes, which lists the known names and values.
     """
     chosen = {one.name for one in chosen_providers(entry, providers)}
     found: dict[str, tuple[Value, ...]] = {}
@@ -208,21 +209,21 @@ def _checked_pin(entry: Entry, name: str, values: Sequence[Value], chosen: set[s
         of_size = _as_size(dimensions[kernel.size[0]])
         return tuple(problems.checked(of_size, value) for value in values)
     if name in dimensions:
-        return tuple(problems.checked(dimensions[name], value) for value in values)
+        return tuple(problems.checked(dimensions[name], one) for one in dimensions[name].several(values))
     declaring = {one.name: one.variables()[name] for one in kernel.providers if name in one.variables()}
     if not declaring:
         raise unknown_name(entry, name)
     binding = [variable for who, variable in declaring.items() if who in chosen]
     if not binding:
         raise UserError(
-            f"{name} is no parameter of {', '.join(sorted(chosen))}; "
+            f"{name} is not a parameter of {', '.join(sorted(chosen))}; "
             f"{', '.join(declaring)} of {entry.name} {'has' if len(declaring) == 1 else 'have'} it."
         )
     return tuple(_value_of_any(binding, value) for value in values)
 
 
 def _as_size(variable: Variable) -> Variable:
-    return Variable(SIZE, variable.type, variable.values, None)
+    return Variable(SIZE, variable.type, variable.values, None, least=variable.least)
 
 
 def _value_of_any(binding: Iterable[Variable], value: object) -> Value:
@@ -290,8 +291,7 @@ def _raised(entry: Entry, what: str, error: Exception) -> UserError:
 
 
 def _too_long(kernel: Kernel, provider: Provider, problem: Any, target: Target) -> str | None:
-    """Return why a problem would take Numba's simulator more than seconds, None if it would not or does not
-    run there."""
+    """Return the reason why Numba's simulator would take too long for a problem, or None."""
     if target.kind != "cpu" or provider.language != "numba":
         return None
     operations = kernel.work(kernel.interpreted(problem)).flops
@@ -310,8 +310,8 @@ def unavailable(provider: Provider, target: Target) -> str | None:
 
 
 def configurations(provider: Provider, configured: Mapping[str, Configurations], pins: Pins) -> Iterator[Any]:
-    """Yield the parameters with which a provider is measured: those ``configured`` by a preset's group, with
-    pinned values in place of the group's. Yield None once for a provider without parameters."""
+    """Yield the parameters with which a provider is measured: the ``configured`` parameters of a preset's
+    group, with pinned values in place of the group's. Yield None once for a provider without parameters."""
     if provider.parameters is None:
         yield None
         return
@@ -350,7 +350,9 @@ def _default(provider: Provider, variable: Variable) -> Value:
 
 def describe(variable: Variable) -> str:
     """Describe a dimension or parameter for a help text: its values or kind, and its default."""
-    values = " ".join(map(shown, variable.values)) if variable.values else "a whole number from 1 on"
+    kinds = {float: "a number", tuple: f"a list of whole numbers from {variable.least} on, as [64,128]"}
+    kind = kinds.get(variable.type, f"a whole number from {variable.least} on")
+    values = " ".join(map(shown, variable.values)) if variable.values else kind
     default = ""
     if variable.same_as is not None:
         default = f" (default: the same as {variable.same_as})"

@@ -1,6 +1,7 @@
-"""Search the configurations of one provider at one problem, of which only some are measured.
+"""Search the configurations of one provider at one problem, and measure only some of them.
 
-A ``Study`` proposes the next point and takes the time of each. It takes the times in the ledger first.
+A ``Study`` proposes the next point, and learns from the times of measured points, beginning with the times in
+the ledger.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from kernel_pipeline.contract import Value
+from kernel_pipeline.declared import Value
 from kernel_pipeline.records.base import Values, digest
 from kernel_pipeline.records.point import Point
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from optuna import Trial
 
 Sampler = Literal["random", "tpe"]
-"""How the next point is chosen: in a random order, or by Optuna's tree-structured Parzen estimator."""
+"""The way to choose the next point: in a random order, or by Optuna's tree-structured Parzen estimator."""
 
 FIRST = 5
 """The number of points that ``tpe`` takes from the random order before it estimates anything."""
@@ -68,7 +69,7 @@ class Study:
         return sorted(timed, key=timed.__getitem__)[:count]
 
     def ask(self) -> Point:
-        """Return the next point to measure. There must be one left."""
+        """Return the next point to measure. At least one point must be left."""
         if self._is_random():
             first = next(iter(self._untried))
             self.begin(first)
@@ -113,8 +114,8 @@ class Study:
 class _Estimate:
     """Optuna's study of the points. A value is its index in the sorted values of its parameter.
 
-    A proposed point without a time counts as a bad one (the constant liar), so that several
-    points asked for in a row differ. A failed point is a pruned trial, which ranks below every timed one.
+    A proposed point without a time is treated as slow (the constant liar), so that several proposals in a row
+    differ. A failed point is a pruned trial, which ranks below every timed trial.
     """
 
     def __init__(self, points: Sequence[Point], seed: int) -> None:
@@ -160,8 +161,8 @@ class _Estimate:
         self._trials[point] = self._study.ask(self._distributions)
 
     def propose(self, untried: Mapping[Point, None]) -> Point:
-        """Begin the trial of the point that Optuna proposes, or of the nearest point that is left if that one
-        does not fit or was tried. Return the point."""
+        """Begin the trial of the point that Optuna proposes, or of the nearest remaining point if the
+        proposal does not fit or was tried. Return the point."""
         from optuna.trial import TrialState
 
         trial = self._study.ask(self._distributions)
@@ -186,8 +187,9 @@ class _Estimate:
             self._study.tell(trial, us)
 
     def _nearest(self, places: tuple[int, ...], untried: Iterable[Point]) -> Point:
-        """Return the untried point nearest to these indices. The whole range of a numeric parameter counts as
-        far as two different words. Of equally near points, the first in the random order is returned."""
+        """Return the untried point nearest to these indices. Two different words are as
+        far apart as the ends of a numeric parameter's range. If several points are equally near, the first in
+        the random order is returned."""
         import numpy as np
 
         left = list(untried)
@@ -209,5 +211,6 @@ def _levels(points: Sequence[Point]) -> dict[str, list[Value]]:
 
 
 def _is_ordered(values: Sequence[Value]) -> bool:
-    """Whether neighbouring values are alike, as numbers are and words and switches are not."""
+    """Whether neighbouring values of a parameter are similar: True for numbers, False for words and
+    switches."""
     return all(type(value) is int for value in values)

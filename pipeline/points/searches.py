@@ -8,22 +8,25 @@ from threading import Lock
 from time import monotonic
 
 from kernel_pipeline.records.point import Point
-from pipeline.points.search import Sampler, Study
+
+from .search import Sampler, Study
 
 OF_THE_LAST = 3
-"""The most configurations with which a ``tpe`` search begins: the fastest of the previous problem."""
+"""The maximum number of configurations with which a ``tpe`` search begins: the fastest of the previous
+problem."""
 
 SHARE = 4
-"""At most one trial in this many is such a configuration, or is asked for before the device comes to it."""
+"""The number of a search's trials, divided by this, limits both the number of such configurations and the
+number of trials that are chosen before the device needs them."""
 
 
 @dataclass(frozen=True)
 class SearchBudget:
-    """How studies choose, and when they end: after ``trials`` of each, including those in the ledger, or
-    after ``seconds`` of all together.
+    """The way studies choose, and their end: after ``trials`` of each, including known trials in the ledger,
+    or after ``seconds`` of all together.
 
-    ``ahead`` is how many points are asked for before the device comes to them if the provider is compiled
-    ahead; for other providers it is one.
+    ``ahead`` is the number of points chosen before the device needs them, if the provider is compiled ahead;
+    for other providers it is one.
     """
 
     sampler: Sampler
@@ -34,7 +37,7 @@ class SearchBudget:
 
     @property
     def fewest(self) -> int:
-        """The fewest points that are worth a study; fewer are all measured."""
+        """The minimum number of points that are worth a study; fewer are all measured."""
         return 2 if self.trials is None else self.trials + 1
 
 
@@ -51,12 +54,12 @@ class _Search:
 
     @property
     def left(self) -> int:
-        """How many points may still be asked for."""
+        """The number of points that may still be chosen."""
         return max(0, self.trials - self.study.tried)
 
 
 class Searches:
-    """Studies that several threads work through in order."""
+    """The studies of a sweep, in order. Several threads take points from them."""
 
     def __init__(self, budget: SearchBudget, clock: Callable[[], float] = monotonic) -> None:
         self.budget = budget
@@ -76,7 +79,7 @@ class Searches:
         again: Sequence[Point] = (),
         trials: int | None = None,
     ) -> bool:
-        """Add a study of these points. Return whether it has any left to ask for.
+        """Add a study of these points. Return whether it has points left.
 
         ``is_ahead`` says whether its provider is compiled ahead. ``known`` has the times of points measured
         before, None for a failure. Points in ``again`` were tried before, and the caller hands them out.
@@ -98,12 +101,12 @@ class Searches:
 
     @property
     def size(self) -> int:
-        """How many points the studies choose from."""
+        """The number of points that the studies choose from."""
         return len(self._of)
 
     @property
     def left(self) -> int | None:
-        """How many points will be asked for; None if only time limits the studies."""
+        """The number of points that will be chosen; None if only time limits the studies."""
         if self.budget.trials is None:
             return None
         return sum(search.left for search in self._searches)
@@ -118,8 +121,8 @@ class Searches:
         self._told_at = self._clock()
 
     def refill(self, waiting: Sequence[Point]) -> list[Point]:
-        """Return the points that are to wait for the device: those that wait already, without those of
-        studies whose time is up, and new ones."""
+        """Return the points that are to wait for the device: points that wait already, without studies whose
+        time is up, and new points."""
         with self._lock:
             self._end_by_time()
             kept = [point for point in waiting if point not in self._of or not self._of[point].is_over]
@@ -145,12 +148,12 @@ class Searches:
         return None if search is None else search.study.best
 
     def _ask(self, is_ahead: bool, waits: int) -> list[Point]:
-        """Ask the first studies that have points left for new ones, beside those that wait."""
+        """Ask the first studies that have points left for new points, beside the waiting points."""
         found: list[Point] = []
         for search in self._searches:
             if search.is_ahead is not is_ahead or search.is_over or not search.left:
                 continue
-            # A point that is asked for later is chosen by more times.
+            # The later a point is chosen, the more times are known for the choice.
             most = min(self.budget.ahead, max(1, search.trials // SHARE)) if is_ahead else 1
             count = min(most - waits - len(found), search.left)
             if count <= 0:
@@ -169,8 +172,7 @@ class Searches:
                 return
 
     def _end_by_time(self) -> None:
-        """End each study that used up its share: the studies that go on share the time that is left
-        evenly."""
+        """End each study that used up its share: the remaining studies share the remaining time evenly."""
         if self.budget.seconds is None:
             return
         going_on = [one for one in self._searches if not one.is_over and one.left]

@@ -1,8 +1,8 @@
 """Read problems that a user wrote into a file, in place of a preset's.
 
 The file is YAML or JSON: a list of problems, or a workload as in a kernel's YAML (lists of values by
-dimension, ``problems`` written out). It may also hold one of these for each of several kernels, by name, as
-the file named by ``KERNELS_UNTUNED`` does.
+dimension, ``problems`` written out). It may also map names of kernels to such lists or workloads, as the file
+named by ``KERNELS_UNTUNED`` does.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from pydantic import ValidationError
 
 from kernel_pipeline.errors import UserError, unknown
 from kernel_pipeline.records.fields import NAME
-from pipeline.points.catalog import Entry, Workload
-from pipeline.store import plain_yaml
+
+from ..store import plain_yaml
+from .catalog import Entry, Workload
 
 OPTION = "workload"
 """The command-line option that names the file."""
@@ -38,7 +39,7 @@ def named(written: Path, entry: Entry) -> tuple[str, Workload]:
 
 
 def read(path: Path, entry: Entry) -> tuple[str, Workload]:
-    """Read a kernel's problems from a file. Return the name of the workload, which is the file's, and the
+    """Read a kernel's problems from a file. Return the workload's name, which is the file's name, and the
     workload.
 
     Raises UserError with what to write instead for a file that is missing, can't be read, has nothing of this

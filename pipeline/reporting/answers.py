@@ -8,23 +8,24 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 
-from pipeline.points.notation import plural
-from pipeline.reporting.content import Content
-from pipeline.reporting.document import Items, Section, Text
-from pipeline.reporting.field import HeadToHead
-from pipeline.reporting.gpus import alone, groups, left_out
-from pipeline.reporting.headlines import doubt, is_bound
-from pipeline.reporting.losses import ratio
-from pipeline.reporting.numbers import speedup
-from pipeline.store.comparisons import Comparison
-from pipeline.store.finals import ONE_ROUND, Final
+from .. import as_typed
+from ..points.notation import plural
+from ..store.comparisons import Comparison
+from ..store.finals import ONE_ROUND, Final
+from .content import Content
+from .document import Items, Section, Text
+from .field import HeadToHead
+from .gpus import alone, groups, left_out
+from .headlines import doubt, is_bound
+from .losses import ratio
+from .numbers import speedup
 
 MOST_LINES = 6
 
 COMMIT = 7
 """The number of characters of a commit that are shown."""
 
-COMPARE = "python -m pipeline.compare kernel=NAME a=COMMIT measures two commits side by side."
+COMPARE = f"{as_typed('compare', 'kernel=NAME', 'a=COMMIT')} measures two commits side by side."
 
 THROTTLED = "throttled, so an upper bound"
 ONCE = f"finals of {ONE_ROUND}, which decides nothing"

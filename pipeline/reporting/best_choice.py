@@ -3,8 +3,8 @@
 At a measured problem this is the fastest configuration. At any other problem it is the choice of
 ``kernel_pipeline.ops``, made by its own code.
 
-A provider with finals counts by the median of its finalists' rounds, any other provider by its rows of the
-sweeps. A distrusted time counts only if there is no trusted one. A throttled time is an upper bound and may
+A provider with finals is ranked by the median of its finalists' rounds, any other provider by its rows of the
+sweeps. A distrusted time is used only if there is no trusted time. A throttled time is an upper bound and may
 be the best.
 """
 
@@ -19,7 +19,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from kernel_pipeline.contract import Gpu, Value, shown
+from kernel_pipeline import problems
+from kernel_pipeline.contract import Gpu
+from kernel_pipeline.declared import Value, shown
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.ops import rule, tuned
 from kernel_pipeline.ops.table import Table, TunedRegion
@@ -31,15 +33,17 @@ from kernel_pipeline.records.environment import Environment
 from kernel_pipeline.records.measurement import Measurement, Rate
 from kernel_pipeline.records.point import Point, order
 from kernel_pipeline.records.settings import TimingSettings
-from pipeline.execution import old_rows
-from pipeline.execution.identity import Identity
-from pipeline.points import notation, problems
-from pipeline.points.catalog import Entry
-from pipeline.points.plan import Pins
-from pipeline.reporting.headlines import comparable, doubt_of, is_upper_bound
-from pipeline.reporting.numbers import percent
-from pipeline.store import finals, provenance, results
-from pipeline.store.finals import Final
+
+from ..keys import old_rows
+from ..keys.identity import Identity
+from ..points import notation
+from ..points.catalog import SIZE, Entry
+from ..points.plan import Pins
+from ..store import finals, provenance, results
+from ..store.finals import Final
+from ..store.rows_that_count import comparable, own_rows
+from .headlines import doubt_of, is_upper_bound
+from .numbers import percent
 
 NEAR = 0.02
 """Configurations within this share of the best time are listed beside the best."""
@@ -101,8 +105,8 @@ class BestChoice:
     chosen:
         The provider and configuration that ``kernel_pipeline.ops`` calls at the problem.
     doublings, across:
-        The distance between the problem and that of ``measured``, and whether the two lie on different sides
-        of the L2 cache.
+        The distance between the problem and the problem of ``measured``, and whether the two lie on different
+        sides of the L2 cache.
     """
 
     problem: Any
@@ -150,7 +154,7 @@ class KernelOnMachine:
         """Return every timed configuration by problem, in the order of the problems."""
         held = {row.key: row for row in finals.read(self.finals, self.heard.append) if row.power == "burst"}
         found: dict[Values, list[TimedConfiguration]] = {}
-        rows = comparable(results.own_rows(self.ledger, self.heard.append))
+        rows = comparable(own_rows(self.ledger, self.heard.append))
         for row in sorted(rows, key=lambda one: order(one.point)[2:4]):
             if row.outcome.timing is not None and problems.declares(self.kernel, row.point):
                 found.setdefault(row.point.problem, []).append(TimedConfiguration(row, held.get(row.key)))
@@ -160,12 +164,12 @@ class KernelOnMachine:
         """Return the best configuration at each measured problem that has the values in ``pins``.
 
         If no measured problem has them, return it at the problem that they define. Raises UserError if they
-        define no problem, or one that the chosen provider can't do.
+        define no problem, or a problem that the chosen provider can't do.
         """
-        named = {name: values for name, values in pins.items() if name != problems.SIZE}
+        named = {name: values for name, values in pins.items() if name != SIZE}
         return [
             self._answer(problem)
-            for size in pins.get(problems.SIZE, (None,))
+            for size in pins.get(SIZE, (None,))
             for chosen in product(*named.values())
             for problem in self._problems(
                 ({} if size is None else dict.fromkeys(self.kernel.size, size))
@@ -203,7 +207,7 @@ class KernelOnMachine:
         ] or [problems.make(self.kernel.problem, given)]
         refused = {one: self._refused(one) for one in made}
         if all(refused.values()):
-            raise UserError(f"{self.entry.name} was not measured there: {refused[made[0]]}.")
+            raise UserError(f"{self.entry.name} was not measured at this problem: {refused[made[0]]}.")
         return [one for one in made if refused[one] is None]
 
     def _refused(self, problem: Any) -> str | None:

@@ -1,6 +1,6 @@
 """Table cells for times and ratios with their marks, and the notes that explain the marks.
 
-A row is a row of a frame, as a mapping by the frame's columns.
+A row is a mapping by the columns of a frame.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.points.notation import plural
-from pipeline.reporting.headlines import NO_REASON, is_bound, is_distrusted
-from pipeline.reporting.numbers import microseconds, speedup
+from ..points.notation import plural
+from .headlines import NO_REASON, is_bound, is_distrusted
+from .numbers import microseconds, speedup
 
 MOST_CHARACTERS = 200
 """The maximum length of a reason in a note: compilers' messages can fill pages. The ledger has it whole."""

@@ -17,7 +17,7 @@ LEFT, RIGHT, TOP, BOTTOM = 48, 14, 26, 40
 """A chart's size and margins in SVG units; the margins hold the axes' texts."""
 
 RATIOS = tuple(2.0**power for power in range(-7, 8))
-"""The ticks of a logarithmic axis of ratios, as far as the axis goes."""
+"""The ticks of a logarithmic axis of ratios."""
 
 HEADROOM = 1.13
 """The y axis ends at this factor above the highest value, to leave room for a limit's text."""
@@ -45,15 +45,16 @@ FAMILIES: dict[str, tuple[tuple[str, str], ...]] = {
     "numba": (("#8a8f00", "#d3d94a"),),
     "": (("#57606a", "#a5aeb8"), ("#9aa2ab", "#d0d6dc"), ("#24292f", "#818b96")),
 }
-"""Colours on light and on dark by the first word of a provider's name. The palette is after Okabe and Ito,
-whose hues most colour-blind people tell apart. Within a family, lightness, marker and dashes differ too."""
+"""Colours on light and on dark by the first word of a provider's name. The palette is from Okabe and Ito,
+whose hues most colour-blind people can distinguish. Within a family, lightness, marker and dashes differ
+too."""
 
 DASHES = ("", "10 3", "3 3", "12 3 3 3")
 
 
 @dataclass(frozen=True)
 class Style:
-    """How a provider is drawn; ``name`` is the name of its colour in a page's style sheet."""
+    """The marker and colour of a provider; ``name`` is the name of its colour in a page's style sheet."""
 
     name: str
     light: str

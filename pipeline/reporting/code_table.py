@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pipeline.points import notation
-from pipeline.reporting.tables import TextTable
-from pipeline.store.evidence import CodeRow
+from ..points import notation
+from ..store.evidence import CodeRow
+from .tables import TextTable
 
 
 def label(row: CodeRow) -> str:
@@ -30,9 +30,9 @@ def spilled(row: CodeRow) -> int:
 COUNTED = ("FMA", "MUFU", "SHFL")
 """Column headings, by SASS name: fused multiply-adds, special functions, and exchanges within a warp."""
 
-WIDTHS = "loads, stores: instructions on global memory that move 128, 64, 32 and fewer bits a thread."
+WIDTHS = "loads, stores: instructions on global memory that move 128, 64, 32 and fewer bits per thread."
 
-THREADS = "256t: threads of a block, where no launch is known the most that the function was compiled for."
+THREADS = "256t: threads per block; if no launch is known, the most that the function was compiled for."
 
 
 def table(rows: Sequence[CodeRow], title: str) -> TextTable:
@@ -45,12 +45,16 @@ def table(rows: Sequence[CodeRow], title: str) -> TextTable:
         if row.mix is not None and row.artifact is not None and is_shown:
             found.setdefault((row.artifact, row.threads, row.shared), row)
     lines = []
+    functions: dict[tuple[str, str], set[str]] = {}
+    for row in rows:
+        functions.setdefault((label(row), words(row)), set()).add(row.function)
     for row in found.values():
         assert row.mix is not None, "checked above"
+        several = len(functions[label(row), words(row)]) > 1
         m = row.mix
         lines.append(
             [
-                label(row),
+                f"{label(row)} {row.function}" if several else label(row),
                 words(row),
                 f"sm_{row.architecture}",
                 str(row.registers),
@@ -63,6 +67,11 @@ def table(rows: Sequence[CodeRow], title: str) -> TextTable:
             ]
         )
     notes = [WIDTHS] + [THREADS] * any(row.language == "cuda" for row in rows)
+    chosen: dict[tuple[str, str, str], str] = {}
+    for row in rows:
+        if row.point is not None and row.strategy is not None and row.language != "cuda":
+            chosen.setdefault((label(row), row.function, row.strategy), notation.title(row.point))
+    notes += [f"{title}, {function}: {values}" for (_, function, values), title in chosen.items()]
     notes += [f"{label(row)} {words(row)}: {row.error}" for row in rows if row.error]
     return TextTable(
         title,

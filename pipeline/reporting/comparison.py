@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 from statistics import geometric_mean
+from types import MappingProxyType
 
-from kernel_pipeline.statistics.intervals import Estimate, Verdict
-from pipeline.points import notation
-from pipeline.reporting.charts import RATIOS
-from pipeline.reporting.numbers import number
-from pipeline.reporting.tables import TextTable
-from pipeline.store.comparisons import ComparisonRow
+from kernel_pipeline.statistics.verdicts import Estimate, Verdict
+
+from ..points import notation
+from ..store.comparisons import ComparisonRow
+from .charts import RATIOS
+from .numbers import number
+from .tables import TextTable
 
 COLOURS = {"same": "#656d76", "faster": "#009e73", "slower": "#d55e00", "undecided": "#9aa2ab"}
 
@@ -51,6 +53,25 @@ def summary(found: Sequence[Compared]) -> str:
     return f"{notation.points(len(found))}: b is {words}. Geometric mean of b / a: {mean:.4f}."
 
 
+def moved(found: Sequence[Compared], by: float) -> list[str]:
+    """Return a sentence for each provider and problem whose fastest configuration is another in b, and more
+    than ``by`` faster there than the fastest configuration of a, by the medians of the rounds."""
+    groups: dict[tuple[str, str], list[Compared]] = {}
+    for row in found:
+        groups.setdefault((row.b.partition(" ")[0], row.problem), []).append(row)
+    sentences = []
+    for (provider, problem), rows in groups.items():
+        best, new = min(rows, key=lambda row: row.a_us), min(rows, key=lambda row: row.b_us)
+        if best.b_us > new.b_us * (1 + by):
+            old, now = (row.b.partition(" ")[2] for row in (best, new))
+            sentences.append(
+                f"The fastest configuration of {provider} at {problem} moved from {old} "
+                f"({number(best.a_us)} us in a, {number(best.b_us)} us in b) to {now} "
+                f"({number(new.b_us)} us in b)."
+            )
+    return sentences
+
+
 def kept(row: Compared) -> ComparisonRow:
     """Return a row in the form of the comparison's file."""
     one = row.estimate
@@ -68,8 +89,11 @@ def from_kept(row: ComparisonRow) -> Compared:
     return Compared(row.problem, row.a, row.b, row.a_us, row.b_us, one, row.verdict, row.changed)
 
 
-def table(rows: Sequence[Compared], title: str) -> TextTable:
-    """Return the table of the rows; a verdict other than ``same`` makes a row bold."""
+def table(
+    rows: Sequence[Compared], title: str, same_code: Mapping[str, int] = MappingProxyType({})
+) -> TextTable:
+    """Return the table of the rows; a verdict other than ``same`` makes a row bold. ``same_code`` counts the
+    points that were not timed, by provider."""
     return TextTable(
         title=title,
         columns=("problem", "a", "b", "a us", "b us", "b / a", "90 %", "b is"),
@@ -81,6 +105,10 @@ def table(rows: Sequence[Compared], title: str) -> TextTable:
                 "; ".join(filter(None, [one.verdict, one.changed])),
             ]
             for one in rows
+        ]
+        + [
+            [notation.points(count), provider, provider, *[""] * 4, "same code"]
+            for provider, count in same_code.items()
         ],
         numbers=("a us", "b us", "b / a"),
         strong=[place for place, one in enumerate(rows) if one.verdict != "same"],

@@ -9,20 +9,21 @@ from dataclasses import dataclass
 import pandas as pd
 
 from kernel_pipeline.records.environment import Environment
-from pipeline.reporting import charts, gpus, overview
-from pipeline.reporting.charts import Chart, Style
-from pipeline.reporting.field import HeadToHead, head_to_heads, head_to_heads_of_finals, others_of, preferred
-from pipeline.reporting.frames import against_baseline, best_configurations
-from pipeline.reporting.gpus import CommonProblem, OtherSources
-from pipeline.reporting.headlines import entry_of
-from pipeline.reporting.loading import LoadedResults
-from pipeline.reporting.losses import losses
-from pipeline.reporting.others import Environments, OtherTimes
-from pipeline.reporting.overview import Summary
-from pipeline.reporting.plots import Machine, WorkloadPlot, dram_bytes, rooflines, workload_plots
-from pipeline.store.comparisons import Comparison
-from pipeline.store.evidence import Evidence
-from pipeline.store.results import Results, machines_first_gpus
+
+from ..store.comparisons import Comparison
+from ..store.evidence import Evidence
+from ..store.results import Results, machines_first_gpus
+from . import charts, gpus, overview
+from .charts import Chart, Style
+from .field import HeadToHead, head_to_heads, head_to_heads_of_finals, others_of, preferred
+from .frames import against_baseline, best_configurations
+from .gpus import CommonProblem, OtherSources
+from .headlines import entry_of
+from .loading import LoadedResults
+from .losses import losses
+from .others import Environments, OtherTimes
+from .overview import Summary
+from .plots import Machine, WorkloadPlot, dram_bytes, rooflines, workload_plots
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class Content:
     best:
         Each provider's best configuration at each problem, with its speedup.
     field, losses:
-        The problems at which ours and others were timed, and those at which another is faster, worst first.
+        The problems at which our and other providers were timed, and the problems at which another is faster,
+        worst first.
     summaries, side_by_side:
         The overview of each machine over its own problems, and of GPUs over common problems.
     common_problems, other_sources:

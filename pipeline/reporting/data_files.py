@@ -11,13 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # importing pandas takes half a second, and reading a file does not need it
     import pandas as pd
 
-NAMES = {
-    "gbps": "gb_per_s",
-    "tflops": "tflop_per_s",
-    "rel_ci": "rel_ci_fraction",
-    "speedup": "speedup_ratio",
-}
-"""The names in a file of those frame columns whose names differ there."""
+NAMES = {"gbps": "gb_per_s", "tflops": "tflop_per_s", "rel_ci": "rel_ci_fraction", "speedup": "speedup_ratio"}
+"""The frame columns that have other names in a file, with these names."""
 
 MARKS = ("valid", "throttle", "old", "incomparable", "tied", "doubt")
 """The columns for the marks on pages.
@@ -38,7 +33,7 @@ PLOT_COLUMNS = [
     *("workload", "x_dimension", "x", "gbps", "tflops", "provider", "configuration", "gpu", "words"),
     *("median_us", "speedup", *MARKS),
 ]
-"""The columns of ``data/NAME.csv``, the numbers of the plot NAME. ``words`` are those of its charts."""
+"""The columns of ``data/NAME.csv``, the numbers of the plot NAME. ``words`` belong to its charts."""
 
 
 def file_columns(columns: Sequence[str]) -> list[str]:
@@ -56,7 +51,7 @@ def as_csv(rows: pd.DataFrame, columns: Sequence[str]) -> str:
 
 def best_csv(best: pd.DataFrame, baselines: Mapping[str, str]) -> str:
     """Return the text of ``best.csv``, from the best configurations of each provider."""
-    from pipeline.reporting.frames import best_providers
+    from .frames import best_providers
 
     found = best_providers(best)
     found = found.assign(baseline=found["kernel"].map(baselines), problem=found["extent"])

@@ -1,4 +1,4 @@
-"""A page of sections, written as Markdown and as HTML from the same blocks."""
+"""A page of sections, which renders as Markdown and as HTML."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from pipeline.reporting.charts import HEIGHT, SHAPES, WIDTH, Chart
-from pipeline.reporting.tables import TextTable, as_html, as_markdown
+from .charts import HEIGHT, SHAPES, WIDTH, Chart
+from .tables import TextTable, as_html, as_markdown
 
 TEMPLATES = Path(__file__).with_name("templates")
 

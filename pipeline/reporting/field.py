@@ -1,10 +1,10 @@
 """Against the field: this repository's fastest provider at every problem, beside the other providers there.
 
-The other providers are those not written here to be fast: the kernel's baseline, torch.compile and torch's
-other providers, this repository's textbook kernels, and the installed peers. A ratio is the other's time over
-ours: above 1, ours is faster. If ours had finals at a problem, their times count, and the others' times from
-the same finals. A provider that was not in these finals counts by its newest time in an equal environment.
-Without finals, our best time in the ledger counts.
+The other providers were not written here to be fast: the kernel's baseline, torch.compile and torch's other
+providers, this repository's textbook kernels, and the installed peers. A ratio is the other's time over ours:
+above 1, ours is faster. If our providers had finals at a problem, their times are used, and the others' times
+from the same finals. A provider that was not in these finals is shown with its newest time in an equal
+environment. Without finals, our best time in the ledger counts.
 """
 
 from __future__ import annotations
@@ -16,23 +16,15 @@ from typing import Any
 
 import pandas as pd
 
+from kernel_pipeline import problems
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.measurement import Origin
-from pipeline.points import problems
-from pipeline.reporting.frames import PLACE, best_configurations, best_providers, distrusted, frame_of_finals
-from pipeline.reporting.headlines import entry_of
-from pipeline.reporting.others import (
-    OtherTimes,
-    Place,
-    ProviderTime,
-    among,
-    declared,
-    place_of,
-    time_of,
-    time_of_final,
-)
-from pipeline.store.finals import Against, Final, fastest_of_ours, newest_with_ours, written_by
+
+from ..store.finals import Against, Final, fastest_of_ours, newest_with_ours, written_by
+from .frames import PLACE, best_configurations, best_providers, distrusted, frame_of_finals
+from .headlines import entry_of
+from .others import OtherTimes, Place, ProviderTime, among, declared, place_of, time_of, time_of_final
 
 NEAR = 0.99
 """With a ratio below this, the other is faster by more than 1 %."""
@@ -43,7 +35,8 @@ class OtherRatio:
     """Another provider's time and its ratio to ours.
 
     ``against`` is the comparison in finals, None if the two were not measured side by side. ``is_elsewhere``
-    says whether the two times are of different runs. ``doubt`` is why one of them is distrusted, or empty.
+    says whether the two times come from different runs. ``doubt`` is the reason to distrust one of them, or
+    empty.
     """
 
     time: ProviderTime
@@ -123,7 +116,7 @@ def others_of(kernel: str, providers: set[str]) -> tuple[str, ...]:
 def head_to_heads(
     rows: pd.DataFrame, own: Mapping[str, frozenset[str]], times: OtherTimes
 ) -> list[HeadToHead]:
-    """Return every problem at which a sweep timed one of ours and another provider was timed too.
+    """Return every problem at which a sweep timed one of our providers and another provider was timed, too.
 
     They are ordered by kernel, GPU and problem. ``own`` names our providers by kernel. Distrusted timings are
     left out, except upper bounds.
@@ -153,7 +146,7 @@ def head_to_heads(
 
 
 def _unasked(rows: pd.DataFrame, ours: pd.DataFrame) -> Callable[[Place, Values], tuple[str, ...]]:
-    """Return a function from a problem to those of our providers that a sweep has yet to measure there."""
+    """Return a function from a problem to our providers that a sweep has yet to measure there."""
     tuned = defaultdict[Any, dict[str, set[Any]]](lambda: defaultdict(set))
     every = ours[["kernel", "gpu", "provider", "parameters"]].drop_duplicates()
     for kernel, gpu, provider, parameters in every.itertuples(index=False):
@@ -244,7 +237,8 @@ def head_to_heads_of_finals(
 
 
 def preferred(swept: Sequence[HeadToHead], finals: Sequence[HeadToHead]) -> list[HeadToHead]:
-    """Return the problems by finals for each kernel and GPU with finals, else those by the ledgers."""
+    """Return the problems of each kernel on each GPU: those of its finals if it has finals, else those of its
+    ledger."""
     had = {(one.kernel, one.gpu) for one in finals}
     both = [*finals, *(one for one in swept if (one.kernel, one.gpu) not in had)]
     return sorted(both, key=lambda versus: (versus.kernel, versus.gpu, versus.rank))

@@ -6,17 +6,19 @@ from collections.abc import Sequence
 from statistics import geometric_mean, median
 from typing import Any
 
+from kernel_pipeline.records.measurement import Accuracy
 from kernel_pipeline.records.point import order
-from pipeline.points import notation
-from pipeline.reporting import answers, losses
-from pipeline.reporting.content import Content
-from pipeline.reporting.document import Section, Text
-from pipeline.reporting.field import HeadToHead, OtherRatio
-from pipeline.reporting.headlines import headline_of
-from pipeline.reporting.numbers import RATES, microseconds, number, percent, speedup
-from pipeline.reporting.tables import TextTable
-from pipeline.store.finals import ONE_ROUND, Final, decided
-from pipeline.store.turns import Accuracy
+
+from .. import as_typed
+from ..points import notation
+from ..store.finals import ONE_ROUND, Final, decided
+from . import answers, losses
+from .content import Content
+from .document import Section, Text
+from .field import HeadToHead, OtherRatio
+from .headlines import headline_of
+from .numbers import RATES, microseconds, number, percent, speedup
+from .tables import TextTable
 
 MOST_RUNS = 8
 """The history shows at most this many of the newest runs of a kernel on a machine."""
@@ -24,17 +26,17 @@ MOST_RUNS = 8
 LOSSES_NOTE = (
     "The problems at which another provider is faster than our fastest by more than 1 %, worst first. "
     "Others are torch's providers, the textbook kernels and other projects' kernels. A ratio is the "
-    "other's time over ours, by finals where ours had any, else by the sweeps. `another run`: the two "
-    "times are of two runs in equal environments. `one round`: these finals decide nothing. `<=`: an "
+    "other's time over ours, from finals if ours had finals there, else from the sweeps. `another run`: the "
+    "times come from two runs in equal environments. `one round`: these finals decide nothing. `<=`: an "
     "upper bound, since the GPU was throttled. `!`: not to be trusted. The reason comes from the kernel's "
     "page."
 )
 
 FIELD_NOTE = (
-    "Our fastest provider at each problem beside the others that were timed there. A number is the "
-    "other's time over ours: above 1 ours is the faster. The first column is the kernel's baseline. "
+    "Our fastest provider at each problem, beside the other providers that were timed there. A number is "
+    "the other's time over ours: above 1 ours is faster. The first column is the kernel's baseline. "
     "`triton_row` is the textbook Triton kernel, which holds a row in a program; it is not one of ours. "
-    "Timings that are not to be trusted are left out, except upper bounds, which stand with `<=`."
+    "Timings that are not to be trusted are left out, except upper bounds, which are marked with `<=`."
 )
 
 FINALS_NOTE = (
@@ -60,15 +62,15 @@ SUSTAINED_NOTE = (
 
 ACCURACY_NOTE = (
     "Distance from float64 in units in the last place over all problems, and where a second call gives "
-    "the same bits. The unit is that of the right value: where that is nearly 0, as in a sum that "
+    "the same bits. The unit belongs to the right value. If the right value is nearly 0, as in a sum that "
     "cancels, the largest distance says little."
 )
 
 HISTORY_NOTE = (
-    "Our fastest provider at each problem in each run of finals: its time in microseconds, how many times "
-    "as fast as in the run before, and its configuration where that has changed. `one round`: one of the "
+    "Our fastest provider at each problem in each run of finals: its time in microseconds, its speedup "
+    "over the previous run, and its configuration if it has changed. `one round`: one of the "
     "two runs had only one round, which decides nothing. Runs on several days and hosts differ by a "
-    "percent or two without a reason in the code: `python -m pipeline.compare` says whether two commits "
+    f"percent or two without a reason in the code: `{as_typed('compare')}` says whether two commits "
     "differ."
 )
 
@@ -76,7 +78,7 @@ HISTORY_NOTE = (
 def losses_section(content: Content) -> Section:
     """Return the section on the problems at which others are faster."""
     if not content.losses:
-        return Section(answers.FIELD, [Text("At no problem at which ours met others.")])
+        return Section(answers.FIELD, [Text("No other provider is faster by more than 1 %.")])
     doubts = [Text(one, "alarm") for one in losses.doubts(content.losses, content.machines)]
     table = losses.table(content.losses, content.machines)
     return Section(answers.FIELD, [Text(LOSSES_NOTE, "note", has_code=True), table, *doubts])
@@ -264,7 +266,7 @@ def history_section(content: Content) -> Section:
     """Return the section with our fastest in each run of finals, a table for each kernel and machine.
 
     A cell has the time in microseconds, the speedup over the previous run, ``one round`` if either run had
-    only one round, and the configuration if it differs from the previous one.
+    only one round, and the configuration if it differs from the previous run's.
     """
     best: dict[tuple[str, str], dict[str, dict[str, Final]]] = {}
     runs: dict[tuple[str, str], dict[str, Final]] = {}

@@ -10,9 +10,10 @@ import pandas as pd
 
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.point import Point, order
-from pipeline.points import notation
-from pipeline.reporting.headlines import doubt, headline_of, x_name
-from pipeline.store.finals import Final
+
+from ..points import notation
+from ..store.finals import Final
+from .headlines import doubt, headline_of, x_name
 
 TEXTS = (
     *("status", "error", "incomparable", "bound", "invalid_reason", "throttle"),
@@ -21,6 +22,7 @@ TEXTS = (
 NUMBERS = (
     *("median_us", "p20_us", "p80_us", "rel_ci", "noise_floor", "earlier_us"),
     *("gbps", "tflops", "ceiling_fraction", "bytes", "flops"),
+    *("prepare_ms", "peak_mib"),
 )
 
 COLUMNS = [
@@ -33,7 +35,7 @@ COLUMNS = [
 """The columns of a frame: a measurement's fields, and its point in words.
 
 ``extent`` and ``words`` are the problem's numbers and words. ``x`` is the problem's value on its workload's x
-axis, ``headline`` the rate that is compared, ``rank`` the problem's place among those of the frame.
+axis, ``headline`` the rate that is compared, ``rank`` the problem's place among the frame's problems.
 ``earlier_us`` is the time before the source was edited, ``measurement`` the version of the measuring code,
 and ``environment`` the digest of the environment in the key.
 """
@@ -120,8 +122,8 @@ def best_configurations(rows: pd.DataFrame) -> pd.DataFrame:
     """Return each provider's fastest configuration at each kernel, GPU and problem, in that order.
 
     Only timed rows count. A throttled time is an upper bound and may win. Any other distrusted time is taken
-    only if the provider has no trusted one. Times of two versions of the measuring code are not compared: at
-    each problem the newest version counts.
+    only if the provider has no trusted time. Times of two versions of the measuring code are not compared: at
+    each problem the newest version is used.
     """
     timed = rows[rows["status"].eq("ok")]
     versions = timed["measurement"].map(_version).astype(float)
@@ -137,7 +139,7 @@ def best_providers(best: pd.DataFrame) -> pd.DataFrame:
 def fastest_of_each(timed: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     """Return the fastest timed row for each kernel, GPU, problem and combination of values in ``names``.
 
-    A trusted row wins over a distrusted one.
+    Trusted rows come before distrusted rows.
     """
     ranked = timed.reset_index(drop=True).assign(distrusted=distrusted(timed).to_numpy())
     columns = ["kernel", "gpu", "rank", *names, "distrusted", "median_us", "provider"]
@@ -160,7 +162,7 @@ def against_baseline(best: pd.DataFrame, baselines: Mapping[str, str]) -> pd.Dat
 
     ``speedup`` is the time of the kernel's baseline at the same problem over the row's time; NaN if the
     baseline was not timed or either time is not comparable. ``tied`` says whether the difference lies within
-    the noise floor or confidence interval of either. ``doubt`` is why the ratio is distrusted, or empty.
+    the noise floor or confidence interval of either. ``doubt`` is the reason to distrust the ratio, or empty.
     """
     rows: list[Any] = best.to_dict("records")
     base = {_place(row): row for row in rows if row["provider"] == baselines.get(row["kernel"])}

@@ -24,17 +24,22 @@ from kernel_pipeline.errors import UserError
 from kernel_pipeline.records.ceilings import Ceilings
 from kernel_pipeline.records.fields import NAME
 from kernel_pipeline.records.point import Point
-from pipeline.points.notation import plural
-from pipeline.reporting.frames import best_configurations, best_providers, frame, frame_of_finals
-from pipeline.reporting.headlines import comparable, with_shares
-from pipeline.reporting.numbers import number, speedup
-from pipeline.reporting.tables import TextTable
-from pipeline.store import finals, results
+
+from ..points.notation import plural
+from ..store import finals, results
+from ..store.rows_that_count import comparable, own_rows
+from .frames import best_configurations, best_providers, frame, frame_of_finals
+from .headlines import with_shares
+from .numbers import number, speedup
+from .tables import TextTable
 
 LAUNCH_US = 10.0
 """A call shorter than this on either GPU counts as bound by its launch."""
 
-BOUNDS = ("memory", "compute", "launch")
+UNKNOWN = "an unknown limit"
+"""The bound without ceilings, and of a kernel that does not say what it moves and computes."""
+
+BOUNDS = ("memory", "compute", "launch", UNKNOWN)
 
 NOTHING_IN_COMMON = "No two GPUs have measured the same problem with the same source of a provider."
 
@@ -77,7 +82,8 @@ class CommonProblem:
 
 @dataclass(frozen=True)
 class OtherSources:
-    """The number of a kernel's problems that both GPUs measured, but with no provider of the same source."""
+    """The number of a kernel's problems that both GPUs measured, but with no provider whose source is
+    the same on both."""
 
     kernel: str
     a: str
@@ -148,8 +154,7 @@ def _pair(
         a_on_b, b_on_a = every.get((rank, b, mine["label"])), every.get((rank, a, theirs["label"]))
         a_share, b_share = mine["ceiling_fraction"], theirs["ceiling_fraction"]
         is_known = a_share > 0 and b_share > 0  # False for NaN
-        # The bound is unknown without ceilings and for some unknown kernels; take memory.
-        bound = mine["bound"] if isinstance(mine["bound"], str) else "memory"
+        bound = mine["bound"] if isinstance(mine["bound"], str) else UNKNOWN
         found.append(
             CommonProblem(
                 kernel=kernel,
@@ -242,7 +247,7 @@ def group_table(some: Sequence[GpuGroup], names: Mapping[str, str]) -> TextTable
         for one in some
     ]
     about = [{"gpu": f"{one.a} {one.b}"} for one in some]
-    return TextTable("Pairs of GPUs, by what bounds the problems", columns, rows, columns[3:6], about=about)
+    return TextTable("Pairs of GPUs, by the bound of the problems", columns, rows, columns[3:6], about=about)
 
 
 def sentence(group: GpuGroup) -> str:
@@ -271,7 +276,7 @@ def alone(common: Sequence[CommonProblem], rows: pd.DataFrame, names: Mapping[st
     current = [slug for slug in gpus if not rows.loc[rows["gpu"] == slug, "old"].ne("").all()]
     if len(current) == 1:
         others = " and ".join(names[slug] for slug in gpus if slug not in current)
-        return f"Only {names[current[0]]} has rows of this commit's sources; those of {others} are older."
+        return f"Only {names[current[0]]} has rows of this commit's sources; the rows of {others} are older."
     return NOTHING_IN_COMMON
 
 
@@ -280,7 +285,7 @@ NO_VERDICT = "They were not measured together: no verdict."
 
 @dataclass(frozen=True)
 class Machines:
-    """Two machines with results in the folders; of a machine's files, the first folder's counts."""
+    """Two machines with results in the folders; the first folder with a machine's file is used."""
 
     a: str
     b: str
@@ -327,7 +332,7 @@ class Machines:
         for slug in (self.a, self.b):
             places = _places(slug, self.folders)
             ledgers = [results.ledger_path(place, kernel, slug) for place in places]
-            rows += next((results.own_rows(path, self.warn) for path in ledgers if path.is_file()), [])
+            rows += next((own_rows(path, self.warn) for path in ledgers if path.is_file()), [])
             of_finals = [finals.path(place, kernel, slug) for place in places]
             every = next((finals.read(path, self.warn) for path in of_finals if path.is_file()), [])
             held += [row for row in finals.newest(every) if row.power == "burst"]

@@ -1,6 +1,6 @@
 """Rules for reading a kernel's rows.
 
-They choose the rate that is compared, the dimension on the x axis and the row that counts for a point, and
+They choose the rate that is compared, the dimension on the x axis and the row that is shown for a point, and
 compute shares of a ceiling.
 
 A row records its share of the ceiling that was known when it was measured. Ceilings are measured again, so
@@ -11,10 +11,11 @@ the cost of the GPU's power limit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, TypeVar
 
+from kernel_pipeline import problems
 from kernel_pipeline.contract import Work
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.records import ceilings
@@ -22,15 +23,12 @@ from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.ceilings import Ceilings
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.point import Point
-from pipeline.points import catalog, problems
-from pipeline.points.catalog import Entry
-from pipeline.store.finals import Final
+
+from ..points import catalog
+from ..points.catalog import Entry
+from ..store.finals import Final
 
 NO_REASON = "no reason was recorded"
-
-USUAL_TIMERS = ("graph", "event", "perf_counter")
-"""The default timers: a CUDA graph on a GPU, events where a graph can't be captured, the host's clock on a
-CPU."""
 
 Row = TypeVar("Row", Measurement, Final)
 
@@ -57,7 +55,7 @@ def headline(kernel: str, workload: str, problem: Values | None = None) -> str:
     """Return the rate that is compared: ``gbps`` or ``tflops``.
 
     Two machines' rows of one problem may belong to different workloads. A problem therefore has the rate of
-    the workload that lists it in the YAML, and that of its row's workload only if none lists it.
+    the workload that lists it in the YAML, or of its row's workload if no workload lists it.
     """
     entry = entry_of(kernel)
     if entry is None:
@@ -77,32 +75,9 @@ def _listed_headlines(kernel: str) -> Mapping[Values | None, str]:
     assert entry is not None, "an unknown kernel has no YAML"
     found: dict[Values | None, str] = {}
     for name, workload in sorted(entry.config.workloads.items(), key=lambda one: one[1].headline is None):
-        for problem in problems.of_workload(entry, workload, {}):
+        for problem in catalog.problems_of(entry, workload, {}):
             found.setdefault(problems.identity_of(problem), entry.headline(name))
     return found
-
-
-def newest(measurements: Iterable[Measurement], slot: Callable[[Measurement], Hashable]) -> list[Measurement]:
-    """Return the newest measurement of each slot."""
-    found: dict[Hashable, Measurement] = {}
-    for row in measurements:
-        known = found.setdefault(slot(row), row)
-        if known.origin.measured_at <= row.origin.measured_at:
-            found[slot(row)] = row
-    return list(found.values())
-
-
-def comparable(measurements: Iterable[Measurement]) -> list[Measurement]:
-    """Return each point's newest row on each machine among the rows that can be compared.
-
-    These are timed by a usual timer over cold inputs, or have no time.
-    """
-    usual = (
-        row
-        for row in measurements
-        if (timing := row.outcome.timing) is None or (timing.cache == "cold" and timing.timer in USUAL_TIMERS)
-    )
-    return newest(usual, lambda row: (row.origin.gpu, row.point))
 
 
 def is_bound(row: Mapping[Any, Any]) -> bool:
@@ -146,7 +121,7 @@ def work_of(kernel: str, problem: Values) -> Work | None:
 
 
 def compute_ceiling(kernel: str, problem: Values, known: Ceilings | None) -> float | None:
-    """Return the TFLOP/s ceiling of a problem's work: that of its arithmetic, or of its mix of several.
+    """Return the TFLOP/s ceiling of a problem's work, for its arithmetic or its mix of several.
 
     Returns None for work without operations, for an unknown kernel, and if a rate was not measured.
     """

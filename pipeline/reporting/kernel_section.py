@@ -9,14 +9,14 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.reporting import gpus, why
-from pipeline.reporting.cells import TIE_NOTE, incomparable_notes, ratio_cell, remarks, time_cell
-from pipeline.reporting.content import Content
-from pipeline.reporting.document import Charts, Items, Section, Text
-from pipeline.reporting.frames import best_providers
-from pipeline.reporting.headlines import doubt, entry_of
-from pipeline.reporting.numbers import GAP, RATES, number, percent
-from pipeline.reporting.tables import TextTable
+from . import gpus, why
+from .cells import TIE_NOTE, incomparable_notes, ratio_cell, remarks, time_cell
+from .content import Content
+from .document import Charts, Items, Section, Text
+from .frames import best_providers
+from .headlines import doubt, entry_of
+from .numbers import GAP, RATES, number, percent
+from .tables import TextTable
 
 SIDE_BY_SIDE = {2: 2, 4: 2}
 """The number of charts in a row, by the number of machines; three for any other number."""
@@ -29,13 +29,13 @@ HOLLOW_NOTE = " Hollow marks are not to be trusted."
 
 ROOFLINE_NOTE = (
     "The fastest provider at each problem. Dashed: the rates of a plain copy and of a matrix product. "
-    "Filled marks stand at the fewest bytes that the operation needs, hollow ones at the bytes that the "
-    "device counted."
+    "Filled marks stand at the fewest bytes that the operation needs, hollow marks at the bytes that "
+    "the device counted."
 )
 
 SWEEPS_NOTE = (
-    "Times of the sweeps, one measurement for each configuration. Where the best were measured side by "
-    "side in finals, those times are better: see Against the field."
+    "Times of the sweeps, one measurement for each configuration. If the best configurations were "
+    "measured side by side in finals, prefer those times: see Against the field."
 )
 
 OLD = "†"

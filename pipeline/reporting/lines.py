@@ -1,4 +1,4 @@
-"""The lines on which measurements lie in a plot against a workload's x axis, and the names of lines.
+"""The lines of measurements in a plot against a workload's x axis, and the names of lines.
 
 A line runs along one dimension, x. On a line every other dimension is either fixed or equal to x, such as m,
 n and k of square matrices. Workloads whose problems lie on the same line share it.
@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
-from kernel_pipeline.contract import shown
+from kernel_pipeline.declared import shown
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.point import Point, order
-from pipeline.points import notation
-from pipeline.reporting import headlines
-from pipeline.reporting.headlines import doubt_of, is_upper_bound
+
+from ..points import notation
+from ..store.rows_that_count import newest
+from . import headlines
+from .headlines import doubt_of, is_upper_bound
 
 HOT = "hot"
 """The cache state of a timing whose inputs were in the cache."""
@@ -30,7 +33,7 @@ class ProblemLine:
 
     def step(self, problem: Values) -> int:
         """Return the problem's value of x; 0 without an x."""
-        return int(problem[self.x]) if self.x else 0
+        return int(cast("int", problem[self.x])) if self.x else 0
 
 
 @dataclass(frozen=True)
@@ -75,15 +78,15 @@ class PlacedMeasurement:
 def place(rows: Sequence[Measurement]) -> list[PlacedMeasurement]:
     """Place the measurements of one ledger on their lines.
 
-    Among a point's rows with the same cache state only the newest counts, so that a line has one value
-    per step.
+    Among a point's rows with the same cache state only the newest is used, so that a line has one value per
+    step.
     """
     caches = {row.parts.settings: row.outcome.timing.cache for row in rows if row.outcome.timing}
 
     def cache_of(row: Measurement) -> str:
         return caches.get(row.parts.settings, "cold")
 
-    counting = headlines.newest(rows, lambda row: (row.point, cache_of(row)))
+    counting = newest(rows, lambda row: (row.point, cache_of(row)))
     of_workload: dict[str, list[Point]] = {}
     for row in counting:
         of_workload.setdefault(row.workload, []).append(row.point)
@@ -98,8 +101,8 @@ def place(rows: Sequence[Measurement]) -> list[PlacedMeasurement]:
 def axis(workload: str, points: Sequence[Point]) -> tuple[str | None, frozenset[str]]:
     """Return the dimension on a workload's x axis, and the dimensions that are equal to it.
 
-    If x belongs to the kernel's ``size``, the others of ``size`` are equal to x. So is any dimension that
-    defaults to one of these. Dimensions that the workload lists are not equal.
+    If x belongs to the kernel's ``size``, the others of ``size`` are equal to x. A dimension that defaults to
+    one of these is equal to x, too. Dimensions that the workload lists are not equal.
 
     For an unknown kernel x is the number with the most values among the points, and the equal dimensions are
     those equal to it at every point. If problems have no numbers, x is None.
@@ -149,7 +152,9 @@ def elsewhere(kernel: str, line: ProblemLine) -> str:
 
     The usual line runs along the kernel's size with all other dimensions at their defaults.
     """
-    numbers = {name: value for name, value in line.fixed.items() if _is_number(value)}
+    numbers = {
+        name: value for name, value in line.fixed.items() if _is_number(value) or isinstance(value, tuple)
+    }
     entry = headlines.entry_of(kernel)
     if entry is not None and line.x == entry.loaded.kernel.size[0]:
         for name, variable in entry.loaded.kernel.dimensions().items():

@@ -1,4 +1,4 @@
-"""Reading a folder of results: the rows that count, the finals, and the old parts of each row's key."""
+"""Read a folder of results: the rows to show, the finals, and the old parts of each row's key."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from kernel_pipeline.records.base import digest
 from kernel_pipeline.records.environment import Environment
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.settings import TimingSettings
-from pipeline.execution import identity, versions
-from pipeline.reporting.frames import frame, frame_of_finals
-from pipeline.reporting.headlines import comparable, entry_of, with_shares
-from pipeline.store import finals, provenance, results
-from pipeline.store.finals import Final
-from pipeline.store.results import Results
+
+from ..keys import identity, versions
+from ..store import finals, provenance, results
+from ..store.finals import Final
+from ..store.results import Results
+from ..store.rows_that_count import comparable
+from .frames import frame, frame_of_finals
+from .headlines import entry_of, with_shares
 
 STALE = ("source", "measurement", "environment")
 """The parts of a row's key that can be old: its provider's source, the measuring code, the environment."""

@@ -13,15 +13,16 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from kernel_pipeline.contract import shown
+from kernel_pipeline.declared import shown
 from kernel_pipeline.errors import UserError
-from pipeline import ROOT
-from pipeline.reporting.cells import distrust_notes
-from pipeline.reporting.field import HeadToHead, OtherRatio
-from pipeline.reporting.headlines import entry_of
-from pipeline.reporting.numbers import microseconds, speedup
-from pipeline.reporting.tables import TextTable
-from pipeline.store.finals import ONE_ROUND, decided
+
+from .. import ROOT
+from ..store.finals import ONE_ROUND, decided
+from .cells import distrust_notes
+from .field import HeadToHead, OtherRatio
+from .headlines import entry_of
+from .numbers import microseconds, speedup
+from .tables import TextTable
 
 PAGES = ROOT / "docs" / "kernels"
 

@@ -1,6 +1,6 @@
 """The times of the providers that ours are compared with, from the ledgers and from the finals of every run.
 
-A time counts only if it was taken in an environment equal to that of ours.
+A time counts only if it was taken in the same environment as ours.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import pandas as pd
 from kernel_pipeline.contract import Provider
 from kernel_pipeline.records.base import digest
 from kernel_pipeline.records.environment import Environment
-from pipeline.points import notation
-from pipeline.reporting.frames import distrusted, fastest_of_each
-from pipeline.reporting.headlines import doubt, entry_of, is_bound
-from pipeline.store.finals import Final
+
+from ..points import notation
+from ..store.finals import Final
+from .frames import distrusted, fastest_of_each
+from .headlines import doubt, entry_of, is_bound
 
 Place = tuple[str, str, str, str]
 """A kernel, a machine, a problem's words and its numbers."""
@@ -47,8 +48,8 @@ class ProviderTime:
 class Environments:
     """Decides whether two times were taken in equal environments.
 
-    A time's environment is that of its run. If the run's is unknown, the machine's recorded environment and
-    the digest in the time's key decide.
+    A time has the environment of its run. If the environment of the run is unknown, the machine's recorded
+    environment and the digest in the time's key decide.
     """
 
     def __init__(self, runs: Mapping[str, Environment], machines: Mapping[str, Environment]) -> None:
@@ -89,8 +90,8 @@ class Environments:
 class OtherTimes:
     """The times of each kernel's ``others`` by problem.
 
-    They are the fastest of each run among the sweeps' ``rows``, and the burst finals of every run. A
-    throttled time counts as an upper bound; other distrusted times don't count.
+    These are each run's fastest times in ``rows``, the rows of sweeps, and the burst finals of every run. A
+    throttled time is an upper bound; other distrusted times are left out.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class OtherTimes:
                 self._held[place, time.provider].append(time)
 
     def beside(self, place: Place, ours: ProviderTime) -> dict[str, ProviderTime]:
-        """Return a time of each provider from an environment equal to that of ours.
+        """Return a time of each provider from the same environment as ours.
 
         It is the newer of two: the provider's fastest time in sweeps, and its fastest in its newest finals.
         """

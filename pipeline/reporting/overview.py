@@ -2,9 +2,9 @@
 
 The overview, its plot and the metrics share one definition: at each problem the speedup of this repository's
 fastest provider over the kernel's baseline. Times come from finals if the machine has finals of the kernel,
-else from the sweeps. The problems are those of the kernel's first workload. The page takes the problems that
-all GPUs have in common, since means over different problems can't be compared. A machine's metrics do not
-depend on other machines. Several problems are shown by their geometric mean.
+else from the sweeps. The problems come from the kernel's first workload. The page takes the problems that all
+GPUs have in common, since means over different problems can't be compared. A machine's metrics do not depend
+on other machines. Several problems are shown by their geometric mean.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from typing import Any, get_args
 import pandas as pd
 
 from kernel_pipeline.records.measurement import Status
-from pipeline.reporting.charts import RATIOS, SHAPES, Style
-from pipeline.reporting.field import HeadToHead
-from pipeline.reporting.numbers import GAP, percent, speedup
-from pipeline.reporting.plots import leading
+
+from .charts import RATIOS, SHAPES, Style
+from .field import HeadToHead
+from .numbers import GAP, percent, speedup
+from .plots import leading
 
 WORDLESS = "all"
-"""Stands in the metrics for the words of a kernel whose dimensions are all numbers."""
+"""The entry in the metrics for a kernel whose dimensions are all numbers, in place of words."""
 
 MOST_NAMED = 3
-"""Up to this many problems are named one by one; of more, only the first and the last."""
+"""Up to this many problems are all named; beyond, only the first and the last."""
 
 NONE = "-"
 """Stands for a missing number, as in the output of ``dvc metrics``."""
@@ -79,8 +80,8 @@ def summaries(
     """Return a summary for each kernel, machine and combination of words.
 
     ``rows`` is a frame of measurements and ``held`` a frame of finals. With ``in_common``, a GPU's summary is
-    over the problems that all GPUs have, so that GPUs can be compared. A GPU that shares no problem with the
-    GPU that has most is left out.
+    over the problems that all GPUs have, so that GPUs can be compared. A GPU without a problem in common with
+    the GPU that has the most is left out.
     """
     measured = set(rows[["kernel", "gpu"]].drop_duplicates().itertuples(index=False, name=None))
     known: dict[tuple[str, str, str], list[HeadToHead]] = {}

@@ -19,12 +19,13 @@ import pandas as pd
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.ceilings import Ceilings
 from kernel_pipeline.records.point import Point
-from pipeline.reporting import lines
-from pipeline.reporting.charts import Chart, Limit, Mark, Series, Style
-from pipeline.reporting.frames import best_providers
-from pipeline.reporting.headlines import compute_ceiling, entry_of, headline, is_bound
-from pipeline.reporting.numbers import RATES, microseconds, number, percent, speedup
-from pipeline.store.evidence import CounterRow
+
+from ..store.evidence import CounterRow
+from . import lines
+from .charts import Chart, Limit, Mark, Series, Style
+from .frames import best_providers
+from .headlines import compute_ceiling, entry_of, headline, is_bound
+from .numbers import RATES, microseconds, number, percent, speedup
 
 WIDE = 40
 """If the highest rate is more than this many times the lowest, the axis is logarithmic."""
@@ -125,8 +126,8 @@ def _in_words(row: Mapping[Any, Any], rate: str, baseline: str) -> str:
 def workload_ranks(rows: pd.DataFrame) -> dict[str, frozenset[int]]:
     """Return the workloads in which a kernel's rows were timed, each with the ranks of its problems.
 
-    The workload with the most values on its x axis comes first. Ties go to the one with more problems, then
-    to the first in the YAML. A workload whose problems all belong to an earlier one is left out.
+    The workload with the most values on its x axis comes first. Ties go to the workload with more problems,
+    then to the first in the YAML. A workload whose problems all belong to an earlier one is left out.
     """
     timed = rows[rows["status"] == "ok"]
     entry = None if timed.empty else entry_of(str(timed["kernel"].iloc[0]))
@@ -255,8 +256,8 @@ def rooflines(
     ``counted`` has the bytes that the device counted, by machine and key. A hollow mark's flops per byte use
     these bytes, a filled mark's the fewest bytes that the operation needs.
 
-    Problems with about the same flops per byte get no chart: marks above one another say no more than their
-    shares of the ceiling.
+    Problems with about the same flops per byte get no chart: such marks show no more than their shares of the
+    ceiling.
     """
     fastest = best_providers(best).sort_values("rank")
     found = []

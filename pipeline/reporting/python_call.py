@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kernel_pipeline.contract import Value
+from kernel_pipeline.declared import Value
 from kernel_pipeline.ops import names as functions
+from kernel_pipeline.problems import make, values_of
 from kernel_pipeline.records.point import Point
-from pipeline.points.catalog import Entry
-from pipeline.points.problems import make, values_of
+
+from ..points.catalog import Entry
 
 OWN = "  # or tensors of your own"
 
@@ -63,22 +64,32 @@ def by_function(entry: Entry, problem: Any, device: str) -> str:
 
 
 def by_entry(entry: Entry, point: Point, device: str) -> str:
-    """Return the call of the provider's own entry in the configuration of ``point``."""
+    """Return the call of the provider's own entry in the configuration of ``point``, which gets tensors in
+    the way that the kernel's entries take them."""
     kernel = entry.loaded.kernel
     provider = kernel.provider(point.provider)
     problem = make(kernel.problem, point.problem)
     source = provider.extension
     imports = ["import torch", "", LOAD, *(["from kernel_pipeline.ops import native"] if source else [])]
-    build = [f'native.load(loaded, "{source}")  # compiled, where it is not yet'] if source else []
-    given = _named({**entry.loaded.arguments(problem), **point.parameters})
+    prepared = []
+    if provider.prepare is not None:
+        imports.insert(2, "from kernel_pipeline.execution.weights import Weights")
+        prepared = [
+            f'weights = Weights(loaded, loaded.kernel.provider("{point.provider}"), problem)',
+            "inputs = weights.taken(inputs)",
+        ]
+    build = [f'native.load(loaded, "{source}")  # compiled if necessary'] if source else []
+    parameters = ", ".join(f'"{name}": {_literal(value)}' for name, value in point.parameters.items())
     return "\n".join(
         [
             *(*imports, ""),
             *_made(entry, entry.loaded.address(point.provider), problem),
             f'inputs = loaded.inputs(problem, torch.device("{device}"), seed=0){OWN}',
+            *prepared,
             *build,
-            f'entry = loaded.entry(loaded.kernel.provider("{point.provider}"))',
-            f"y = entry({', '.join(['*inputs', *given])})",
+            f'provider = loaded.kernel.provider("{point.provider}")',
+            f"call = loaded.call(provider, problem, {{{parameters}}})",
+            "y = call(*inputs)",
         ]
     )
 

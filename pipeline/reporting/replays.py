@@ -16,16 +16,17 @@ from kernel_pipeline.ops.tuned import words_text
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.point import Point
-from pipeline.points.asked import asked
-from pipeline.points.catalog import Entry
-from pipeline.points.notation import plural
-from pipeline.points.plan import Pins, chosen_providers
-from pipeline.points.search import Sampler
-from pipeline.points.searches import SearchBudget, Searches
-from pipeline.reporting.numbers import percent
-from pipeline.reporting.tables import TextTable
-from pipeline.verdicts import regret
-from pipeline.verdicts.regret import Left, Times
+
+from ..points.catalog import Entry
+from ..points.choice import asked
+from ..points.notation import plural
+from ..points.plan import Pins, chosen_providers
+from ..points.search import Sampler
+from ..points.searches import SearchBudget, Searches
+from ..verdicts import regret
+from ..verdicts.regret import Left, Times
+from .numbers import percent
+from .tables import TextTable
 
 SHARES = (0.05, 0.10, 0.15, 0.25, 0.50)
 """The shares of a grid's configurations that the searches in the table may try."""
@@ -68,7 +69,7 @@ def grids(
 ) -> list[Grid]:
     """Return the grids of a ledger's requested points that have at least ``FEWEST`` configurations.
 
-    If the rows of a grid have several timing settings, those with the most rows count.
+    If the rows of a grid have several timing settings, the settings with the most rows are used.
     """
     chosen = {one.name: one for one in chosen_providers(entry, providers)}
     is_asked = asked(entry, pins, providers)

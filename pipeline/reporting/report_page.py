@@ -5,32 +5,32 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from pipeline.points.notation import plural
-from pipeline.reporting import answers, gpus, kernel_section
-from pipeline.reporting.cells import distrust_notes
-from pipeline.reporting.content import Content
-from pipeline.reporting.document import Figure, Page, Section, Text
-from pipeline.reporting.field_section import field_section, history_section, losses_section
-from pipeline.reporting.loading import STALE
-from pipeline.reporting.numbers import GAP, RATES, number, percent, speedup
-from pipeline.reporting.overview import STYLES, Summary, overview_plot
-from pipeline.reporting.tables import TextTable
-from pipeline.store.finals import ONE_ROUND
+from ..points.notation import plural
+from ..store.finals import ONE_ROUND
+from . import answers, gpus, kernel_section
+from .cells import distrust_notes
+from .content import Content
+from .document import Figure, Page, Section, Text
+from .field_section import field_section, history_section, losses_section
+from .loading import STALE
+from .numbers import GAP, RATES, number, percent, speedup
+from .overview import STYLES, Summary, overview_plot
+from .tables import TextTable
 
 OVERVIEW_NOTE = (
     "Our fastest provider beside the kernel's baseline, and its share of the measured ceiling: at the "
-    "problems of the kernel's first workload that all GPUs have, by finals (§) where the machine had any, "
-    "else by the sweeps. Several problems are shown by their geometric mean. `not measured`: not at these "
+    "problems of the kernel's first workload that all GPUs have, from finals (§) if the machine has finals, "
+    "else from the sweeps. Several problems are shown by their geometric mean. `not measured`: not at these "
     "problems. `one round`: these finals decide nothing."
 )
 
 GPUS_NOTE = (
     "The fastest configuration on either GPU at the problems that both have measured, among providers "
-    "with the same source on both: by finals where both had some of the kernel, else by sweeps. Each "
+    "with the same source on both: from finals if both have finals of the kernel, else from sweeps. Each "
     "kernel's section has the problems one by one. A line is the geometric mean over the problems with "
-    "the same bound; a call under 10 us on either GPU is bound by its launch. Below 1 in `b's time / "
-    "a's`, b is the faster. `by ceilings` is this ratio if both reach the same share of their ceilings. "
-    "They were not measured together: there is no verdict."
+    "the same bound; a call under 10 us on either GPU is bound by its launch. If `b's time / a's` "
+    "is below 1, b is faster. `by ceilings` is this ratio if both reach the same share of their ceilings. "
+    "The GPUs were not measured together, so there is no verdict."
 )
 
 ORIGIN_NOTE = (
@@ -93,7 +93,7 @@ def page_styles(content: Content) -> dict[str, tuple[str, str]]:
 def overview_section(content: Content) -> Section:
     """Return the plot and the table of our fastest over the baseline and its share of the ceiling."""
     title = (
-        "Our fastest beside its baseline, and its share of the ceiling, a line a kernel and a mark a machine"
+        "Our fastest provider over the baseline, and its share of the ceiling, with a mark for each machine"
     )
     notes = distrust_notes(
         (why, f"{one.kernel} {one.words}".strip() + f" on {content.machines[one.gpu]}")
@@ -134,7 +134,7 @@ def _overview_cells(one: Summary | None, baseline: str) -> list[str]:
 
 
 def gpus_sections(content: Content) -> list[Section]:
-    """Return the section on GPU against GPU; none unless several GPUs have rows."""
+    """Return the section that compares the GPUs, or no section if only one GPU has rows."""
     groups = gpus.groups(content.common_problems)
     alone = gpus.alone(content.common_problems, content.rows, content.machines)
     if not groups and not alone:

@@ -18,28 +18,22 @@ from rich.console import Console
 from kernel_pipeline import files
 from kernel_pipeline.ops.table import Table as TunedTable
 from kernel_pipeline.ops.table import TunedKernel, TunedRegion
-from pipeline.points import notation
-from pipeline.reporting.cells import (
-    TIE_NOTE,
-    Row,
-    distrust_notes,
-    incomparable_notes,
-    problem_of,
-    ratio_cell,
-    time_cell,
-)
-from pipeline.reporting.data_files import read_best
-from pipeline.reporting.numbers import RATES, number, percent
-from pipeline.reporting.tables import TextTable
-from pipeline.store import results, runs
-from pipeline.store.finals import Final, decided, fastest_of_ours
+
+from ..points import notation
+from ..store import results, runs
+from ..store.finals import Final, decided, fastest_of_ours
+from .cells import TIE_NOTE, Row, distrust_notes, incomparable_notes, problem_of, ratio_cell, time_cell
+from .data_files import read_best
+from .numbers import RATES, number, percent
+from .tables import TextTable
 
 MOST_ROWS = 18
 """The number of rows that fit on a terminal together with the lines below them."""
 
 
 def show(console: Console, reports: Path, gpu: str) -> bool:
-    """Print a machine's table and where the rest is; return False if the report lacks the machine."""
+    """Print a machine's table and the paths of further results; return False if the report lacks the
+    machine."""
     rows = read_best(reports / "best.csv", gpu)
     if not rows:
         return False
@@ -57,7 +51,7 @@ def show(console: Console, reports: Path, gpu: str) -> bool:
 
 
 def provenance(folder: Path, since: datetime) -> str:
-    """Return a sentence on where the rows below a results folder and this host's own folder come from.
+    """Return a sentence on the origin of the rows below a results folder and this host's own folder.
 
     It says how many were measured in this checkout, how many of these after ``since``, and how many came with
     the clone.

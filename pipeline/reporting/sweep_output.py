@@ -17,26 +17,19 @@ from rich.text import Text
 
 from kernel_pipeline.records.measurement import Measurement, Outcome
 from kernel_pipeline.records.point import Point
-from pipeline.execution.identity import Identity
-from pipeline.execution.old_rows import OldRows, reasons
-from pipeline.points import notation
-from pipeline.points.catalog import Entry
-from pipeline.points.notation import plural
-from pipeline.points.plan import Plan
-from pipeline.points.searches import Searches
-from pipeline.reporting.cells import (
-    FATE,
-    TIE_NOTE,
-    Row,
-    counted,
-    incomparable_notes,
-    ratio_cell,
-    remarks,
-    time_cell,
-)
-from pipeline.reporting.numbers import RATES, number, percent, print_wide
-from pipeline.reporting.tables import TextTable
-from pipeline.store import provenance, retry
+
+from .. import as_typed
+from ..keys.identity import Identity
+from ..keys.old_rows import OldRows, reasons
+from ..points import notation
+from ..points.catalog import Entry
+from ..points.notation import plural
+from ..points.plan import Plan
+from ..points.searches import Searches
+from ..store import provenance, retry
+from .cells import FATE, TIE_NOTE, Row, counted, incomparable_notes, ratio_cell, remarks, time_cell
+from .numbers import RATES, number, percent, print_wide
+from .tables import TextTable
 
 MAX_ROWS = 60
 """A table that would have more rows shows only the best provider at each problem."""
@@ -47,12 +40,16 @@ MAX_REMARKS = 12
 WAS = "was us"
 """The heading of the times before the source was edited."""
 
+BESIDE = {"prepare_ms": "prepare ms", "peak_mib": "peak MiB"}
+"""Headings of readings that only some kernels declare, by field: the time to prepare weights, and the memory
+of a call beyond its inputs and outputs."""
+
 
 @dataclass(frozen=True)
 class SweepOutput:
     """A sweep over one kernel's points that ended, completely or not.
 
-    ``rows`` are the ledger's rows of these points; the sweep itself measured those of ``run``.
+    ``rows`` are the ledger's rows of these points; the sweep itself measured the rows of ``run``.
     """
 
     entry: Entry
@@ -105,7 +102,7 @@ class SweepOutput:
         return lines
 
     def _staleness(self) -> str:
-        """Return how many rows are old and why: those that a stopped sweep did not reach."""
+        """Return how many rows are old and why: a stopped sweep did not reach them."""
         current = {row.point for row in self.current()}
         stale = [row for row in self.rows if row.point not in current]
         if not stale:
@@ -147,7 +144,7 @@ Found = tuple[Entry, Point, Outcome]
 
 
 def failures_of_own(found: Iterable[Found], allowed: Sequence[str]) -> str | None:
-    """Return a sentence on own providers' points with a failure that is not allowed, or None."""
+    """Return a sentence on the failures of own providers that ``allow=`` does not list, or None."""
     failed = [
         outcome.status
         for entry, point, outcome in found
@@ -180,7 +177,7 @@ def show_table(console: Console, measurements: Iterable[Measurement], baseline: 
     ``where`` is the file that has all rows; it is named if the table leaves some out.
     """
     # Importing pandas takes half a second, which would delay the start of a sweep.
-    from pipeline.reporting import frames
+    from . import frames
 
     rows = frames.frame(measurements)
     if rows.empty:
@@ -201,9 +198,10 @@ def show_table(console: Console, measurements: Iterable[Measurement], baseline: 
         notes.append("No point was timed.")
     notes += [TIE_NOTE] * any(row["tied"] for row in shown)
     if any(row["earlier_us"] == row["earlier_us"] for row in shown):  # not NaN
+        kernel = shown[0]["kernel"]
         notes.append(
             f"{WAS}: before the source was edited, and not in the same run; "
-            f"python -m pipeline.compare kernel={shown[0]['kernel']} a=HEAD measures both side by side."
+            f"{as_typed('compare', f'kernel={kernel}', 'a=HEAD')} measures both side by side."
         )
     for reason, times in counted(row["doubt"] for row in shown if row["doubt"]).items():
         notes.append(f"! {plural(times, 'row')} not to be trusted: {reason}")
@@ -213,10 +211,12 @@ def show_table(console: Console, measurements: Iterable[Measurement], baseline: 
 
 
 def table_of(rows: Sequence[Row], baseline: str) -> TextTable:
-    """Return the table of the best rows: each problem's first is bold, a line separates the dtypes."""
+    """Return the table of the best rows: each problem's first row is bold, a line separates the dtypes."""
     rates = list(dict.fromkeys(row["headline"] for row in rows))
     was_edited = any(row["earlier_us"] == row["earlier_us"] for row in rows)  # not NaN
+    beside = [name for name in BESIDE if any(row[name] == row[name] for row in rows)]
     numbers = ["us", *[WAS] * was_edited, *(RATES[name] for name in rates), "of ceiling", f"x {baseline}"]
+    numbers += [BESIDE[name] for name in beside]
     places = [(row["words"], row["extent"]) for row in rows]
     return TextTable(
         title=rows[0]["gpu"],
@@ -232,6 +232,7 @@ def table_of(rows: Sequence[Row], baseline: str) -> TextTable:
                 *(number(row[name]) if row["headline"] == name else "" for name in rates),
                 percent(row["ceiling_fraction"]),
                 ratio_cell(row),
+                *(number(row[name]) for name in beside),
             ]
             for row in rows
         ],

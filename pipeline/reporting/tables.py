@@ -14,7 +14,8 @@ from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
 from kernel_pipeline.records.fields import visible
-from pipeline.reporting.numbers import print_wide
+
+from .numbers import print_wide
 
 ABOUT = ("gpu", "words", "provider", "style", "sort")
 """A row's attributes in an HTML page: the values by which a reader filters rows, the style of the row's

@@ -12,22 +12,23 @@ from typing import Any
 
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.point import Point, order
-from pipeline.points import notation
-from pipeline.reporting.document import Items, Section, Text
-from pipeline.reporting.numbers import number
-from pipeline.reporting.tables import TextTable
-from pipeline.store.evidence import CodeRow, CounterRow, Evidence, Joined, NcuRule
+
+from ..points import notation
+from ..store.evidence import CodeRow, CounterRow, Evidence, Joined, NcuRule
+from .document import Items, Section, Text
+from .numbers import number
+from .tables import TextTable
 
 MOST_CHARACTERS = 500
 """The maximum length of a rule's text in the report; the counter rows hold the whole text."""
 
 NOTE = (
-    "Counted by Nsight Compute in a launch of its own; us is the sweep's. If a call launches several "
-    "kernels, the longest one is shown. The estimated speedup is ncu's, with the rule that promises it."
+    "Counted by Nsight Compute in separate launches; us is the sweep's time. If a call launches several "
+    "kernels, the longest kernel is shown. The estimated speedup comes from the named rule of ncu."
 )
 
 OUTDATED = (
-    "Left out until the stages run again, since these points were measured anew from another source or "
+    "Left out until the stages run again, since these points were measured again from another source or "
     "with other options"
 )
 
@@ -60,7 +61,7 @@ def sections(
     """Return a section for each machine with evidence of a kernel.
 
     It says what limits the points, which counters are missing and why, which kernels a call launches, and
-    which points were measured anew since the evidence was taken.
+    which points were measured again since the evidence was taken.
     """
     found: list[Section] = []
     for slug, name in machines.items():
@@ -96,7 +97,7 @@ def sections(
 def _outdated(rows: Iterable[Joined], measurements: Iterable[Measurement]) -> dict[str | None, str]:
     """Return the points that the ledger holds under another key, in words, by the old key.
 
-    They were measured anew from another source, in another environment or with other options.
+    They were measured again from another source, in another environment or with other options.
     """
     keys: dict[Point | None, str | None] = {row.point: row.key for row in measurements}
     return {row.key: _place(row) for row in rows if keys.get(row.point, row.key) != row.key}

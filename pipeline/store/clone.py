@@ -1,7 +1,7 @@
-"""Merge the results of another clone into those of this one.
+"""Merge the results of another clone into this clone's.
 
-All files are read as data: each row must be whole, of this version, and fit its digests. It is then encoded
-anew.
+All files are read as data: each row must be complete, of this version, and match its digests. It is then
+encoded again.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from kernel_pipeline.records.ceilings import Ceilings
 from kernel_pipeline.records.environment import Environment
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.point import order
-from pipeline.store import comparisons, evidence, plain_yaml, provenance, results, runs
-from pipeline.store.comparisons import Comparison
-from pipeline.store.finals import Final
-from pipeline.store.merging import Kind, Merged, merge_rows, newest, plain_files
-from pipeline.store.rows import encode
-from pipeline.store.sanitizer_findings import SanitizerRow
-from pipeline.store.turns import Turn
+
+from . import comparisons, evidence, plain_yaml, provenance, results, runs
+from .comparisons import Comparison
+from .finals import Final
+from .merging import Kind, Merged, merge_rows, newest, plain_files
+from .rows import encode
+from .turns import Turn
 
 MOST_YAML = 1 << 16
-"""The most bytes of a sweep's configuration; a larger file is skipped."""
+"""The maximum number of bytes of a sweep's configuration; a larger file is skipped."""
 
 R = TypeVar("R", bound=Record)
 
@@ -120,7 +120,7 @@ class Merge:
         if found is None:
             return
         if name_of(found) != expected:
-            self.left_out.append(f"{theirs} belongs to another kernel or machine than its name; skipped.")
+            self.left_out.append(f"{theirs} is not of the kernel and machine in its name; skipped.")
             return
         ours = self._place(theirs)
         before = results.read(model, ours) if ours.exists() else None
@@ -162,7 +162,7 @@ class Merge:
         if found is None:
             return
         if (found.kernel, found.gpu) != (theirs.parent.parent.name, theirs.parent.name):
-            self.left_out.append(f"{theirs} belongs to another kernel or machine than its folders; skipped.")
+            self.left_out.append(f"{theirs} is not of the kernel and machine in its path; skipped.")
             return
         ours = self._place(theirs)
         before = results.read(Comparison, ours) if ours.exists() else None
@@ -221,12 +221,12 @@ TAKEN = "taken"
 
 
 def document(record: Record) -> bytes:
-    """Return the content of a file of one record."""
+    """Return the content of a file that holds one record."""
     return record.to_json(indent=2) + b"\n"
 
 
 def summary(one: Merged) -> str:
-    """Describe the outcome for a file's rows; empty where there is nothing to say."""
+    """Describe the outcome for a file's rows; empty if there were no changes."""
     words = {
         "new": one.new,
         "newer than ours": one.newer,
@@ -255,7 +255,7 @@ def at(row: Measurement | Final) -> datetime:
 
 
 def of_evidence(row: Any) -> tuple[object, ...]:
-    """Return the slot of a row of evidence: its measurement, or its function where no point is known."""
+    """Return the slot of a row of evidence: its measurement, or its function if no point is known."""
     if row.key is not None:
         return row.key, row.point
     return getattr(row, "function", ""), getattr(row, "architecture", "")
@@ -290,8 +290,8 @@ FINALS = Kind(
 
 
 def turns(pattern: str) -> Kind:
-    """Return the kind for samples of every round, of finals or of a comparison, whose sides may have kernels
-    of their own."""
+    """Return the kind for samples of every round, of finals or of a comparison, whose sides may have
+    different kernels."""
     return Kind(
         pattern,
         Turn,
@@ -302,7 +302,7 @@ def turns(pattern: str) -> Kind:
 
 
 def of_code(name: str, model: type[evidence.Joined]) -> Kind:
-    """Return the kind for rows that explain a measurement."""
+    """Return the ``Kind`` of files whose rows explain a measurement."""
     return Kind(f"{name}/*/*.jsonl", model, of_evidence, of_kernel, Record.line, together=True)
 
 
@@ -315,7 +315,7 @@ KINDS = (
     of_code("codegen", evidence.CodeRow),
     Kind(
         "sanitizer/*/*.jsonl",
-        SanitizerRow,
+        evidence.SanitizerRow,
         slot=lambda row: (row.provider, row.tool),
         is_of=of_kernel,
         encode=Record.line,

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from kernel_pipeline.records.credentials import hidden
 
+from .. import as_typed
+
 SOURCES = ("kernel_pipeline", "kernels", "pipeline", "conf", "params.yaml", "constraints.txt")
 """The paths that a measurement depends on. Results and reports are not among them: a run writes them
 itself."""
@@ -22,15 +24,15 @@ itself."""
 def head(root: Path, sources: Sequence[str] = SOURCES) -> tuple[str, bool]:
     """Return the commit's full hash and whether the sources differ from it; ``("unknown", True)`` outside of
     git."""
-    commit = _git(root, "rev-parse", "HEAD")
+    commit = git(root, "rev-parse", "HEAD")
     if commit is None:
         return "unknown", True
-    return commit, bool(_git(root, "status", "--porcelain", "--", *sources))
+    return commit, bool(git(root, "status", "--porcelain", "--", *sources))
 
 
 def committed_lines(path: Path) -> list[str]:
     """Return the lines of a file in the last commit of its repository; none outside of git."""
-    text = _git(path.parent, "show", f"HEAD:./{path.name}") if path.parent.is_dir() else None
+    text = git(path.parent, "show", f"HEAD:./{path.name}") if path.parent.is_dir() else None
     return (text or "").splitlines()
 
 
@@ -38,19 +40,14 @@ def versions(path: Path) -> list[str]:
     """Return the text of a file in each commit that changed it, the newest first; none outside of git."""
     if not path.parent.is_dir():
         return []
-    commits = (_git(path.parent, "log", "--format=%H", "--", path.name) or "").split()
-    found = (_git(path.parent, "show", f"{one}:./{path.name}") for one in commits)
+    commits = (git(path.parent, "log", "--format=%H", "--", path.name) or "").split()
+    found = (git(path.parent, "show", f"{one}:./{path.name}") for one in commits)
     return [text for text in found if text is not None]
 
 
 def is_clean(root: Path, *paths: str) -> bool:
     """Whether the paths are as in the commit, without untracked files; False outside of git."""
-    return _git(root, "status", "--porcelain", "--", *paths) == ""
-
-
-def is_unmerged(path: Path) -> bool:
-    """Whether a file has a conflict in a merge that is in progress; False outside of git."""
-    return bool(_git(path.parent, "ls-files", "--unmerged", "--", path.name))
+    return git(root, "status", "--porcelain", "--", *paths) == ""
 
 
 def unreadable(root: Path) -> str | None:
@@ -78,13 +75,14 @@ def unreadable(root: Path) -> str | None:
     if own := re.search(r"^\s*(git config --global --add safe\.directory .+)$", said, re.MULTILINE):
         return f"git says {reason!r}: {own[1]}"
     if "not a git repository" in said:
-        return f"{root} is in no git repository: measure in a clone, or {here} init && {first}"
+        return f"{root} is not in a git repository: measure in a clone, or {here} init && {first}"
     if "unknown revision" in said:
         return f"the repository of {root} has no commit yet: {first}"
     return f"git says {reason!r}: {here} status says more"
 
 
-def _git(root: Path, *words: str) -> str | None:
+def git(root: Path, *words: str) -> str | None:
+    """Return the output of a git command; None if it fails."""
     try:
         done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False)
     except (FileNotFoundError, UnicodeDecodeError):
@@ -99,10 +97,10 @@ def new_run() -> str:
 
 def words(given: Sequence[str]) -> list[str]:
     """Return the words of a command line that may be kept and shown. Words that name a tracker are dropped,
-    since they may hold a password, and credentials in the others are hidden."""
+    since they may hold a password. Credentials in other words are hidden."""
     return [hidden(word) for word in given if not word.lstrip("+~").startswith("tracking")]
 
 
 def command_line(name: str) -> str:
     """Return this process's command as a user would write it, without credentials."""
-    return shlex.join(["python", "-m", f"pipeline.{name}", *words(sys.argv[1:])])
+    return as_typed(name, *words(sys.argv[1:]))

@@ -6,25 +6,30 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from msgspec import field
+
 from kernel_pipeline.records.base import Record, ValidationError
 from kernel_pipeline.records.credentials import MaskedText
 from kernel_pipeline.records.fields import Microseconds, Name, NotNegative, Text, When
 from kernel_pipeline.records.measurement import Commit
-from pipeline.store import results
+
+from . import results
 
 FOLDER = "comparisons"
 
 
 class ComparedSide(Record):
-    """One side of a comparison: a commit, or the working tree at that time."""
+    """One side of a comparison: a commit, or the working tree at that time. In a comparison of environments,
+    ``packages`` has the versions of torch, Triton, ptxas, and of all packages that differ."""
 
     name: MaskedText
     commit: Commit | None
+    packages: dict[Text, Text] = field(default_factory=dict)
 
 
 class ComparisonRow(Record):
     """A point on both sides: times in microseconds, the ratio b/a with its interval, the verdict on b, and in
-    ``changed`` what differs between the launches."""
+    ``changed`` the differences between the launches."""
 
     problem: Text
     a: Text
@@ -40,7 +45,8 @@ class ComparisonRow(Record):
 
 
 class Comparison(Record):
-    """One comparison on one device, as it was last made."""
+    """The latest comparison of two sides on one device. ``by`` is the size of a difference that counts.
+    ``same_code`` counts, by provider, the points that were not timed: both sides run the same code."""
 
     kernel: Name
     gpu: Name
@@ -49,9 +55,9 @@ class Comparison(Record):
     at: When
     a: ComparedSide
     b: ComparedSide
-    margin: NotNegative
-    beyond: Literal["margin", "zero"]
+    by: NotNegative
     rows: tuple[ComparisonRow, ...]
+    same_code: dict[Name, int] = field(default_factory=dict)
 
 
 def path(folder: Path, kernel: str, gpu: str, name: str) -> Path:
@@ -61,7 +67,7 @@ def path(folder: Path, kernel: str, gpu: str, name: str) -> Path:
 
 
 def load(folder: Path, warn: Callable[[str], None], local: bool = True) -> dict[Path, Comparison]:
-    """Read all comparisons below the folder, by file. A comparison that can't be read, or is of another
+    """Read all comparisons below the folder, by file. A comparison that can't be read, or belongs to another
     kernel or machine than its folder, is skipped with a sentence to ``warn``."""
     found = {}
     for place in results.folders_of(folder, local):

@@ -1,8 +1,8 @@
-"""DVC's lock file, as git has it and as this checkout has it.
+"""DVC's lock file: git's version and this checkout's own version.
 
 ``dvc repro`` writes into dvc.lock what the stages read and wrote on this machine. A run may measure nothing
-that git keeps: on a CPU, or on a GPU whose rows are all there. Then git's version of the file is put back,
-and the next run goes on from this checkout's own copy.
+that git keeps: on a CPU, or on a GPU whose rows are all there. Then git's version of the file is restored,
+and the next run continues from this checkout's own copy.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kernel_pipeline.files import write_atomically
-from pipeline import ROOT
-from pipeline.store import commit
-from pipeline.store.results import LOCAL, TRACKED
+from kernel_pipeline.files import LOCAL, write_atomically
+
+from .. import ROOT
+from . import commit
+from .results import TRACKED
 
 LOCK = ROOT / "dvc.lock"
 
@@ -22,14 +23,13 @@ OWN = LOCAL / "dvc.lock"
 """The lock file as left by the last run in this checkout that measured nothing for git."""
 
 COMMITTED = LOCAL / "dvc.lock.committed"
-"""Git's lock file, kept here while a run goes on, so that the next run can restore it if this one is
-killed."""
+"""A copy of git's lock file during a run, so that the next run can restore it if this run is killed."""
 
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """Let DVC go on from this checkout's own lock file, and restore git's unless the run wrote results that
-    git keeps. A lock file with uncommitted edits, or outside of git, is left alone."""
+    """Let DVC continue from this checkout's own lock file, and restore git's unless the run wrote results
+    that git keeps. A lock file with uncommitted edits, or outside of git, is not changed."""
     _put_right()
     if not commit.is_clean(ROOT, LOCK.name):
         yield

@@ -1,5 +1,5 @@
 """Evidence: rows of profiles, counters and generated code that explain a measurement, joined to the ledger by
-its key. Nothing here imports torch."""
+its key, and the findings of compute-sanitizer. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any, Literal, TypeVar
 from msgspec import field
 
 from kernel_pipeline import json_lines
-from kernel_pipeline.records.base import Record
+from kernel_pipeline.records.base import Record, Values
 from kernel_pipeline.records.credentials import MaskedText
 from kernel_pipeline.records.fields import Below, Integer, Name, Quantity, Text
 from kernel_pipeline.records.point import Point
-from pipeline.store.commit import committed_lines
-from pipeline.store.results import folders_of, listed
+
+from .commit import committed_lines
+from .results import folders_of, listed
 
 
 class Joined(Record):
@@ -32,15 +33,15 @@ class Joined(Record):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.point is not None and self.point.kernel != self.kernel:
-            raise ValueError(f"the point is one of {self.point.kernel}, not of {self.kernel}")
+            raise ValueError(f"the point belongs to {self.point.kernel}, not to {self.kernel}")
 
 
 class Mix(Record):
     """The number of instructions of each kind in a function.
 
     Loads and stores are counted by the bits that a thread moves at once: ``global_loads_128`` are the widest
-    (16 bytes; the 32-byte ones of compute capability 10.0 count there too), ``global_loads_narrow`` are below
-    32 bits. ``predicated`` is the number of global accesses under a predicate, as masked ones are.
+    (16 bytes; they include the 32-byte loads of compute capability 10.0), ``global_loads_narrow`` are below
+    32 bits. ``predicated`` is the number of global accesses under a predicate, as masked accesses are.
     ``spill_store_bytes`` and ``spill_load_bytes`` are the bytes of a thread's local stores and loads, which
     are spilled registers in a function without local arrays. ``exchanges`` pass registers between the threads
     of a warp (reductions), ``special`` run on the special function unit (exp, reciprocal, ...).
@@ -75,16 +76,17 @@ class Mix(Record):
 
 
 class CodeRow(Joined):
-    """One function as compiled for one architecture and one point. Where ``error`` says why there is no code,
+    """One function as compiled for one architecture and one point. If ``error`` says why there is no code,
     the numbers are None.
 
     ``native`` says that this machine's GPU runs this code, so the time of the row with this key is the time
     of this code. ``threads`` is the block size. ``shared`` is in bytes: all that the launch asks for if the
     launch is known (``launch_known``), else the amount that the compiler knows. ``artifact`` is the path of
-    the listing, with PTX, SASS and for Triton TTGIR beside it. ``source`` is the file of a CUDA function,
-    ``strategy`` how a launch divides the problem, if its provider tells. ``basis`` is a digest of everything
-    that the row depends on beside its key: the code, the tools that disassembled the function, and for a CUDA
-    function the sources of its library.
+    the listing, with PTX, SASS and for Triton TTGIR and LLVM IR beside it. ``source`` is the file of a CUDA
+    function, ``strategy`` how a launch divides the problem, if its provider tells, or for Triton the values
+    that autotune and heuristics chose. ``basis`` is a digest of everything that the row depends on besides
+    its key: the code, the tools that disassembled the function, and for a CUDA function the sources of its
+    library.
     """
 
     language: Literal["triton", "gluon", "numba", "cuda", "inductor"]
@@ -133,7 +135,7 @@ class DeviceKernel(Record):
 
 
 class ProfileRow(Joined):
-    """The profile of one point, with times per call in microseconds, or in ``reason`` why there is none.
+    """The profile of one point, with times per call in microseconds; ``reason`` says why there is none.
 
     ``outermost`` are the operators of a call that no other operator calls, in order. If there is only one,
     ``chain`` follows it to the operator that takes most of its time, and so on (torch.square is
@@ -180,12 +182,12 @@ class NcuRule(Record):
 
 class CounterRow(Joined):
     """The counters of one kernel that a point's call launched, as ncu reports them. Without them, ``reason``
-    and ``fix`` say why and what helps.
+    and ``fix`` have the cause and the remedy.
 
     ``role`` says why the point was chosen. Percentages are relative to the GPU's peak sustained rate.
     ``stalls`` has, by ncu's name of a warp state, the cycles that a warp spends in that state per issued
     instruction, the longest first. ``sectors_per_load`` and ``sectors_per_store`` are the 32-byte sectors of
-    global memory that one request of a warp touches: 4 at best for 4-byte accesses, 16 for 16-byte ones.
+    global memory that one request of a warp touches: 4 at best for 4-byte accesses, 16 for 16-byte accesses.
     ``instrument`` is the digest of the sections that were collected.
     """
 
@@ -229,6 +231,36 @@ class CounterRow(Joined):
     instrument: Text = ""
 
 
+class SanitizerRow(Record):
+    """The result of one tool for one provider; ``reason`` says why it could not be checked.
+
+    ``problems`` are the problems that it ran, with ``points`` configurations in all. ``errors`` and
+    ``warnings`` are the tool's own counts, ``findings`` a line for each kind of them. ``version`` is
+    compute-sanitizer's. ``commit`` belongs to the kernel's repository, and ``dirty`` says that the tree had
+    edits.
+    """
+
+    kernel: str
+    provider: str
+    tool: str
+    status: Literal["clean", "found", "failed"]
+    problems: tuple[Values, ...]
+    points: int
+    errors: int
+    warnings: int
+    findings: tuple[MaskedText, ...] = ()
+    reason: MaskedText | None = None
+    version: str
+    environment: str
+    commit: str
+    dirty: bool
+
+
+def sanitizer_path(folder: Path, kernel: str, gpu: str) -> Path:
+    """Return the path of compute-sanitizer's findings for one kernel on one GPU."""
+    return folder / "sanitizer" / kernel / f"{gpu}.jsonl"
+
+
 def joined(point: Point, key: str | None) -> dict[str, Any]:
     """Return the fields of ``Joined`` for a point."""
     return {"key": key, "kernel": point.kernel, "point": point}
@@ -239,14 +271,15 @@ J = TypeVar("J", bound=Joined)
 
 
 def read_lines(path: Path, kind: type[R], warn: Callable[[str], None]) -> list[R]:
-    """Return the rows of a file, in order; none if there is no file. A line that is no such row is skipped
+    """Return the rows of a file, in order; none if there is no file. A line that is not such a row is skipped
     with a sentence to ``warn``."""
     return json_lines.read(path, kind.from_json, json_lines.warning(path, warn, "is not readable; skipped."))
 
 
 def committed(path: Path, rows: Iterable[R]) -> set[R]:
-    """Return the rows of a file that are in git. The texts and traces that rows name are not in git: a clone
-    has the rows alone, which are enough for all but to show such a text."""
+    """Return the rows of a file that are in git. The listings and traces that rows name are not in git: a
+    clone has only the rows, which are enough for everything except showing a listing or a trace.
+    """
     lines = set(committed_lines(path))
     return {row for row in rows if row.line().decode().rstrip() in lines}
 
@@ -262,7 +295,7 @@ class Evidence:
 
 def load(folder: Path, warn: Callable[[str], None], local: bool = True) -> Evidence:
     """Read every file of evidence below the folder, and with ``local`` this host's own beside the
-    repository's. A line that can't be read, or is of another kernel than its folder, is skipped with a
+    repository's. A line that can't be read, or belongs to another kernel than its folder, is skipped with a
     sentence to ``warn``."""
 
     def own(path: Path, kind: type[J]) -> list[J]:

@@ -1,8 +1,8 @@
 """Finals: each provider's best configuration measured again, side by side at each problem; one JSON line
 each.
 
-A file holds the finals of every run, so that it shows when something became faster. For each problem the
-newest run counts.
+A file holds the finals of every run, so that it shows when a provider became faster. For each problem the
+newest run is used.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from kernel_pipeline import files, json_lines
 from kernel_pipeline.contract import Provider
 from kernel_pipeline.records.base import Record, ValidationError, Values
 from kernel_pipeline.records.fields import Count, Microseconds, Name, NotNegative, Rounded, Text
-from kernel_pipeline.records.measurement import Origin, Parts, Rate
+from kernel_pipeline.records.measurement import Accuracy, Origin, Parts, Rate
 from kernel_pipeline.records.point import Point
-from pipeline.store import results
-from pipeline.store.provenance import RunProvenance, Runs
-from pipeline.store.rows import Reader, UnknownRunError, encode
-from pipeline.store.turns import Accuracy
+
+from . import results
+from .provenance import RunProvenance, Runs
+from .rows import Reader, UnknownRunError, encode
 
 By = Literal["own", "torch", "peer", "textbook"]
 """A provider's author and purpose: ``own`` is this repository's code, written to be fast, ``torch`` is torch
@@ -30,7 +30,7 @@ and its compiler, ``peer`` another project, ``textbook`` this repository's code 
 
 
 def written_by(provider: Provider) -> By:
-    """Return who wrote a provider."""
+    """Return the author of a provider: ``own``, ``torch``, ``peer`` or ``textbook``."""
     if provider.package:
         return "peer"
     if provider.textbook:
@@ -39,7 +39,7 @@ def written_by(provider: Provider) -> By:
 
 
 How = Literal["exact", "generalised", "guessed", "default", "torch"]
-"""How ``kernel_pipeline.ops`` chooses a configuration for a caller at a problem."""
+"""The ways in which ``kernel_pipeline.ops`` chooses a configuration for a caller."""
 
 Positive = Annotated[float, Meta(gt=0, le=1e9), Rounded(5)]
 
@@ -50,7 +50,7 @@ class Against(Record):
     point:
         The fastest own point.
     ratio:
-        The time of this final over that of the fastest own one: above 1 this one is slower.
+        The time of this final over the time of our fastest; above 1 this final is slower.
     low, high:
         The 90 % interval of the ratio; ``high`` is None after one round.
     """
@@ -66,8 +66,8 @@ ONE_ROUND = "one round"
 
 
 def decided(verdict: str, rounds: int) -> str:
-    """Return the verdict where it says more than the ratio: ``same`` or ``undecided``, else an empty text.
-    One round decides nothing, and gives ``one round``."""
+    """Return the verdict if it adds to the ratio: ``same`` or ``undecided``, else an empty text. One round
+    decides nothing, and gives ``one round``."""
     if rounds == 1:
         return ONE_ROUND
     return verdict if verdict in ("same", "undecided") else ""
@@ -79,7 +79,7 @@ class Final(Record):
     rounds_us:
         The median of each round, in microseconds.
     swept_us:
-        The time that the sweep had measured. The best of many configurations is also a lucky one.
+        The time that the sweep had measured. The best of many configurations is partly luck.
     power:
         ``burst``: milliseconds after a rest, at full clocks. ``sustained``: after two seconds of the same
         work, at the clock that the device's power allows.
@@ -88,7 +88,7 @@ class Final(Record):
     sm_clock_mhz, joules:
         The clock at which the device settled, and its energy per call; only in ``sustained`` rows.
     against:
-        None for the fastest own final, and where there is none.
+        None for the fastest own final, and if there is none.
     dispatched:
         How a caller gets this configuration at the problem, None if no caller gets it. A caller may get
         another configuration than the provider's best.
@@ -117,9 +117,9 @@ class Final(Record):
         if not min(self.rounds_us) <= self.median_us <= max(self.rounds_us):
             raise ValueError("the median lies outside of the rounds")
         if not self.rate.is_of(self.median_us):
-            raise ValueError("the rates are not those of the time")
+            raise ValueError("the rates do not match the time")
         if self.key != self.parts.key:
-            raise ValueError("the key is not that of the parts")
+            raise ValueError("the key does not match the parts")
 
     @property
     def place(self) -> tuple[str, Values]:
@@ -149,8 +149,8 @@ def append(file: Path, rows: Sequence[Final], run: RunProvenance | None = None) 
 
 
 def read(file: Path, warn: Callable[[str], None]) -> list[Final]:
-    """Return the finals of a file, the oldest first. A line that is no final, or is of another kernel or
-    machine than the file, is skipped with a sentence to ``warn``."""
+    """Return the finals of a file, the oldest first. A line that is not a final, or belongs to another kernel
+    or machine than the file, is skipped with a sentence to ``warn``."""
     reader = Reader(file, Final)
 
     def refused(number: int, line: bytes, error: ValidationError) -> None:
@@ -173,8 +173,8 @@ def newest(rows: Sequence[Final]) -> list[Final]:
 
 
 def newest_with_ours(rows: Sequence[Final]) -> list[Final]:
-    """Return the finals of each problem's last run on each machine that measured an own provider; where none
-    did, those of the last run."""
+    """Return the finals of each problem's last run on each machine that measured an own provider; if no run
+    did, the finals of the last run."""
     ours = [row for row in rows if row.by == "own"]
     last = {(row.origin.gpu, row.place): row.origin.run for some in (rows, ours) for row in some}
     return [row for row in rows if row.origin.run == last[row.origin.gpu, row.place]]

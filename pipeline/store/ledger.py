@@ -16,12 +16,13 @@ from kernel_pipeline.files import locked, write_atomically
 from kernel_pipeline.records.base import ValidationError
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.point import Point, order
-from pipeline.store.provenance import RunProvenance, Runs
-from pipeline.store.rows import Reader, UnknownRunError, encode
+
+from .provenance import RunProvenance, Runs
+from .rows import Reader, UnknownRunError, encode
 
 Slot = tuple[Point, str]
 
-NOT_A_ROW = "{path}:{number} is not a measurement (torn or edited); skipped, its point counts as new."
+NOT_A_ROW = "{path}:{number} is not a measurement (incomplete or edited); skipped, its point counts as new."
 
 
 def read_rows(path: Path, warn: Callable[[str], None]) -> list[Measurement]:
@@ -89,9 +90,9 @@ class Ledger:
         """Rewrite the file atomically: sorted, with the newest line of each point and settings. ``change``
         returns the row to write, or None to drop it.
 
-        Rows that other processes appended meanwhile are kept. So are, unchanged, rows that another version of
-        this code wrote and this one can't read. Rows that this process appended are written again if the file
-        was removed since. Raises UserError when the file can't be written.
+        Rows that other processes appended meanwhile are kept. Rows that another version of this code wrote
+        and this version can't read are kept unchanged. Rows that this process appended are written again if
+        the file was removed since. Raises UserError when the file can't be written.
         """
         self._runs.keep()
         with locked(self.path):

@@ -1,7 +1,7 @@
-"""Merge rows of another clone into those here: find the new, the newer, and the contradicting ones.
+"""Merge rows of another clone into this clone's: find new, newer and contradicting rows.
 
-Files from elsewhere are read as data, and each row is checked as a record before it is taken. Nothing is
-copied as it is: each row is encoded anew.
+Files from elsewhere are read as data, and each row is checked as a record before it is taken. No row is
+copied unchanged: each is encoded again.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Any
 from kernel_pipeline import json_lines
 from kernel_pipeline.files import content, locked, write_atomically
 from kernel_pipeline.records.base import Record, ValidationError
-from pipeline.store import results
-from pipeline.store.rows import Reader, UnknownRunError
+
+from . import results
+from .rows import Reader, UnknownRunError
 
 Warn = Callable[[str], None]
 
@@ -43,7 +44,7 @@ class Kind:
     together:
         Whether the rows of a slot are a group, taken or left as a whole.
     order:
-        The sort key of the rows in a file; None to append new ones at the end.
+        The sort key of the rows in a file; None to append new rows at the end.
     differs:
         Describes how two rows of a slot differ.
     """
@@ -62,9 +63,12 @@ class Kind:
 
 @dataclass
 class Merged:
-    """The outcome for the slots of a file from elsewhere: ``new`` here, the ``same``, ``newer`` than ours or
-    ``older``, or ``contradicting`` ours without a time to tell which is newer. ``by`` counts the ways in
-    which they differ from ours. ``skipped`` counts the lines that could not be taken."""
+    """The numbers of a foreign file's slots, by their relation to ours, and its number of ``skipped`` lines.
+
+    ``new`` slots are not here. The ``same`` slots are equal to ours, ``newer`` and ``older`` slots differ and
+    have a time. ``contradicting`` slots differ, and no time shows which are newer. ``by`` counts the kinds of
+    differences.
+    """
 
     path: Path
     new: int = 0
@@ -83,7 +87,7 @@ class Merged:
 
 @dataclass(frozen=True)
 class _File:
-    """The rows of a file by slot, in order within each slot, and the lines that are no such rows."""
+    """The rows of a file by slot, in order within each slot, and the lines that are not such rows."""
 
     slots: dict[Hashable, list[Any]]
     foreign: list[bytes]
@@ -101,10 +105,10 @@ def plain_files(folder: Path, pattern: str, warn: Warn) -> Iterator[Path]:
 
 
 def merge_rows(kind: Kind, theirs: Path, ours: Path, is_written: bool, warn: Warn) -> Merged:
-    """Merge the rows of a file from elsewhere into the file here, and with ``is_written`` write that
+    """Merge the rows of a file from elsewhere into the file here, and with ``is_written`` write the result
     atomically.
 
-    If both have a row the newer one counts. Lines here that are no rows stay as they are. Raises UserError
+    If both have a row the newer row is kept. Lines here that are not rows stay as they are. Raises UserError
     for a file that can't be read or written.
     """
     found = Merged(ours)
@@ -132,7 +136,7 @@ def merge_rows(kind: Kind, theirs: Path, ours: Path, is_written: bool, warn: War
 
 
 def _read(kind: Kind, path: Path, place: Path, warn: Warn | None) -> _File:
-    """Return a file's rows. ``warn`` gets a sentence on each line that is no row or belongs elsewhere."""
+    """Return a file's rows. ``warn`` gets a sentence on each line that is not a row or belongs elsewhere."""
     slots: dict[Hashable, list[Any]] = {}
     foreign = []
     reader = Reader(path, kind.model) if kind.names_runs else None
@@ -148,7 +152,7 @@ def _read(kind: Kind, path: Path, place: Path, warn: Warn | None) -> _File:
                 )
             continue
         if warn is not None and not kind.is_of(row, place):
-            warn(f"{path}:{number} belongs to another kernel or machine than its file; skipped.")
+            warn(f"{path}:{number} belongs to another kernel or machine than the file; skipped.")
             continue
         group = slots.setdefault(kind.slot(row), [])
         if not kind.together:

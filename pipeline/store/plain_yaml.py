@@ -17,7 +17,7 @@ DEEPEST = 20
 
 def load(text: str) -> Any:
     """Return the data of a YAML document. Raises ValueError with a clause for an alias or deep nesting, and
-    PyYAML's error for text that is no YAML."""
+    PyYAML's error for text that is not YAML."""
     depth = 0
     for event in yaml.parse(text, yaml.SafeLoader):
         line = f"line {event.start_mark.line + 1}" if event.start_mark else "it"

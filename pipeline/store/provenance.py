@@ -1,8 +1,8 @@
 """Provenance: the data that all rows of a run share, a line for each run in ``provenance/<gpu>.jsonl`` of a
 results folder. A row names its run.
 
-A run's line is on the disk before the first row that names it. If a run has two lines the last one counts, so
-that a line can be written again.
+A run's line is on the disk before the first row that names it. If a run has two lines the last line is used,
+so that a line can be written again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ IN_RESULTS = ("timings", "finals")
 
 
 class OutsideKernel(Record):
-    """The commit of a kernel in another repository than this one."""
+    """The commit of a kernel in another repository."""
 
     commit: Commit
     dirty: bool = False
@@ -39,12 +39,12 @@ class RunProvenance(Record):
     """One invocation that measured on one model of GPU, and the data that its rows share.
 
     devices:
-        The devices that measured, such as ``cuda:0``, each with a hash of the GPU's UUID. The hash tells
-        whether two runs used the same GPU. It is None for a CPU, and where it was not noted.
+        The devices that measured, such as ``cuda:0``, each with a hash of the GPU's UUID. Equal hashes mean
+        that two runs used the same GPU. It is None for a CPU, and if it was not noted.
     commit, dirty:
-        The state of this repository; a kernel ``outside`` of it has a commit of its own.
+        The state of this repository; a kernel ``outside`` of it has its own commit.
     environment:
-        Everything that a key may depend on and the commit does not hold; None where it was not noted.
+        Everything outside of the commit that a key may depend on; None if it was not noted.
     settings:
         The digest of ``timing`` and ``seed``, as in ``Parts``.
     measurement:
@@ -84,7 +84,7 @@ class RunProvenance(Record):
 
 
 def run_of(origin: Origin, parts: Parts, kernel: str) -> RunProvenance:
-    """Return as much of a run as one of its rows tells."""
+    """Return the part of a run that one of its rows has."""
     outside = origin.tool is not None
     own = OutsideKernel(commit=origin.commit, dirty=origin.dirty)
     return RunProvenance(
@@ -114,16 +114,16 @@ def hashed(uuid: str | None) -> str | None:
 
 
 def beside(path: Path) -> Path:
-    """Return the file with the runs of a file of rows: in its results folder, or in its own folder if it lies
-    in none."""
+    """Return the file with the runs of a file of rows: in its results folder, or in its own folder if it is
+    in no results folder."""
     in_results = len(path.parents) > 2 and path.parents[1].name in IN_RESULTS
     return (path.parents[2] if in_results else path.parent) / FOLDER / path.name
 
 
 def read(path: Path, warn: Callable[[str], None] = lambda sentence: None) -> dict[str, RunProvenance]:
-    """Read the runs of a file, by id; none if there is no file. A line that is no run is skipped with a
+    """Read the runs of a file, by id; none if there is no file. A line that is not a run is skipped with a
     sentence to ``warn``."""
-    refused = json_lines.warning(path, warn, "is not the line of a run (torn or edited); skipped.")
+    refused = json_lines.warning(path, warn, "is not the line of a run (incomplete or edited); skipped.")
     return {run.run: run for run in json_lines.read(path, RunProvenance.from_json, refused)}
 
 
@@ -142,7 +142,7 @@ class Runs:
         self._known[run.run] = self._noted[run.run] = run
 
     def cover(self, origin: Origin, parts: Parts, kernel: str) -> None:
-        """Make sure that a row's run has a line: one that was noted, or else one made from the row. Raises
+        """Make sure that a row's run has a line: the noted line, or else a line made from the row. Raises
         UserError when it can't be written."""
         if origin.run not in self._known:
             self.note(run_of(origin, parts, kernel))
@@ -164,7 +164,7 @@ def cover(rows: Path, some: Iterable[tuple[Origin, Parts, str]]) -> None:
 
 
 def environments(folders: Iterable[Path]) -> dict[str, Environment]:
-    """Return the environment of each run in the results folders, by run, where its line has one."""
+    """Return the environment of each run in the results folders, by run, if its line has one."""
     paths = [path for folder in folders for path in sorted((folder / FOLDER).glob("*.jsonl"))]
     runs = [run for path in paths for run in read(path).values()]
     return {run.run: run.environment for run in runs if run.environment is not None}
@@ -173,7 +173,7 @@ def environments(folders: Iterable[Path]) -> dict[str, Environment]:
 def merged(
     ours: Mapping[str, RunProvenance], theirs: Mapping[str, RunProvenance]
 ) -> dict[str, RunProvenance]:
-    """Merge the runs of two clones. If both have a run ours counts, unless ours was only made from a row."""
+    """Merge the runs of two clones. If both have a run ours is kept, unless ours was only made from a row."""
     added = {
         name: run
         for name, run in theirs.items()

@@ -9,20 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from kernel_pipeline import files
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.files import LOCAL
 from kernel_pipeline.records.base import Record, ValidationError
 from kernel_pipeline.records.ceilings import Ceilings
 from kernel_pipeline.records.environment import Environment
 from kernel_pipeline.records.fields import NAME, visible
 from kernel_pipeline.records.measurement import Measurement
-from kernel_pipeline.records.point import Point, order
-from pipeline import ROOT
-from pipeline.store.ledger import read_rows
+from kernel_pipeline.records.point import Point
+
+from .. import ROOT
+from .rows_that_count import own_rows
 
 R = TypeVar("R", bound=Record)
-
-LOCAL = files.LOCAL
 
 TRACKED = ("results", "reports")
 """The folders in git, which hold results of GPUs."""
@@ -35,8 +34,8 @@ CURRENT = Path("build/environment.json")
 
 
 def folder_for(folder: Path, kind: str) -> Path:
-    """Return the folder for a device's results, given the folder that was asked for. A CPU's results belong
-    to this host alone, so they go to ``local/`` in place of the repository's own folders."""
+    """Return the folder for a device's results, given the requested folder. A CPU's results belong to this
+    host alone, so they go to ``local/`` in place of the repository's own folders."""
     for name in TRACKED:
         if kind == "cpu" and folder.resolve() == ROOT / name:
             place, here = LOCAL / name, Path.cwd()
@@ -44,8 +43,13 @@ def folder_for(folder: Path, kind: str) -> Path:
     return folder
 
 
+def is_ad_hoc(output: Path) -> bool:
+    """Whether a sweep into the folder is ad hoc, and not part of the repository's results."""
+    return output.resolve() not in (ROOT / "results", LOCAL / "results")
+
+
 def asked_for(path: Path) -> None:
-    """Create the folder of an output path: DVC expects it even where a CPU's results go elsewhere. Raises
+    """Create the folder of an output path: DVC expects it even if a CPU's results go elsewhere. Raises
     UserError when it can't be created."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,12 +63,12 @@ def asked_for(path: Path) -> None:
         why = why if there.is_dir() else "it is a file"
         raise UserError(
             f"no results can be written to {path.parent}: no folder can be made in {there} ({why}); "
-            "name another by output=."
+            "name another folder by output=."
         ) from error
 
 
 def make_folders() -> None:
-    """Create the folders that stages of dvc.yaml depend on and git does not hold: DVC runs no stage whose
+    """Create the folders that stages of dvc.yaml depend on but git does not hold: DVC runs no stage whose
     dependencies are missing. Raises UserError when one can't be created."""
     for place in (ROOT, LOCAL):
         for kind in KINDS:
@@ -74,8 +78,9 @@ def make_folders() -> None:
 
 
 def folders_of(folder: Path, local: bool = True) -> list[Path]:
-    """Return the folders whose results belong together: the given one, and with ``local`` this host's own
-    folder if the given one is the repository's."""
+    """Return the folders whose results belong together: the given folder, and with ``local`` this host's own
+    folder if the given folder is the repository's.
+    """
     own = folder_for(folder, "cpu")
     return [folder, own] if local and own != folder and own.is_dir() else [folder]
 
@@ -137,7 +142,7 @@ def inside(folder: Path, path: Path) -> bool:
 
 def listed(folder: Path, pattern: str, warn: Callable[[str], None]) -> Iterator[Path]:
     """Yield the files of a pattern below the folder, in order. A file is skipped with a sentence to ``warn``
-    if its name or its folder's name is no plain word, or if it is a link out of the folder."""
+    if its name or its folder's name is not a plain word, or if it is a link out of the folder."""
     for path in sorted(folder.glob(pattern)):
         words = [*path.relative_to(folder).parts[1:-1], path.stem]
         if not all(re.fullmatch(NAME, word) for word in words):
@@ -176,9 +181,9 @@ def load(folder: Path, warn: Callable[[str], None], local: bool = True) -> Resul
     """Read every ledger, environment and ceilings file below the folder, in the same order on all hosts. With
     ``local``, this host's own results are read beside the repository's.
 
-    If a ledger holds a point twice, as after a killed sweep, the newest line counts. Unreadable ledger lines,
-    and rows of another kernel or machine than their file, are skipped with a sentence to ``warn``. A broken
-    environment or ceilings file raises UserError, because no result can be read without it.
+    If a ledger holds a point twice, as after a killed sweep, the newest line is used. Unreadable ledger
+    lines, and rows of another kernel or machine than their file, are skipped with a sentence to ``warn``. A
+    broken environment or ceilings file raises UserError, because no result can be read without it.
     """
     rows = [row for path in ledgers(folder, warn, local) for row in own_rows(path, warn)]
     rows.sort(key=lambda row: (row.point.kernel, row.origin.gpu))
@@ -201,17 +206,6 @@ def machines(
         read = {p.stem: _of(Ceilings, p) for p in listed(place, "ceilings/*.json", warn)}
         ceilings |= {gpu: one for gpu, one in read.items() if not one.is_disturbed}
     return environments, ceilings
-
-
-def own_rows(path: Path, warn: Callable[[str], None]) -> list[Measurement]:
-    """Return the rows of a ledger that belong to the kernel and the machine in its path: the newest of each
-    point and settings, sorted."""
-    rows = read_rows(path, warn)
-    own = [row for row in rows if (row.point.kernel, row.origin.gpu) == (path.parent.name, path.stem)]
-    if count := len(rows) - len(own):
-        warn(f"{path} holds {count} row{'s' * (count > 1)} of another kernel or machine; skipped.")
-    newest = {row.slot: row for row in own}
-    return sorted(newest.values(), key=lambda row: (order(row.point), row.parts.settings))
 
 
 M = TypeVar("M", Environment, Ceilings)

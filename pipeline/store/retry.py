@@ -1,4 +1,4 @@
-"""Decide which failures may pass, so that the next run tries their points again, and which are final."""
+"""Decide which failures are temporary, so that the next run tries their points again, and which are final."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Literal
 from kernel_pipeline.records.measurement import Measurement
 
 MOST_ATTEMPTS = 3
-"""The most runs that try a point whose failure may pass."""
+"""The maximum number of runs that try a point whose failure may pass."""
 
 ENDED = ("the worker ", "the verifier ", "the judge ")
 """The start of a point's error if its worker or verifier ended without an answer; older rows name the
 verifier "the judge". The error of an exception starts with the exception's name."""
 
 Retry = Literal["passing", "failed"]
-"""Which failures are tried again: those that may pass, or all."""
+"""The failures that are tried again: temporary failures, or all."""
 
 
 def has_failed(row: Measurement) -> bool:
@@ -24,7 +24,7 @@ def has_failed(row: Measurement) -> bool:
 
 def may_pass(row: Measurement) -> bool:
     """Whether the failure may be due to the machine's state at that moment: too little memory, no time, a
-    killed process. A wrong output, a compiler error and an exception of the provider come again."""
+    killed process. A wrong output, a compiler error and an exception of the provider are final."""
     status, error = row.outcome.status, row.outcome.error or ""
     return status in ("timeout", "out_of_memory") or (status == "runtime_error" and error.startswith(ENDED))
 

@@ -22,16 +22,17 @@ from kernel_pipeline.errors import UserError
 from kernel_pipeline.records.base import Record, ValidationError, digest
 from kernel_pipeline.records.fields import Count, NotNegative, Text
 from kernel_pipeline.records.measurement import Origin, Parts, Rate
-from pipeline.store import provenance
-from pipeline.store.provenance import RunProvenance
+
+from . import provenance
+from .provenance import RunProvenance
 
 R = TypeVar("R", bound=Record)
 
 SHARED = {
     name for name in Origin.__struct_fields__ if name in {*RunProvenance.__struct_fields__, "device", "tool"}
 }
-"""The fields of a row's origin that the line of its run tells. The device is among them, but a row's line has
-it where it is not the usual one."""
+"""The fields of a row's origin that are stored in the line of its run. The device is among them, but a row
+also stores it if it differs from the run's."""
 
 FOLLOWS = {"rate": {"gbps", "tflops"}, "parts": {"point", "settings", "measurement"}, "origin": SHARED}
 """The fields of each part of a row that its line leaves out, because they follow from the rest or are in the
@@ -39,8 +40,8 @@ run's line."""
 
 
 class Worked(Record):
-    """A rate as lines have it: the bytes moved and operations computed, the ceiling that limits them, and the
-    fraction of it that was reached."""
+    """A row's stored rate: the bytes moved and operations computed, the ceiling that limits them, and the
+    reached fraction of that ceiling."""
 
     bytes: Count
     flops: Count
@@ -115,7 +116,7 @@ class Reader:
 
     def row(self, line: bytes) -> Any:
         """Return the row of a line. Raises UnknownRunError if its run has no line, UserError for a row of the
-        format before this one, and ValidationError for a line that is no row."""
+        earlier format, and ValidationError for a line that is not a row."""
         try:
             found = self._form.from_json(line)
         except ValidationError:
@@ -187,6 +188,5 @@ SOME_TIME = datetime.fromisoformat("2000-01-01T00:00:00Z")
 
 
 def is_earlier(line: bytes) -> bool:
-    """Whether a line is a row of the format before this one, in which each row had the data that its run
-    shares."""
+    """Whether a line is a row of the earlier format, in which each row holds the data of its run."""
     return json_lines.is_object(line) and isinstance(json.loads(line).get("origin"), dict)

@@ -1,8 +1,8 @@
-"""Records of ad-hoc sweeps, a file each: ``outputs/runs/<id>.jsonl``.
+"""Records of ad-hoc sweeps, one file per sweep: ``outputs/runs/<id>.jsonl``.
 
 A ledger holds the newest row of each point, so a later sweep replaces the rows of an earlier one. A record
-keeps the rows of one sweep: its first line says what was measured and where, each further line is a row as in
-the ledger. It is written while the sweep goes on, and never changes after that.
+keeps the rows of one sweep: its first line describes the sweep and the machine, each further line is a row as
+in the ledger. It is written during the sweep, and never changes after that.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from typing import IO, Annotated, Self
 from msgspec import Meta, field
 
 from kernel_pipeline import files, json_lines
-from kernel_pipeline.files import write_atomically
+from kernel_pipeline.files import LOCAL, write_atomically
 from kernel_pipeline.records.base import Record, ValidationError
 from kernel_pipeline.records.ceilings import Ceilings
 from kernel_pipeline.records.environment import Environment
 from kernel_pipeline.records.fields import Count, Name
 from kernel_pipeline.records.measurement import Measurement, Parts
-from pipeline.store import ledger, results
-from pipeline.store.provenance import RunProvenance, run_of
-from pipeline.store.rows import Reader, UnknownRunError, encode
+
+from . import ledger, results
+from .provenance import RunProvenance, run_of
+from .rows import Reader, UnknownRunError, encode
 
 
 class Heading(Record):
     """The first line of a record. ``provenance`` is the data that its rows share.
 
-    ``changed`` counts the points by the reason why they were measured: ``new`` ones, those whose older row
-    differs in a part of its key (``source``, ``environment``, ...), and those measured ``again``. It is empty
-    for a sweep that was killed.
+    ``changed`` counts the points by the reason why they were measured: ``new`` points, points whose older row
+    differs in a part of its key (``source``, ``environment``, ...), and points measured ``again``. It is
+    empty for a sweep that was killed.
     """
 
     run: Annotated[str, Meta(pattern=r"^[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}\Z")]
@@ -45,15 +46,15 @@ class Heading(Record):
     provenance: RunProvenance | None = None
 
 
-TORN = "not a measurement (torn or edited)"
+TORN = "not a measurement (incomplete or edited)"
 
-MEASURED_HERE = results.LOCAL / "runs"
+MEASURED_HERE = LOCAL / "runs"
 """The file with the ids of the runs that measured for the repository's results in this checkout, a line
 each."""
 
 
 def note(run: str) -> None:
-    """Remember that a run for the repository's results measured in this checkout. Raises UserError when that
+    """Note that a run for the repository's results measured in this checkout. Raises UserError when the note
     can't be written."""
     files.append(MEASURED_HERE, f"{run}\n".encode())
 
@@ -61,12 +62,6 @@ def note(run: str) -> None:
 def measured_here() -> frozenset[str]:
     """Return the ids that ``note`` has written."""
     return frozenset(files.content(MEASURED_HERE).decode().split())
-
-
-def is_ad_hoc(output: Path) -> bool:
-    """Whether a sweep into the folder is ad hoc, and no part of the repository's results."""
-    own = results.LOCAL / "results"
-    return output.resolve() not in (own, own.parent.parent / "results")
 
 
 def folder_in(output: Path) -> Path:
@@ -77,7 +72,7 @@ def folder_in(output: Path) -> Path:
 class Recorder:
     """Writes the record of a running sweep. It is a context manager, and creates the file with the first row.
 
-    While it is open, no other process takes the record for a finished one.
+    While it is open, no other process treats the record as finished.
     """
 
     def __init__(self, output: Path, heading: Heading) -> None:
@@ -121,9 +116,9 @@ class Recorder:
         self._rows[row.slot] = row
 
     def finish(self, settled: Callable[[Measurement], Measurement]) -> None:
-        """Write the final record: each point once, after ``settled``, which knows the whole sweep, and the
-        counts of what had changed. Without a row there is no file. Raises UserError when it can't be written;
-        the file then stays as it was."""
+        """Write the final record: each point's last row, completed by ``settled`` with findings about the
+        whole sweep, and the counts of points by the reason why they were measured. Without a row there is no
+        file. Raises UserError when it can't be written; the file then stays as it was."""
         if not self._rows:
             return
         self._heading = self._heading.replace(changed=dict(self._changed))
@@ -141,8 +136,8 @@ def records(folder: Path, warn: Callable[[str], None]) -> dict[Path, Heading]:
     """Return the headings of the finished records of a folder by file, the oldest first; killed sweeps are
     included.
 
-    A record that is still being written is left out. A file that is no record is skipped with a sentence to
-    ``warn``.
+    A record that is still being written is left out. A file that is not a record is skipped with a sentence
+    to ``warn``.
     """
     found = {}
     for path in sorted(folder.glob("*.jsonl")):

@@ -1,7 +1,7 @@
 """The spread of times of one point between processes, GPUs of one model and hosts, and the interval of a
 row's time that includes it.
 
-``python -m pipeline.verify note=true`` finds the spread by duration, and notes it with the ceilings.
+``python -m pipeline.verify note=true`` finds the spread by duration, and stores it with the ceilings.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHARE = 0.9
 """The share of times that lie in their intervals."""
 
 FEWEST = 10
-"""The fewest pairs of times in a class from which its spread is found."""
+"""The minimum number of pairs of times in a class from which its spread is found."""
 
 
 def duration_of(us: float) -> str:
@@ -37,8 +37,8 @@ def own(timing: Timing) -> float:
 
 
 def half_width(timing: Timing, added: Mapping[str, float]) -> float:
-    """Return half of the 90 % interval of a row's time, relative to the time: that of its own samples, and in
-    quadrature the spread ``added`` by another process, GPU and host."""
+    """Return half of the 90 % interval of a row's time, relative to the time: the spread of its own samples
+    and, in quadrature, the spread ``added`` by another process, GPU and host."""
     return hypot(own(timing), added.get(duration_of(timing.median_us), 0.0))
 
 

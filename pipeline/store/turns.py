@@ -7,42 +7,20 @@ from pathlib import Path
 
 from kernel_pipeline import files, json_lines
 from kernel_pipeline.records.base import Record
-from kernel_pipeline.records.fields import Count, Microseconds, NotNegative, Text
-from kernel_pipeline.records.measurement import Outcome, Timing
+from kernel_pipeline.records.fields import Count, Text
+from kernel_pipeline.records.measurement import Accuracy, Outcome, Sustained, Timing
 from kernel_pipeline.records.point import Point
 
 
-class Accuracy(Record):
-    """How accurate a rival's outputs are: the median and the largest distance of their elements from the
-    float64 reference, in units in the last place, and whether two calls on the same inputs gave the same
-    bits."""
-
-    ulp_median: NotNegative
-    ulp_worst: NotNegative
-    repeats: bool
-
-
-class Sustained(Record):
-    """A rival's time after seconds of the same work, at the clock at which the device settles. ``joules`` is
-    the device's energy per call, None where the device does not report it."""
-
-    median_us: Microseconds
-    samples_us: tuple[Microseconds, ...]
-    sm_clock_mhz: Count | None = None
-    power_w: NotNegative | None = None
-    throttle: Text | None = None
-    joules: NotNegative | None = None
-
-
 class Turn(Record):
-    """One rival in one round.
+    """One candidate in one round.
 
     side:
-        The files that are measured: those of a commit, or ``tree`` for the working tree.
+        The files that are measured: a commit, or ``tree`` for the working tree.
     key:
-        The key of the measurement, as in a ledger. The same side and key mean the same rival.
+        The key of the measurement, as in a ledger. The same side and key mean the same candidate.
     run:
-        The run that measured it. The rivals of one round and one run were measured one after the other.
+        The run that measured it. The candidates of a round and run were measured one after the other.
     accuracy, sustained:
         Measured only for finals.
     """
@@ -69,7 +47,7 @@ def append(path: Path, turn: Turn) -> None:
 
 
 def read(path: Path, warn: Callable[[str], None]) -> list[Turn]:
-    """Return the turns of a file, in order; none if there is no file. A line that is no turn is skipped with
-    a sentence to ``warn``."""
-    sentence = "is not a turn of a round (torn or edited); skipped, the turn counts as not run."
+    """Return the turns of a file, in order; none if there is no file. A line that is not a turn is skipped
+    with a sentence to ``warn``."""
+    sentence = "is not a turn of a round (incomplete or edited); skipped, the turn counts as not run."
     return json_lines.read(path, Turn.from_json, json_lines.warning(path, warn, sentence))

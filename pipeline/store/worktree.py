@@ -1,4 +1,4 @@
-"""Check out the files of another commit beside this one's."""
+"""Check out the files of another commit beside this commit's files."""
 
 from __future__ import annotations
 

@@ -10,22 +10,29 @@ from time import monotonic
 
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.machine.fingerprint import drawn, flags
-from pipeline.cluster.actor import Assignment
-from pipeline.cluster.cluster_devices import ClusterDevices, groups_of, kind_of
-from pipeline.command.options import Engine, SweepConfig
-from pipeline.command.run import console, warn
-from pipeline.execution import identity
-from pipeline.reporting.terminal import Bars
-from pipeline.sweeping.kernel_sweep import KernelSweep, planned
+
+from ..cluster.actor import Assignment
+from ..cluster.cluster_devices import ClusterDevices, groups_of
+from ..command.options import Engine, SweepConfig
+from ..command.run import console, warn
+from ..keys import identity
+from ..reporting.terminal import Bars
+from .kernel_sweep import KernelSweep, planned
 
 
 def run(configs: Sequence[SweepConfig], engine: Engine) -> tuple[list[KernelSweep], float]:
     """Measure every kernel on each GPU model of the cluster. Each model writes its own ledgers.
 
-    Returns the sweeps and their total time in seconds. Raises UserError with ``debug=true``."""
+    Returns the sweeps and their total time in seconds. Raises UserError with ``debug=true`` and for a kernel
+    outside of this repository."""
     first = configs[0]
     if first.debug:
         raise UserError("debug=true calls each point in this process; leave cluster= out.")
+    for loaded in (config.entry.loaded for config in configs if config.entry.loaded.is_outside):
+        raise UserError(
+            f"{loaded.folder} is outside of this repository, and only the repository is sent to a "
+            "cluster: leave cluster= out, or measure a kernel of kernels/."
+        )
     with ExitStack() as stack:
         kind = kind_of(first.device)
         assignment = Assignment(
@@ -38,8 +45,7 @@ def run(configs: Sequence[SweepConfig], engine: Engine) -> tuple[list[KernelSwee
             flags=flags(kind),
             drawn=drawn(),
         )
-        entries = [config.entry for config in configs]
-        groups = stack.enter_context(groups_of(engine, entries, assignment, warn))
+        groups = stack.enter_context(groups_of(engine, assignment, warn))
         begin = monotonic()
         plans = [planned(configs, group.target) for group in groups]
         bars = stack.enter_context(Bars(console))
@@ -62,6 +68,19 @@ def run(configs: Sequence[SweepConfig], engine: Engine) -> tuple[list[KernelSwee
 
         sweeps = at_once(groups, measured)
         return [sweep for several in sweeps for sweep in several], monotonic() - begin
+
+
+def kind_of(wanted: Sequence[str]) -> str:
+    """Return the kind of device that ``device=`` means on a cluster. Raises UserError for a device of one
+    host."""
+    if list(wanted) == ["cpu"]:
+        return "cpu"
+    if len(wanted) == 1 and wanted[0] in ("auto", "cuda", "all"):
+        return "cuda"
+    raise UserError(
+        f"device={','.join(wanted)} names a device of one host, and cluster= takes every GPU of every host: "
+        "leave device= out, or write device=cpu."
+    )
 
 
 def at_once(

@@ -8,29 +8,31 @@ from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
 
+from kernel_pipeline import problems
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.execution.audit import drawn
+from kernel_pipeline.execution.plausibility import judged
 from kernel_pipeline.machine import device
 from kernel_pipeline.records.ceilings import DISTURBED, Ceilings, rate
 from kernel_pipeline.records.measurement import Measurement, Outcome, Parts
 from kernel_pipeline.records.point import Point
-from pipeline.command.options import SweepConfig
-from pipeline.command.run import console, say, warn
-from pipeline.execution import identity, memory_limit
-from pipeline.execution.audit import drawn
-from pipeline.execution.controls import Steadiness
-from pipeline.execution.device_group import DeviceGroup
-from pipeline.execution.plausibility import judged
-from pipeline.execution.schedule import Agenda, Schedule
-from pipeline.execution.sidecar_files import SidecarFiles
-from pipeline.points import problems
-from pipeline.points.plan import Plan, Target, plan, with_baseline
-from pipeline.points.searches import Searches
-from pipeline.reporting.sweep_output import SweepOutput, best_so_far, nothing_to_measure
-from pipeline.reporting.terminal import Bars, Progress
-from pipeline.store import commit, results, retry, runs
-from pipeline.store.ledger import Ledger
-from pipeline.store.provenance import RunProvenance
-from pipeline.store.runs import Heading, Recorder
+
+from ..command.options import SweepConfig
+from ..command.run import console, say, warn
+from ..execution import memory_limit
+from ..execution.controls import Steadiness
+from ..execution.device_group import DeviceGroup
+from ..execution.schedule import Agenda, Schedule
+from ..execution.sidecar_files import SidecarFiles
+from ..keys import identity
+from ..points.plan import Plan, Target, plan, with_baseline
+from ..points.searches import Searches
+from ..reporting.sweep_output import SweepOutput, best_so_far, nothing_to_measure
+from ..reporting.terminal import Bars, Progress
+from ..store import commit, results, retry, runs
+from ..store.ledger import Ledger
+from ..store.provenance import RunProvenance
+from ..store.runs import Heading, Recorder
 
 
 def planned(configs: Sequence[SweepConfig], target: Target) -> list[Plan]:
@@ -174,7 +176,7 @@ class KernelSweep:
         self.group.know(ceilings.canary)
         assert self.provenance is not None, "prepare() comes first"
         self.ledger.note(self.provenance)
-        if runs.is_ad_hoc(self.output):
+        if results.is_ad_hoc(self.output):
             heading = Heading(
                 run=self.run,
                 kernel=self.entry.name,

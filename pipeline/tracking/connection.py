@@ -15,7 +15,8 @@ from typing import Any
 
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.records.credentials import hidden, public, taken_apart
-from pipeline import ROOT
+
+from .. import ROOT
 
 DEFAULT_STORE = f"sqlite:///{ROOT / 'mlflow.db'}"
 """An SQLite file at the repository's root."""
@@ -26,11 +27,7 @@ LOCAL_SERVER = "http://127.0.0.1:5000"
 OFFLINE = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
 """Environment variables that turn MLflow's telemetry off."""
 
-QUIET = {
-    **OFFLINE,
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    "MLFLOW_CONFIGURE_LOGGING": "false",
-}
+QUIET = {**OFFLINE, "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true", "MLFLOW_CONFIGURE_LOGGING": "false"}
 
 PATIENCE = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "5",
@@ -140,7 +137,7 @@ def _locked(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print(f"Another publish writes to {path}: waiting for its end.", flush=True)
+            print(f"Another command publishes to {path}: waiting until it ends.", flush=True)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -196,7 +193,7 @@ def _clause(error: Exception, uri: str) -> str:
     # Remove credentials before the text is cut: a truncated address could not be recognized.
     text = hidden(str(error), [uri])
     if found := re.search(r"out-of-date database schema \(found version (\w+)", text):
-        return f"its tables are of another MLflow version: {_schema_remedy(found[1], uri)}"
+        return f"its tables belong to another MLflow version: {_schema_remedy(found[1], uri)}"
     known = {
         "Connection refused": "connection refused",
         "timed out": "it does not answer",

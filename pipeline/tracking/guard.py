@@ -68,7 +68,7 @@ class Guard:
             await send({"type": "websocket.close"})  # MLflow has no websockets
 
     def _answer(self, request: HTTPConnection, method: str) -> Response | None:
-        """Return the welcome page for a request with the token, a refusal, or None if MLflow shall answer."""
+        """Return the welcome page for a request with the token, a refusal, or None if MLflow is to answer."""
         # Browsers share cookies among all ports of an address, so the port is in the cookie's name.
         cookie = f"pipeline-ui-{request.url.port}"
         if self._is_right(request.query_params.get("token", "")):

@@ -24,24 +24,26 @@ from kernel_pipeline.records.base import Values, digest
 from kernel_pipeline.records.ceilings import Ceilings
 from kernel_pipeline.records.environment import Environment
 from kernel_pipeline.records.measurement import Measurement
-from kernel_pipeline.statistics.intervals import Verdict
-from pipeline.reporting import lines
-from pipeline.reporting.comparison import from_kept
-from pipeline.reporting.comparison import table as comparison_table
-from pipeline.reporting.headlines import with_shares
-from pipeline.reporting.lines import PlacedMeasurement, ProblemLine
-from pipeline.store import evidence, finals, results
-from pipeline.store.comparisons import Comparison
-from pipeline.store.results import Results
-from pipeline.store.runs import Heading, is_ad_hoc
-from pipeline.tracking import metrics, mlflow_runs, notes
-from pipeline.tracking.mlflow_runs import AD_HOC, BEST, SWEEP
-from pipeline.tracking.run_families import NOTE, Run, RunFamily, Value
+from kernel_pipeline.statistics.verdicts import Verdict
+
+from ..reporting import lines
+from ..reporting.comparison import from_kept
+from ..reporting.comparison import table as comparison_table
+from ..reporting.headlines import with_shares
+from ..reporting.lines import PlacedMeasurement, ProblemLine
+from ..store import evidence, finals, results
+from ..store.comparisons import Comparison
+from ..store.results import Results
+from ..store.rows_that_count import own_rows
+from ..store.runs import Heading
+from . import metrics, mlflow_runs, notes
+from .mlflow_runs import AD_HOC, BEST, SWEEP
+from .run_families import NOTE, Run, RunFamily, Value
 
 MOST_NOTED = 20
-"""The most rows of a comparison in its description, which is a tag. Its files have all rows."""
+"""The maximum number of a comparison's rows in its description, which is a tag. Its files have all rows."""
 
-SHOWN_ALREADY = {".ptx", ".sass", ".ttgir"}
+SHOWN_ALREADY = {".ptx", ".sass", ".ttgir", ".llir"}
 """Suffixes of texts that are not uploaded, because the listing beside them shows the same code."""
 
 
@@ -50,7 +52,7 @@ def ledgers(input: Path) -> dict[tuple[str, str], list[Path]]:
     UserError if ``input`` is missing."""
     if not any(folder.is_dir() for folder in results.folders_of(input)):
         raise UserError(
-            f"input={input} is not there; `dvc repro` makes results, and input=FOLDER reads another folder."
+            f"input={input} does not exist; `dvc repro` makes results, and input=FOLDER reads another folder."
         )
     found: dict[tuple[str, str], list[Path]] = {}
     for path in results.ledgers(input, warn):
@@ -80,7 +82,7 @@ def read(
     for (name, slug), paths in every.items():
         if kernel not in (None, name) or gpu not in (None, slug):
             continue
-        rows = [row for path in paths for row in results.own_rows(path, warn)]
+        rows = [row for path in paths for row in own_rows(path, warn)]
         if not rows:
             continue
         held = with_finals.get((name, slug), ())
@@ -148,7 +150,7 @@ def comparison(found: Comparison, file: Path, links: Mapping[str, str]) -> RunFa
         params={
             **{"kernel": found.kernel, "gpu": found.gpu, "a": found.a.name, "b": found.b.name},
             **{"commit_a": found.a.commit or "", "commit_b": found.b.commit or ""},
-            **{"margin": str(found.margin), "beyond": found.beyond},
+            "by": str(found.by),
         },
         values=tuple(values),
     )
@@ -172,7 +174,7 @@ def _owner(input: Path, environment: Environment | None) -> str:
     host = environment.host if environment else None
     folder = input.resolve()
     words = [f"on {host}"] if host else []
-    if is_ad_hoc(folder):
+    if results.is_ad_hoc(folder):
         words.append(f"of {folder.name} {digest([platform.node(), str(folder)])}")
     return "".join(f" {word}" for word in words)
 

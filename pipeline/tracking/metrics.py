@@ -12,19 +12,19 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from pipeline.points import notation
-from pipeline.reporting import headlines, lines
-from pipeline.reporting.lines import HOT, PlacedMeasurement
-from pipeline.reporting.why import longest, native
-from pipeline.store.evidence import Evidence
-from pipeline.store.finals import Final
-from pipeline.tracking.run_families import Value
+from ..points import notation
+from ..reporting import headlines, lines
+from ..reporting.lines import HOT, PlacedMeasurement
+from ..reporting.why import longest, native
+from ..store.evidence import Evidence
+from ..store.finals import Final
+from .run_families import Value
 
 TIMED = ("median_us", "p20_us", "p80_us", "min_us", "rel_ci")
 SHARE = "ceiling_fraction"
 RATES = ("gbps", "tflops", SHARE)
 STATE = ("sm_clock_mhz", "mem_clock_mhz", "temperature_c", "power_w")
-ERRORS = ("max_abs_err", "max_rel_err")
+OUTCOME = ("max_abs_err", "max_rel_err", "prepare_ms", "peak_mib")
 """The fields of a measurement that become metrics if they have a value."""
 
 COMPARED = ("median_us", *RATES)
@@ -42,12 +42,12 @@ counters' ``duration_us`` becomes ``counted_us``."""
 
 
 def values(one: PlacedMeasurement) -> list[Value]:
-    """Return a point's numbers: times, rates, device state and errors. A point that is neither ``ok`` nor
-    ``verified`` has none."""
+    """Return a point's numbers: times, rates, device state, errors and memory. A point that is neither ``ok``
+    nor ``verified`` has none."""
     outcome = one.row.outcome
     if outcome.status not in ("ok", "verified"):
         return []
-    parts = ((TIMED, outcome.timing), (RATES, one.row.rate), (STATE, outcome.state), (ERRORS, outcome))
+    parts = ((TIMED, outcome.timing), (RATES, one.row.rate), (STATE, outcome.state), (OUTCOME, outcome))
     numbers = {name: getattr(part, name) for names, part in parts if part is not None for name in names}
     return [
         Value(name, float(number), one.step, one.at_ms)
@@ -110,7 +110,7 @@ def with_finals(
     reasons: Mapping[str, Mapping[str, float]], held: Iterable[Final]
 ) -> dict[str, Mapping[str, float]]:
     """Add the finals to the metrics of a measurement: its time side by side, and its ratio to the fastest of
-    our own providers. Only finals of the ``burst`` regime count."""
+    our own providers. Only finals of the ``burst`` regime are used."""
     found = dict(reasons)
     for row in held:
         if row.power == "burst":
@@ -146,7 +146,7 @@ def summary(placed: Sequence[PlacedMeasurement]) -> tuple[Value, ...]:
 
 def main_line(placed: Iterable[PlacedMeasurement]) -> list[PlacedMeasurement]:
     """Return the measurements on the kernel's main line: cold inputs, along its size, with other dimensions
-    at their defaults. If there are none, return those on the longest line, cold before hot."""
+    at their defaults. If there are none, return the rows on the longest line, cold before hot."""
     on_line: dict[tuple[bool, str, str], list[PlacedMeasurement]] = {}
     for one in placed:
         where = lines.elsewhere(one.point.kernel, one.line)
@@ -161,7 +161,7 @@ def main_line(placed: Iterable[PlacedMeasurement]) -> list[PlacedMeasurement]:
 
 def bests(placed: Iterable[PlacedMeasurement]) -> dict[tuple[str, str], list[PlacedMeasurement]]:
     """Return the fastest measurement at each problem of the main line, by (provider, words). An untrusted
-    measurement is used only if there is no trusted one."""
+    measurement is used only if there is no trusted measurement."""
     timed = [one for one in main_line(placed) if one.row.rate is not None]
     fastest: dict[tuple[str, str, int], PlacedMeasurement] = {}
 

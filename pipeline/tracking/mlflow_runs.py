@@ -6,17 +6,18 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from kernel_pipeline.contract import shown
+from kernel_pipeline.declared import shown
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.ceilings import Ceilings
 from kernel_pipeline.records.environment import UNKEYED, Environment
 from kernel_pipeline.records.measurement import Origin
 from kernel_pipeline.records.point import Point, order
-from pipeline.points import notation
-from pipeline.reporting import headlines, lines
-from pipeline.reporting.lines import PlacedMeasurement
-from pipeline.tracking import metrics
-from pipeline.tracking.run_families import Run, Value
+
+from ..points import notation
+from ..reporting import headlines, lines
+from ..reporting.lines import PlacedMeasurement
+from . import metrics
+from .run_families import Run, Value
 
 SWEEP, AD_HOC, CONFIG, BEST = "sweep", "ad_hoc", "config", "best"
 """The kinds of runs: parent of a ledger, parent of an ad-hoc sweep, configuration, best of a provider."""
@@ -28,14 +29,11 @@ FAILED = {"incorrect", "compile_error", "runtime_error", "out_of_memory", "timeo
 """The statuses of points that failed. A run fails if all of its points did."""
 
 NOTE_LENGTH = 4000
-"""The most characters of notes; every store accepts a tag of this length."""
+"""The maximum number of characters of notes; every store accepts a tag of this length."""
 
 
 def configuration(
-    group: Sequence[PlacedMeasurement],
-    parent: str,
-    reasons: Mapping[str, Mapping[str, float]],
-    suffix: str,
+    group: Sequence[PlacedMeasurement], parent: str, reasons: Mapping[str, Mapping[str, float]], suffix: str
 ) -> Run:
     """Return the run of one configuration on one line."""
     first = group[0]
@@ -84,11 +82,7 @@ def best(group: Sequence[PlacedMeasurement], parent: str) -> Run:
         name=" ".join(filter(None, [provider, named, "best", where])),
         params=_params(group, Values({})),
         values=tuple(values),
-        tags=_line_tags(group)
-        | {
-            "kind": BEST,
-            "configurations": ", ".join(tuned),
-        },
+        tags=_line_tags(group) | {"kind": BEST, "configurations": ", ".join(tuned)},
         suffix="",
     )
 

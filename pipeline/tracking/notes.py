@@ -8,21 +8,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kernel_pipeline.records.measurement import Measurement
-from pipeline.points import notation
-from pipeline.reporting import headlines, lines
-from pipeline.reporting.lines import PlacedMeasurement
-from pipeline.reporting.numbers import RATES, microseconds, number, percent, speedup
+
+from .. import as_typed
+from ..points import notation
+from ..reporting import headlines, lines
+from ..reporting.lines import PlacedMeasurement
+from ..reporting.numbers import RATES, microseconds, number, percent, speedup
 
 MOST_CHARACTERS = 6000
-"""The most characters of a run's description, which is a tag. The run's artifacts have the whole ledger."""
+"""The maximum length of a run's description, which is a tag. The run's artifacts have the whole ledger."""
 
 MOST_ROWS = 60
-"""The most rows of a whole table. A longer one shows only the fastest provider at each problem."""
+"""The maximum number of rows of a whole table. A longer table shows only the fastest provider at each
+problem."""
 
 ABSENT = (
     "Traces, listings and `.ncu-rep` files were not there when this was published: git does not hold them. "
-    "The commands `profile`, `counters` and `codegen` make them, and `python -m pipeline.publish "
-    "artifacts=outputs/artifacts` adds them: give each `"
+    "The commands `profile`, `counters` and `codegen` make them, and "
+    f"`{as_typed('publish', 'artifacts=outputs/artifacts')}` adds them: give each `"
 )
 
 HEADINGS = ("problem", "dtype", "provider", "us", "rate", "of ceiling")
@@ -49,9 +52,9 @@ def of_kernel(kernel: str, usual: Sequence[int]) -> str:
 for all results of a GPU (`sweep`), one for each ad-hoc sweep (`ad_hoc`). Each names its command and commit.
 
 **How to read it.** Choose a view in the menu *Views*, then the chart. The step of a metric is `{x}`, on a
-logarithmic axis. A metric without `_at_` shows its value at the largest `{x}` of its run, and that is not the
-same in every run. Metrics such as `{at}` are at equal problems: compare these. `ceiling_fraction` is the
-share of this machine's measured best.
+logarithmic axis. A metric without `_at_` shows its value at the largest `{x}` of its run, which differs from
+run to run. Metrics such as `{at}` are at equal problems: compare these. `ceiling_fraction` is the share of
+the machine's measured ceiling.
 `... and params.dtype = 'float32'` at the end of a search leaves one dtype.
 
 **Searches worth trying**
@@ -153,7 +156,8 @@ def _cut(text: str) -> str:
     """Cut the text after the last whole line that fits in a tag."""
     if len(text) <= MOST_CHARACTERS:
         return text
-    return text[: text.rindex("\n", 0, MOST_CHARACTERS)] + "\n\nThe rest is in the ledger, an artifact."
+    kept = text[: text.rindex("\n", 0, MOST_CHARACTERS)]
+    return f"{kept}\n\nThe ledger, an artifact of this run, has the rest."
 
 
 def _sentence(text: str) -> str:

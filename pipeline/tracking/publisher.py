@@ -7,7 +7,6 @@ published. Both can be written again to an empty store.
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -17,15 +16,17 @@ from pathlib import Path
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.machine import device
 from kernel_pipeline.records.credentials import hidden, public, taken_apart
-from pipeline.reporting.terminal import Progress, Terminal
-from pipeline.store import comparisons, runs
-from pipeline.store.comparisons import Comparison
-from pipeline.store.runs import Heading
-from pipeline.tracking import ledgers, views
-from pipeline.tracking.connection import DEFAULT_STORE, TrackerError, is_server, store_uri
-from pipeline.tracking.mlflow_runs import AD_HOC
-from pipeline.tracking.run_families import RunFamily
-from pipeline.tracking.store import CHANGES, Change, Store, opened
+
+from .. import as_typed
+from ..reporting.terminal import Progress, Terminal
+from ..store import comparisons, runs
+from ..store.comparisons import Comparison
+from ..store.runs import Heading
+from . import ledgers, views
+from .connection import DEFAULT_STORE, TrackerError, is_server, store_uri
+from .mlflow_runs import AD_HOC
+from .run_families import RunFamily
+from .store import CHANGES, Change, Store, opened
 
 Say = Callable[[str], None]
 Begun = Callable[["Published"], None]
@@ -79,9 +80,9 @@ class Selection:
 
 @dataclass(frozen=True)
 class Published:
-    """The result of publishing. ``uri`` is the store without credentials, ``experiments`` are ids, and
-    ``view`` or ``search`` is what the link opens. ``options`` make ``python -m pipeline.publish`` write the
-    same again."""
+    """The result of publishing. ``uri`` is the store without credentials, ``experiments`` are ids, and the
+    link opens ``view`` or ``search``. ``options`` make ``python -m pipeline.publish`` write the same
+    again."""
 
     uri: str
     experiments: tuple[str, ...]
@@ -168,7 +169,7 @@ def write(found: Found, tracker: Tracker, say: Say, begun: Begun = lambda _: Non
             search = None if newest is None else f"tags.kind = 'config' and tags.run = '{newest.run}'"
             return Published(shown, tuple(experiments.values()) or compared, view, search, options)
     except TrackerError as error:
-        again = shlex.join(["python", "-m", "pipeline.publish", *options])
+        again = as_typed("publish", *options)
         left_out = tracker.uri is not None and "tracking=server" in options
         how = " set MLFLOW_TRACKING_URI to it and run:" if left_out else " run:"
         places = " and ".join(str(place) for place in (found.sources.input, found.sources.runs) if place)
@@ -179,13 +180,13 @@ def write(found: Found, tracker: Tracker, say: Say, begun: Begun = lambda _: Non
 
 
 def how_to_open(published: Published) -> str:
-    """Return one line that tells the user how to open the runs."""
+    """Return one line on how to open the runs."""
     uri = published.uri
     if is_server(uri):
         return f"Open {page(published, uri)}"
     command = "make ui"
     if uri != DEFAULT_STORE:
-        command = shlex.join(["python", "-m", "pipeline.ui", *published.options])
+        command = as_typed("ui", *published.options)
     return f"Run `{command}` and open {page(published, 'http://127.0.0.1:5000')}"
 
 
@@ -227,8 +228,8 @@ def _families(found: Found, records: Mapping[Path, Heading]) -> Iterator[RunFami
 
 
 def _write_comparisons(store: Store, made: Mapping[Path, Comparison], say: Say) -> tuple[str, ...]:
-    """Write the comparisons and link each to the runs of its sides. Returns the experiment's id in a tuple,
-    which is empty without comparisons."""
+    """Write the comparisons and link each to the runs of its sides, unless these are environments. Returns
+    the experiment's id in a tuple, which is empty without comparisons."""
     if not made:
         return ()
     experiment = store.experiment(COMPARISONS, views.of_comparisons())
@@ -236,7 +237,9 @@ def _write_comparisons(store: Store, made: Mapping[Path, Comparison], say: Say) 
         links = {
             f"run_{name}": run
             for name, side in (("a", one.a), ("b", one.b))
-            if side.commit and (run := store.parent_of(one.kernel, one.gpu, side.commit))
+            if side.commit
+            and not side.packages
+            and (run := store.parent_of(one.kernel, one.gpu, side.commit))
         }
         _write(store, experiment, ledgers.comparison(one, path, links), say)
     return (experiment,)

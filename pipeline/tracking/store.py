@@ -9,9 +9,11 @@ A parent run ends after its children and artifacts are written, so the next publ
 was interrupted. The runs of an ad-hoc sweep stay as they are once their parent has ended, and are not written
 again if a person deleted the parent.
 
-An SQLite store has one publisher at a time, which a lock ensures. Several may publish the same ledger to a
-server. Each may then create the same run; the last of them to finish keeps the run with the smallest id. Only
-a publish that starts while another one runs, or after one was killed, deletes runs that have not ended.
+An SQLite store has one publisher at a time, which a lock ensures. Several publishers may write the same
+ledger to a server. Each may then create the same run; the last of them to finish keeps the run with the
+smallest id. Only a publish that starts while another publish runs, or after a publish was killed, deletes
+runs that have not ended. A publisher whose run is deleted starts again, with the runs that the store then
+has.
 """
 
 from __future__ import annotations
@@ -24,14 +26,16 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from kernel_pipeline.records.base import digest
-from pipeline.tracking.connection import connected, sqlite_path
-from pipeline.tracking.run_families import NOTE, Run, RunFamily
+
+from .connection import connected, sqlite_path
+from .run_families import NOTE, Run, RunFamily
 
 IDENTITY, DIGEST, FILES = "identity", "digest", "files"
 """Names of tags: a run's identity, the digest of its content, and the digest of its artifacts."""
 
 SIGNATURE = "mlflow.note.published"
-"""Name of the tag with the digest of the published description. It tells whether a person has edited it."""
+"""Name of the tag with the digest of the published description. A difference shows that a person has edited
+the description."""
 
 PARENT = "mlflow.parentRunId"
 """Name of the tag that holds a child run's parent id."""
@@ -40,8 +44,16 @@ ENDED = ("FINISHED", "FAILED")
 
 RUNS_A_PAGE = 5000
 
+DELETED = "must be in the 'active' state. Current state is deleted"
+"""A part of MLflow's message about a write to a deleted run."""
+
+RESTARTS = 10
+"""How often a publisher starts again, at most, because others delete the runs that it is writing."""
+
 Change = Literal["new", "updated", "unchanged", "removed"]
 CHANGES: tuple[Change, ...] = get_args(Change)
+
+Find = Callable[[str, RunFamily], dict[str, list[Any]]]
 
 
 @contextmanager
@@ -109,16 +121,28 @@ class Store:
     def publish(self, experiment: str, family: RunFamily, tick: Callable[[], None]) -> Counter[Change]:
         """Write the runs of a family that differ from the store's, and delete stored runs that the family no
         longer has. ``tick`` is called once for each run. Returns the number of runs by change."""
-        changes = self._publish(experiment, family, self._find(experiment, family), tick)
+        changes = self._attempt(experiment, family, self._find, tick)
         while self._path is None and changes.total() > changes["unchanged"]:
-            ended = {
-                identity: [run for run in runs if run.info.status in ENDED]
-                for identity, runs in self._find(experiment, family).items()
-            }
-            if not any(len(runs) > 1 for runs in ended.values()):
+            if _is_consistent(family, self._find_ended(experiment, family)):
                 break
-            self._publish(experiment, family, ended, lambda: None)
+            self._attempt(experiment, family, self._find_ended, lambda: None)
         return changes
+
+    def _attempt(
+        self, experiment: str, family: RunFamily, find: Find, tick: Callable[[], None]
+    ) -> Counter[Change]:
+        """Publish a family, of which ``find`` returns the store's runs. Starts again if another publisher
+        deletes a run that this one is writing."""
+        from mlflow.exceptions import MlflowException
+
+        for _ in range(RESTARTS):
+            try:
+                return self._publish(experiment, family, find(experiment, family), tick)
+            except MlflowException as error:
+                if DELETED not in str(error):
+                    raise
+                tick = lambda: None  # noqa: E731
+        return self._publish(experiment, family, find(experiment, family), tick)
 
     def _publish(
         self, experiment: str, family: RunFamily, there: dict[str, list[Any]], tick: Callable[[], None]
@@ -160,6 +184,13 @@ class Store:
             if identity == whole or identity.startswith(f"{whole}/"):
                 found[identity].append(run)
         return found
+
+    def _find_ended(self, experiment: str, family: RunFamily) -> dict[str, list[Any]]:
+        """Return those of the family's runs that have ended, by identity, smallest id first."""
+        return {
+            identity: [run for run in runs if run.info.status in ENDED]
+            for identity, runs in self._find(experiment, family).items()
+        }
 
     def _search(self, experiment: str, search: str, deleted: bool = False) -> Iterator[Any]:
         """Yield the experiment's runs that match the filter ``search``, with deleted runs if ``deleted``."""
@@ -221,6 +252,18 @@ class Store:
             self._client.log_artifact(run_id, str(path), str(Path(name).parent))
         self._client.set_tag(run_id, FILES, wanted)
         return True
+
+
+def _is_consistent(family: RunFamily, there: Mapping[str, list[Any]]) -> bool:
+    """Return whether the store has each run of a family once, below one parent."""
+    parents = {run.info.run_id for run in there.get(family.parent.identity, ())}
+    above = {
+        run.data.tags.get(PARENT)
+        for identity, runs in there.items()
+        for run in runs
+        if identity != family.parent.identity
+    }
+    return all(len(runs) < 2 for runs in there.values()) and (not parents or above <= parents)
 
 
 def _added_by_hand(existing: Iterable[Mapping[str, str]], ours: Mapping[str, str]) -> dict[str, str]:

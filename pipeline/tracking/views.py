@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from pipeline.reporting import headlines
-from pipeline.tracking import metrics, notes
-from pipeline.tracking.run_families import NOTE
+from ..reporting import headlines
+from . import metrics, notes
+from .run_families import NOTE
 
 SHARED = "mlflow.sharedViewState."
 """The prefix of the name of a view's tag. The view's key follows."""

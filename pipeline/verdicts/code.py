@@ -1,12 +1,13 @@
 """Compare the compiled code of both sides of a comparison: the functions whose numbers differ.
 
 ``python -m pipeline.codegen`` disassembles each side's code in that side's tree. It needs no GPU, so it waits
-for no lock. Two configurations of one provider in one tree have code of their own, except in CUDA, where they
+for no lock. Two configurations of one provider in one tree have different code, except in CUDA, where they
 share a library.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -14,32 +15,41 @@ from collections.abc import Mapping
 from math import log
 from pathlib import Path
 
-from kernel_pipeline import loading
-from kernel_pipeline.contract import Kernel, shown
+from kernel_pipeline import loading, problems
+from kernel_pipeline.contract import Kernel
+from kernel_pipeline.declared import shown
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.execution.fork_server import Root, placed
 from kernel_pipeline.records.point import Point
-from pipeline.points import notation, problems
-from pipeline.store.evidence import CodeRow, read_lines
-from pipeline.verdicts.rounds import Candidate, Match, Rounds
+
+from .. import PACKAGE
+from ..points import notation
+from ..store.evidence import CodeRow, read_lines
+from .rounds import Candidate, Match, Rounds
 
 LANGUAGES = ("triton", "gluon", "numba", "cuda")
 """The languages whose compiled code has numbers."""
 
 MOST = 8
-"""The most functions that are listed; the others are counted, because a library of templates has hundreds."""
+"""The maximum number of listed functions; the others are counted, because a library of templates has
+hundreds."""
+
+OF_FUNCTION = ("registers", "shared", "instructions")
+"""The numbers of a function that only one side has."""
 
 Numbers = Mapping[str, int]
-"""The registers, bytes of shared memory and instructions of a function."""
+"""The registers, bytes of shared memory and spilled bytes of a function, and its instructions by kind."""
 
 
-def most_changed(measured_rounds: Rounds, kernel: Kernel) -> dict[str, Match]:
-    """Return the match with the largest change for each provider that became faster or slower and has code
-    with numbers."""
+def most_changed(measured_rounds: Rounds, kernel: Kernel, takes_all: bool = False) -> dict[str, Match]:
+    """Return the match with the largest change for each provider that has code with numbers and became faster
+    or slower; with ``takes_all`` for each provider that has such code."""
     estimates, verdicts = measured_rounds.estimates(), measured_rounds.verdicts()
     found: dict[str, Match] = {}
     for match in measured_rounds.matches:
         a, b = match.candidates
-        if not _have_code_of_their_own(a, b, kernel) or verdicts[match, b] not in ("faster", "slower"):
+        is_decided = verdicts[match, b] in ("faster", "slower")
+        if not _have_code_of_their_own(a, b, kernel) or not (takes_all or is_decided):
             continue
         other = found.setdefault(b.point.provider, match)
         # A ratio of 0.5 is as far from 1 as one of 2.
@@ -71,7 +81,7 @@ def explained(match: Match, architecture: str) -> list[str]:
     return [f"The code of {place}, sm_{architecture}, {what}", *(f"  {line}" for line in lines)]
 
 
-def of_side(root: Path, where: str, point: Point, architecture: str) -> dict[str, Numbers]:
+def of_side(root: Path | Root, where: str, point: Point, architecture: str) -> dict[str, Numbers]:
     """Return the numbers of each function that a tree compiles for a point's provider: the point's functions
     for Triton and Numba, the whole library for CUDA.
 
@@ -81,11 +91,13 @@ def of_side(root: Path, where: str, point: Point, architecture: str) -> dict[str
     pins = {**problems.values_of(problem), **point.parameters}
     with tempfile.TemporaryDirectory() as folder:
         command = [
-            *(sys.executable, "-m", "pipeline.codegen", f"kernel={where}", f"provider={point.provider}"),
+            *(sys.executable, "-m", f"{PACKAGE}.codegen", f"kernel={where}", f"provider={point.provider}"),
             *("device=cpu", f"architectures=[{architecture}]", f"output={folder}", f"artifacts={folder}"),
             *(f"{name}={shown(value)}" for name, value in pins.items()),
         ]
-        done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, **placed(root, os.environ), capture_output=True, text=True, check=False
+        )
         if done.returncode:
             said = done.stderr.strip().splitlines()[-1:] or ["codegen says nothing"]
             raise UserError(said[0].removeprefix("error: "))
@@ -98,7 +110,8 @@ def of_side(root: Path, where: str, point: Point, architecture: str) -> dict[str
         row.function: {
             "registers": row.registers or 0,
             "shared": row.shared or 0,
-            "instructions": row.mix.instructions,
+            "spilled": row.mix.spilled_bytes,
+            **row.mix.to_dict(),
         }
         for row in rows
         if row.mix is not None
@@ -123,8 +136,12 @@ def _difference(a: Numbers | None, b: Numbers | None) -> str:
     if a is None or b is None:
         side, numbers = ("b", b) if a is None else ("a", a)
         assert numbers is not None, "one side has it"
-        return f"only {side} has it, {', '.join(f'{what} {value}' for what, value in numbers.items())}"
-    return ", ".join(f"{what} {a[what]} -> {b[what]}" for what in a if a[what] != b[what])
+        return f"only {side} has it, {', '.join(f'{_word(name)} {numbers[name]}' for name in OF_FUNCTION)}"
+    return ", ".join(f"{_word(name)} {a[name]} -> {b[name]}" for name in a if a[name] != b[name])
+
+
+def _word(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _instructions(numbers: Numbers | None) -> int:

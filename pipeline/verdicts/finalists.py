@@ -7,18 +7,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from kernel_pipeline import problems
 from kernel_pipeline.contract import Gpu, Work
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.ceilings import Ceilings, rate
 from kernel_pipeline.records.measurement import Measurement, noise_class
-from pipeline import ROOT
-from pipeline.execution.identity import Identity
-from pipeline.points import choice, notation, problems
-from pipeline.points.catalog import Entry
-from pipeline.points.plan import Plan
-from pipeline.store.finals import By, How, written_by
-from pipeline.verdicts.rounds import Candidate, Match, Side
-from pipeline.verdicts.tuning import Caller, Dispatched
+
+from .. import ROOT
+from ..keys.identity import Identity
+from ..points import choice, notation
+from ..points.catalog import Entry
+from ..points.plan import Plan
+from ..store.finals import By, How, written_by
+from .rounds import Candidate, Match, Side
+from .tuning import Caller, Dispatched
 
 TREE = "tree"
 """The name of the only side: all finalists are of this repository."""
@@ -26,7 +28,7 @@ TREE = "tree"
 
 class NobodyError(Exception):
     """Raised if a kernel has no finalists. The text is a clause that says why. ``elsewhere``: the ledger has
-    times at problems where this preset holds no finals."""
+    times at problems without finals in this preset."""
 
     def __init__(self, why: str, *, elsewhere: bool) -> None:
         super().__init__(why)
@@ -35,8 +37,8 @@ class NobodyError(Exception):
 
 @dataclass(frozen=True)
 class Finalists:
-    """The best configuration of each provider at one problem of a kernel, and the one that a caller gets.
-    ``rows`` holds their rows by candidate: own providers first, each group from fast to slow."""
+    """The best configuration of each provider at one problem of a kernel, and the configuration that a caller
+    gets. ``rows`` holds their rows by candidate: own providers first, each group from fast to slow."""
 
     entry: Entry
     match: Match
@@ -44,7 +46,7 @@ class Finalists:
     dispatched: Dispatched | None = None
 
     def how(self, candidate: Candidate) -> How | None:
-        """Return how a caller gets a candidate; None for a candidate that callers don't get."""
+        """Return the way in which a caller gets a candidate; None for a candidate that callers don't get."""
         is_it = self.dispatched is not None and self.dispatched.row.point == candidate.point
         return self.dispatched.how if self.dispatched is not None and is_it else None
 
@@ -54,7 +56,7 @@ class Finalists:
         return _work(self.entry, self.match.candidates[0].point.problem)
 
     def by(self, candidate: Candidate) -> By:
-        """Return who wrote a candidate's provider."""
+        """Return the author of a candidate's provider."""
         return written_by(self.entry.loaded.kernel.provider(candidate.point.provider))
 
     def power_limited(self, ceilings: Ceilings) -> list[Candidate]:
@@ -83,9 +85,10 @@ def of_ledger(
 ) -> list[Finalists]:
     """Return the finalists of a kernel at the problems of a plan, by its ledger's rows.
 
-    Only the problems of the plan count: the configurations are those of every sweep. ``near`` leaves out a
-    provider that took more than ``near`` times as long as the fastest of its kind. The baseline, the
-    configuration that a caller gets and untrusted times stay. Raises NobodyError if there are no finalists.
+    Only rows at the problems of the plan count; their configurations may come from any sweep. ``near`` leaves
+    out a provider that took more than ``near`` times as long as the fastest of its kind. The
+    baseline, the configuration that a caller gets and untrusted times are never left out. Raises NobodyError
+    if there are no finalists.
     """
     rows = list(rows)
     workloads = {point.problem: workload for point, workload in wanted.workloads.items()}
@@ -102,7 +105,7 @@ def of_ledger(
     if not found:
         raise NobodyError(
             f"its ledger has fresh times at other problems, but none at {_named(wanted, chosen)}, "
-            "where this preset holds finals",
+            "where this preset measures finals",
             elsewhere=True,
         )
     return found
@@ -151,7 +154,7 @@ def _meeting(
             if point not in far or point.provider == kernel.baseline
         }
     if dispatched is not None:
-        # A point that several presets measure may have several workloads: it gets that of the others.
+        # A point of several presets may have several workloads: choose the other candidates' workload.
         workload = next(iter(some.values())).workload
         extra = dispatched.row.replace(workload=workload)
         candidates.setdefault(dispatched.row.point, extra)

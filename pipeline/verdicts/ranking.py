@@ -9,13 +9,13 @@ from statistics import median
 
 from kernel_pipeline.records.ceilings import Ceilings, rate
 from kernel_pipeline.records.fields import TIME_DIGITS, rounded
-from kernel_pipeline.records.measurement import Origin
-from kernel_pipeline.statistics.intervals import Estimate, Verdict, estimate, verdicts
-from pipeline.points.catalog import Entry
-from pipeline.store.finals import Against, Final
-from pipeline.store.turns import Sustained
-from pipeline.verdicts.finalists import Finalists, microseconds
-from pipeline.verdicts.rounds import Candidate, Match, Rounds, medians
+from kernel_pipeline.records.measurement import Origin, Sustained
+from kernel_pipeline.statistics.verdicts import Estimate, Verdict, estimate, verdicts
+
+from ..points.catalog import Entry
+from ..store.finals import Against, Final
+from .finalists import Finalists, microseconds
+from .rounds import Candidate, Match, Rounds, medians
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ class Ranking:
         )
 
     def _sustained(self, match: Match, own: Candidate | None) -> list[Final]:
-        """Return the finals of candidates that were also timed after seconds of work, each compared with
-        ``own`` if it was timed so."""
+        """Return the finals of candidates that were also timed after seconds of work. Each is compared with
+        ``own`` if ``own`` has such a time, too."""
         measured_rounds, finalists = self.measured_rounds, self.finalists[match]
         held = {
             candidate: {
@@ -124,7 +124,7 @@ class Ranking:
     def _sustained_beside(
         self, match: Match, own: Candidate | None, held: Mapping[Candidate, Mapping[int, Sustained]]
     ) -> dict[Candidate, Against]:
-        """Compare sustained times with those of ``own``, over the rounds that both have."""
+        """Compare sustained times with the times of ``own``, over the rounds that both have."""
         if own is None:
             return {}
         rule = self.measured_rounds.rule

@@ -16,7 +16,7 @@ from kernel_pipeline.ops.table import FEWEST, TunedRegion
 from kernel_pipeline.ops.tuned import words_text
 
 TRUSTED = 0.05
-"""The rule is trusted where the 90th percentile of its regret is at most this."""
+"""The rule is trusted if the 90th percentile of its regret is at most this."""
 
 ROUNDED = 4
 """Decimal places of a regret."""
@@ -51,7 +51,7 @@ class Left:
 
 def leave_out(some: Sequence[Times], size: Sequence[str], neighbours: int = rule.NEIGHBOURS) -> list[Left]:
     """Return the rule's choice at each problem, as if its shape had not been measured. A configuration
-    without a time at the problem is skipped, like one that does not fit."""
+    without a time at the problem is skipped, as if it did not fit."""
     found = []
     for one in some:
         here = rule.numbers(one.tuned.problem)
@@ -78,7 +78,7 @@ def regions(kernel: Kernel, some: Sequence[Times]) -> list[TunedRegion]:
 
 def region(within_l2: bool, here: Sequence[Times], left: Sequence[Left], baseline: str) -> TunedRegion:
     """Describe the rule's regret on one side of the L2 cache's size. ``here`` are the problems there,
-    ``left`` the choices at those that were left out."""
+    ``left`` the choices at problems that were left out."""
     regrets = [one.regret for one in left]
     trusted = up_to(left)
     fallback = {
@@ -98,9 +98,9 @@ def region(within_l2: bool, here: Sequence[Times], left: Sequence[Left], baselin
 
 
 def up_to(left: Sequence[Left]) -> list[Left]:
-    """Return the choices with which the rule is trusted: by the distance of the nearest tuned problem, as
-    many as keep the 90th percentile of their regret within ``TRUSTED``. Returns none if fewer than ``FEWEST``
-    do."""
+    """Return the choices for which the rule is trusted: the choices nearest to tuned problems, up to the
+    distance at which the 90th percentile of their regret exceeds ``TRUSTED``. Returns no choices if they are
+    fewer than ``FEWEST``."""
     ordered = sorted((one for one in left if one.pick.distance < math.inf), key=lambda one: one.pick.distance)
     for count in range(len(ordered), FEWEST - 1, -1):
         some = ordered[:count]
@@ -113,7 +113,7 @@ def up_to(left: Sequence[Left]) -> list[Left]:
 
 def safest(some: Sequence[Times], baseline: str) -> dict[str, float]:
     """Return the providers' default configurations by the 90th percentile of their regret, the least first,
-    down to the baseline. A default counts if it was measured at half of the problems or at ``FEWEST`` of
+    down to the baseline. A default is included if it was measured at half of the problems or at ``FEWEST`` of
     them."""
     regrets: dict[str, list[float]] = {}
     for one in some:

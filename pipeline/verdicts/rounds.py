@@ -12,17 +12,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from math import isfinite, log
+from math import inf, isfinite, log
 from pathlib import Path
 from statistics import median
+from time import monotonic
 from types import MappingProxyType
+from typing import Literal
 
+from kernel_pipeline import problems
+from kernel_pipeline.execution.extra_readings import Extra
+from kernel_pipeline.execution.fork_server import Root
+from kernel_pipeline.execution.supervisor import Supervisor
 from kernel_pipeline.machine.device import Device
 from kernel_pipeline.records.ceilings import Canary, Ceilings, rate
 from kernel_pipeline.records.measurement import Outcome, noise_class
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.records.settings import TimingSettings
-from kernel_pipeline.statistics.intervals import (
+from kernel_pipeline.statistics.verdicts import (
     Estimate,
     Rule,
     Verdict,
@@ -31,20 +37,20 @@ from kernel_pipeline.statistics.intervals import (
     pooled,
     verdicts,
 )
-from pipeline.execution.extra_readings import Extra
-from pipeline.execution.supervisor import Supervisor
-from pipeline.points import notation, problems
-from pipeline.points.catalog import Entry
-from pipeline.store.turns import Turn
+
+from ..execution.session import supervisor
+from ..points import notation
+from ..points.catalog import Entry
+from ..store.turns import Turn
 
 
 @dataclass(frozen=True)
 class Side:
     """The files of candidates: a tree with measuring code and kernels, and the kernel's address in it. Sides
-    of one name share a tree, whose kernels share a process."""
+    with the same name share a tree, and the tree's kernels share a process."""
 
     name: str
-    root: Path
+    root: Path | Root
     where: str
 
 
@@ -72,12 +78,24 @@ class Match:
         return self.candidates if number % 2 == 0 else self.candidates[::-1]
 
 
+Fate = Verdict | Literal["failed", "mended"]
+"""The end of a match of two candidates: the verdict on the second, or ``failed`` if only the second failed,
+or ``mended`` if only the first failed."""
+
+
 @dataclass(frozen=True)
 class RoundLimits:
-    """The number of rounds for every match, and the most rounds for a match that stays undecided."""
+    """The number of rounds for every match, and the most rounds for a match that stays undecided. No match
+    begins after ``until``, a time of ``monotonic``."""
 
     rounds: int
     most: int
+    until: float = inf
+
+    @property
+    def are_over(self) -> bool:
+        """Whether the time has ended."""
+        return monotonic() >= self.until
 
 
 @dataclass
@@ -100,8 +118,8 @@ class Rounds:
     turns: dict[tuple[str, str, int], Turn] = field(default_factory=dict)
 
     def know(self, turns: Iterable[Turn]) -> None:
-        """Take turns of earlier runs; the last one of a candidate and round counts. Turns without a time are
-        dropped, so that they are measured again."""
+        """Take turns of earlier runs; the last turn of a candidate and round is used. Turns without a time
+        are dropped, so that they are measured again."""
         wanted = {
             (candidate.side.name, candidate.key) for match in self.matches for candidate in match.candidates
         }
@@ -122,14 +140,14 @@ class Rounds:
         process."""
 
         def supervisors(matches: Iterable[Match]) -> dict[str, Supervisor]:
-            sides = {
-                (candidate.side.name, candidate.side.root)
+            roots = {
+                candidate.side.name: candidate.side.root
                 for match in matches
                 for candidate in match.candidates
             }
             return {
-                name: Supervisor(device, settings, seed, timeout_s, root, in_turns=True)
-                for name, root in sorted(sides)
+                name: supervisor(device, settings, seed, timeout_s, roots[name], in_turns=True)
+                for name in sorted(roots)
             }
 
         self.expect(self.lacks())
@@ -139,6 +157,8 @@ class Rounds:
                 matches = self.open(number)
                 if not matches:
                     continue
+                if self.limits.are_over:
+                    return
                 if self.prepare is not None:
                     self.prepare(matches)
                 if number >= self.limits.rounds:
@@ -150,6 +170,8 @@ class Rounds:
                         worker.canary = canary
                         worker.start()
                     for place, match in enumerate(matches):
+                        if self.limits.are_over:
+                            return
                         if place == len(matches) // 2 and device.kind == "cuda":
                             # Other processes may import torch meanwhile: that does not affect a GPU's times.
                             ahead |= supervisors(self._certain(number + 1))
@@ -159,7 +181,7 @@ class Rounds:
                             self._measure(workers, match, candidate, number)
 
     def _certain(self, number: int) -> list[Match]:
-        """Return the matches of a round that takes place whatever the round before it shows."""
+        """Return the matches of a round that takes place regardless of the previous round."""
         return self.open(number) if number < self.limits.rounds else []
 
     def lacks(self) -> int:
@@ -234,19 +256,41 @@ class Rounds:
     def verdicts(
         self, against: Callable[[Match], Candidate] = lambda match: match.candidates[0]
     ) -> dict[tuple[Match, Candidate], Verdict]:
-        """Return the verdict on each candidate, except the one that ``against`` names."""
+        """Return the verdict on each candidate, except the candidate that ``against`` names."""
         return verdicts(self.estimates(against), self.rule)
 
     def failure(self, match: Match) -> tuple[Candidate, Outcome] | None:
-        """Return the first candidate whose last turn has no time, with that outcome. A last time that can't
-        be compared gives the outcome ``not_judged``. Returns None if all times are usable."""
+        """Return the first candidate whose last turn has no usable time, with the outcome of that turn.
+
+        If the turn has a time that can't be compared, the outcome is ``not_judged``. Returns None if every
+        candidate's last time is usable.
+        """
+        return next(iter(self.failures(match).items()), None)
+
+    def failures(self, match: Match) -> dict[Candidate, Outcome]:
+        """Return each candidate that fails as in ``failure``."""
+        found = {}
         for candidate in match.candidates:
             outcomes = [turn.outcome for turn in self.timings_of(candidate)]
             if outcomes and outcomes[-1].timing is None:
-                return candidate, outcomes[-1]
-            if outcomes and (why := outcomes[-1].incomparable) is not None:
-                return candidate, Outcome(status="not_judged", error=why)
-        return None
+                found[candidate] = outcomes[-1]
+            elif outcomes and (why := outcomes[-1].incomparable) is not None:
+                found[candidate] = Outcome(status="not_judged", error=why)
+        return found
+
+    def fates(self) -> list[Fate]:
+        """Return the fate of each match of two candidates. It is undecided if both fail, or if a time can't
+        be compared."""
+        verdicts, found = self.verdicts(), list[Fate]()
+        for match in self.matches:
+            b, failures = match.candidates[1], self.failures(match)
+            if not failures:
+                found.append(verdicts[match, b])
+            elif len(failures) == 2 or any(one.status == "not_judged" for one in failures.values()):
+                found.append("undecided")
+            else:
+                found.append("failed" if b in failures else "mended")
+        return found
 
     def timings_of(self, candidate: Candidate) -> list[Turn]:
         """Return a candidate's turns, by round."""

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from kernel_pipeline import problems
+from kernel_pipeline.machine import device
+from kernel_pipeline.machine.device import Device
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.point import order
 from kernel_pipeline.records.settings import TimingSettings
-from pipeline.points.catalog import Entry
+
+from ..keys.identity import settings_beside
+from ..points import plan
+from ..points.catalog import Entry
+from ..points.plan import Target
+from ..store import results
+from ..store.rows_that_count import own_rows
+
+SHORTEST_US, LONGEST_US = 1.0, 1e4
+"""The range of the chosen points' times."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +42,27 @@ class SampledRow:
         """The row's time in microseconds."""
         assert self.row.outcome.timing is not None, "a row without a time is no candidate"
         return self.row.outcome.timing.median_us
+
+
+def candidates(
+    entries: Sequence[Entry], folder: Path, chosen: Device, warn: Callable[[str], None]
+) -> Iterator[SampledRow]:
+    """Yield the timed rows of points that still exist. Old rows are included, because a row only names a
+    point to measure."""
+    target = Target(chosen.kind, device.capabilities(chosen))
+    for entry in entries:
+        ledger = results.ledger_path(folder, entry.name, chosen.slug)
+        settings = settings_beside(ledger) or (TimingSettings(), 0)
+        for row in own_rows(ledger, warn):
+            timing = row.outcome.timing
+            if (
+                timing is not None
+                and timing.timer in ("graph", "perf_counter")
+                and SHORTEST_US <= timing.median_us <= LONGEST_US
+                and problems.declares(entry.loaded.kernel, row.point)
+                and plan.unavailable(entry.loaded.kernel.provider(row.point.provider), target) is None
+            ):
+                yield SampledRow(row, entry, *settings)
 
 
 def sample(fresh: Sequence[SampledRow], count: int, seed: int) -> list[SampledRow]:

@@ -1,38 +1,42 @@
-"""Sides of a comparison: trees with their own kernels, measured by this tree's code.
+"""Sides of a comparison: trees with their own kernels or packages, measured by this tree's code.
 
 A side takes only ``kernels/`` and ``conf/kernel/`` from its commit. This tree's code plans, builds, times and
 verifies. A process in the side's tree finds the points to measure: ``python -m pipeline.verdicts.sides``
-reads a ``Question`` and prints an ``Answer``.
+reads ``Questions`` and prints ``Replies``.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from msgspec import field
 
-from kernel_pipeline.contract import Value
+from kernel_pipeline.declared import Value
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.execution.fork_server import Root, placed
+from kernel_pipeline.files import LOCAL
 from kernel_pipeline.machine import device
 from kernel_pipeline.machine.fingerprint import fingerprint
-from kernel_pipeline.records.base import Record, ValidationError
+from kernel_pipeline.records.base import Record, ValidationError, digest
 from kernel_pipeline.records.fields import Name, Text
 from kernel_pipeline.records.measurement import Parts
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.records.settings import TimingSettings
 from kernel_pipeline.toolchain import extension
 from kernel_pipeline.toolchain.extension import Place
-from pipeline import ROOT
-from pipeline.execution.identity import Identity
-from pipeline.points import catalog
-from pipeline.points.plan import Target, plan
-from pipeline.store.results import LOCAL
-from pipeline.store.worktree import worktree
+
+from .. import ROOT
+from ..keys.identity import Identity
+from ..points import catalog
+from ..points.plan import Target, plan
+from ..store.worktree import worktree
+from . import environments
 
 OURS = ("kernel_pipeline", "pipeline", "conf")
 """The folders that a side's tree takes from this tree, except ``conf/kernel/``."""
@@ -42,7 +46,8 @@ SOURCES = ("kernels", "conf/kernel")
 
 
 class Question(Record):
-    """Ask a tree for the points of a kernel that it would measure."""
+    """Ask a tree for the points of a kernel that it would measure, and let it build the extensions of the
+    providers in ``build``. With ``of_packages`` the keys cover all installed packages."""
 
     where: str
     preset: str
@@ -51,6 +56,8 @@ class Question(Record):
     seed: int
     providers: tuple[str, ...] | None = None
     pins: dict[str, tuple[Value, ...]] = field(default_factory=dict)
+    build: tuple[Name, ...] = ()
+    of_packages: bool = False
 
 
 class Planned(Record):
@@ -62,31 +69,62 @@ class Planned(Record):
 
 
 class Answer(Record):
-    """The points that a tree would measure and can build. ``refusals`` say what was left out, and ``broken``
-    why providers were not built. ``built`` is the folder of the libraries of a kernel outside of the
-    repository."""
+    """The points that a tree would measure. ``refusals`` are sentences about points that were left out.
+    ``extensions`` names the providers with an extension to build, and ``broken`` has the reasons why one was
+    not built. ``built`` is the folder of the libraries of a kernel outside of the repository. ``packages``
+    has the versions of the installed packages, if they were asked for."""
 
     kernel: Name
     baseline: Name
     planned: tuple[Planned, ...]
     refusals: tuple[Text, ...]
+    extensions: tuple[Name, ...]
     broken: dict[Name, Text]
     built: Path | None = None
+    packages: dict[Text, Text] = field(default_factory=dict)
+
+
+class Reply(Record):
+    """The answer to a question, or the error message in its place."""
+
+    answer: Answer | None = None
+    error: Text | None = None
+
+
+class Questions(Record):
+    """The input of a side's process: questions about kernels."""
+
+    each: tuple[Question, ...]
+
+
+class Replies(Record):
+    """The output of a side's process: a reply to each question."""
+
+    each: tuple[Reply, ...]
 
 
 def answer(question: Question) -> Answer:
-    """Return the points that this tree would measure, and build their extensions. Raises UserError as
-    ``plan`` does."""
+    """Return the points that this tree would measure, and build the extensions that are asked for. Raises
+    UserError as ``plan`` does."""
     entry = catalog.find(question.where)
     chosen = device.resolve(question.device)
     target = Target(chosen.kind, device.capabilities(chosen))
     found = plan(entry, question.preset, target, question.pins, question.providers)
     identity = Identity(entry.loaded, fingerprint(chosen), question.settings, question.seed)
+    named = dict.fromkeys(point.provider for point in found.points)
+    sources = {name: entry.loaded.kernel.provider(name).extension for name in named}
+    extensions = {name: source for name, source in sources.items() if source is not None}
+    packages = environments.installed() if question.of_packages else {}
+    others = {name: packages[name] for name in sorted(packages.keys() - environments.IN_KEYS)}
+
+    def parts(point: Point) -> Parts:
+        made = identity.parts(point)
+        return made.replace(environment=digest([made.environment, others])) if others else made
+
     broken = {}
-    for name in dict.fromkeys(point.provider for point in found.points):
-        source = entry.loaded.kernel.provider(name).extension
+    for name, source in extensions.items():
         try:
-            if source is not None:
+            if name in question.build:
                 extension.build(Place.for_kernel(entry.loaded), [source])
         except UserError as error:
             broken[name] = str(error)
@@ -94,32 +132,42 @@ def answer(question: Question) -> Answer:
         kernel=entry.name,
         baseline=entry.loaded.kernel.baseline,
         planned=tuple(
-            Planned(point=point, workload=found.workloads[point], parts=identity.parts(point))
+            Planned(point=point, workload=found.workloads[point], parts=parts(point))
             for point in found.points
-            if point.provider not in broken
         ),
         refusals=tuple(found.refusals()),
+        extensions=tuple(extensions),
         broken=broken,
         built=Place.for_kernel(entry.loaded).output if entry.loaded.is_outside else None,
+        packages=packages,
     )
 
 
-def ask(root: Path, question: Question) -> Answer:
-    """Return the points that another tree would measure. Raises UserError with that tree's error message."""
+def replies(questions: Sequence[Question]) -> list[Reply]:
+    """Return this tree's reply to each question."""
+    found = []
+    for question in questions:
+        try:
+            found.append(Reply(answer=answer(question)))
+        except UserError as error:
+            found.append(Reply(error=str(error)))
+    return found
+
+
+def ask(root: Path | Root, questions: Sequence[Question]) -> list[Reply]:
+    """Return another tree's reply to each question. Raises UserError if it can't read them."""
     done = subprocess.run(
-        [sys.executable, "-m", "pipeline.verdicts.sides"],
-        cwd=root,
-        input=question.to_json().decode(),
+        [sys.executable, "-m", f"{__package__}.sides"],
+        **placed(root, os.environ),
+        input=Questions(each=tuple(questions)).to_json().decode(),
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode:
-        said = done.stderr.strip().splitlines()[-1:] or [
-            f"listing the points of {root} failed without a message"
-        ]
+        said = done.stderr.strip().splitlines()[-1:] or ["listing the points failed without a message"]
         raise UserError(said[0].removeprefix("error: "))
-    return Answer.from_json(done.stdout)
+    return list(Replies.from_json(done.stdout).each)
 
 
 @contextmanager
@@ -129,6 +177,11 @@ def tree_of(commit: str) -> Iterator[Path]:
 
     Raises UserError if the repository does not hold the commit, or the commit has no kernels.
     """
+    if not (ROOT / "kernel_pipeline").is_dir():
+        raise UserError(
+            "the kernel comes with the installed package, and no commit of this project holds it: compare "
+            "configurations of it, or commits of the project's own kernels."
+        )
     with worktree(ROOT, commit) as root:
         if not (root / "conf" / "kernel").is_dir() or not (root / "kernels").is_dir():
             raise UserError(
@@ -138,7 +191,7 @@ def tree_of(commit: str) -> Iterator[Path]:
         if not (root / "kernel_pipeline" / "contract.py").is_file():
             raise UserError(
                 f"the kernels of commit {commit[:12]} import kernels.contract, which is now "
-                "kernel_pipeline.contract: compare commits that have it."
+                "kernel_pipeline.contract: compare commits that have kernel_pipeline.contract."
             )
         kept = root / "kernel-of-commit"
         (root / "conf" / "kernel").rename(kept)
@@ -169,10 +222,10 @@ def folder_of(repository: Path, commit: str, folder: Path) -> Iterator[Path]:
 
 
 def main() -> None:
-    """Answer the question on standard input."""
+    """Answer the questions on standard input."""
     try:
-        question = Question.from_json(sys.stdin.read())
-        print(answer(question).to_json().decode())
+        questions = Questions.from_json(sys.stdin.read())
+        print(Replies(each=tuple(replies(questions.each))).to_json().decode())
     except (UserError, ValidationError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

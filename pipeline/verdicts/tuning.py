@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import cast
 
+from kernel_pipeline import problems
 from kernel_pipeline.contract import Gpu, Kernel, Provider, Tolerance
 from kernel_pipeline.ops import rule, source, tuned
 from kernel_pipeline.ops.table import Configuration, Table, TunedKernel, TunedProblem
@@ -14,12 +15,13 @@ from kernel_pipeline.ops.tuned import completed, is_within
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.measurement import Measurement, Timing
 from kernel_pipeline.records.point import Point, order
-from pipeline.execution.identity import Identity
-from pipeline.points import notation, problems
-from pipeline.points.catalog import Entry
-from pipeline.store.finals import Final, How
-from pipeline.verdicts import regret
-from pipeline.verdicts.regret import Times
+
+from ..keys.identity import Identity
+from ..points import notation
+from ..points.catalog import Entry
+from ..store.finals import Final, How
+from . import regret
+from .regret import Times
 
 DIGITS = 4
 """Significant digits of a time in a table: the fourth digit already varies between processes."""
@@ -32,7 +34,7 @@ them."""
 @dataclass(frozen=True)
 class Measured:
     """A ledger's content at one problem: the rows of configurations that may be called, by label, and the
-    labels of those that failed."""
+    labels of configurations that failed."""
 
     problem: Values
     rows: Mapping[str, Measurement]
@@ -46,19 +48,19 @@ class Measured:
 
 def may_be_called(kernel: Kernel, provider: Provider) -> bool:
     """Whether a caller of the kernel may get this provider: an own provider or the baseline. A provider that
-    ``torch.compile`` makes takes seconds at each shape, and a provider with a reference of its own takes
-    other inputs, so callers get neither."""
+    ``torch.compile`` makes takes seconds at each shape, and a provider with its own reference or prepared
+    weights takes other inputs, so callers get neither."""
     own = provider.is_own or provider.name == kernel.baseline
-    return own and not provider.compiled and provider.reference is None
+    return own and not provider.compiled and provider.reference is None and provider.prepare is None
 
 
 def measured(entry: Entry, rows: Iterable[Measurement], identity: Identity | None) -> list[Measured]:
     """Return the ledger's content at each problem, in the problems' order.
 
     Takes the newest row of each point, with any timing settings but a cold cache. With an ``identity``, rows
-    must be of the source, the measurement version and the environment that are here. Without one, old rows
-    count too, if their configuration still exists. A configuration that was incorrect at one problem is left
-    out at every problem.
+    must have the current source, measurement version and environment. Without an identity, old rows are used
+    too, if their configuration still exists. A configuration that was incorrect at one problem is left out at
+    every problem.
     """
     kernel = entry.loaded.kernel
     newest: dict[Point, Measurement] = {}
@@ -86,7 +88,7 @@ def measured(entry: Entry, rows: Iterable[Measurement], identity: Identity | Non
 
 
 def is_current(row: Measurement, identity: Identity) -> bool:
-    """Whether a row is of the source, the measurement version and the environment that are here."""
+    """Whether a row has the current source, measurement version and environment."""
     return not set(row.parts.differences(identity.parts(row.point))) - {"settings"}
 
 
@@ -95,8 +97,8 @@ def of_kernel(
 ) -> TunedKernel | None:
     """Return a kernel's part of a table; None if nothing was measured.
 
-    ``finals`` are the newest finals of each problem. Where their keys are those of the rows, they decide
-    which configuration is the fastest.
+    ``finals`` are the newest finals of each problem. If they have the keys of the rows, they decide which
+    configuration is the fastest.
     """
     if not some:
         return None
@@ -168,8 +170,8 @@ def timing(row: Measurement) -> Timing:
 
 
 def _problem(kernel: Kernel, one: Measured, held: Sequence[Final], tuned: rule.Tuned) -> TunedProblem:
-    """Return a table's entry for a problem. It comes from finals if their rows count, with the range of the
-    rounds as interval; else from the sweep, with the interval of the median."""
+    """Return a table's entry for a problem. It comes from finals if these have the keys of the rows, with the
+    range of the rounds as interval; else from the sweep, with the interval of the median."""
     made = problems.make(kernel.problem, one.problem)
     keys = {row.key: name for name, row in one.rows.items()}
     rounds = {keys[final.key]: final for final in held if final.key in keys}
@@ -210,7 +212,8 @@ def _tolerances(kernel: Kernel, problem: object) -> tuple[Tolerance, ...]:
 
 
 def _is_default(kernel: Kernel, point: Point) -> bool:
-    """Whether a configuration is its provider's default; a provider without parameters has only that one."""
+    """Whether a configuration is its provider's default; a provider without parameters has only this
+    configuration."""
     declared = kernel.provider(point.provider).variables()
     return all(point.parameters[name] == one.default for name, one in declared.items())
 
@@ -245,8 +248,8 @@ class Caller:
         self._tables = cache(self._table)
 
     def gets(self, problem: Values, workload: str) -> Dispatched | None:
-        """Return what a caller gets at a problem; None if the ledger has no time of it there. For a held-out
-        workload, problems of the same shape are left out of the table."""
+        """Return the configuration that a caller gets at a problem; None if the ledger has no time of it
+        there. For a held-out workload, problems of the same shape are left out of the table."""
         declared = self.entry.config.workloads.get(workload)
         is_held_out = declared is not None and declared.held_out
         table = self._tables(tuple(sorted(rule.numbers(problem).items())) if is_held_out else None)
@@ -262,7 +265,7 @@ class Caller:
         return None if row is None else Dispatched(row, cast("How", chosen.how))
 
     def _table(self, without: tuple[tuple[str, int], ...] | None) -> Table:
-        """Return the table of all measured problems except those of one shape."""
+        """Return the table of all measured problems except problems of one shape."""
         some = [
             one
             for one in self.measured

@@ -169,16 +169,10 @@ STAGES = (
     Stage("build", 5, lambda turn: ("kernel=tripled", "device=cpu"), build_undone, remove_build),
     Stage("sweep", 30, swept, sweep_undone),
     Stage(
-        "profile",
-        9,
-        lambda turn: about("quick", *EVIDENCE, f"size={turn}"),
-        evidence_undone("profile", 2),
+        "profile", 9, lambda turn: about("quick", *EVIDENCE, f"size={turn}"), evidence_undone("profile", 2)
     ),
     Stage(
-        "counters",
-        10,
-        lambda turn: about("quick", *EVIDENCE, f"size={turn}"),
-        evidence_undone("counters", 1),
+        "counters", 10, lambda turn: about("quick", *EVIDENCE, f"size={turn}"), evidence_undone("counters", 1)
     ),
     Stage(
         "codegen",

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import ROOT
+from tests.processes import completed
 
 BASE = "localhost/bootstrapped:base"
 BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
@@ -59,7 +60,7 @@ class Buildah:
 
     def __call__(self, *words: str) -> str:
         """What a command of Buildah's prints; fails with what it says."""
-        done = subprocess.run(["buildah", *words], env=self.env, capture_output=True, text=True, check=False)
+        done = completed(["buildah", *words], env=self.env)
         assert done.returncode == 0, f"buildah {' '.join(words)}:\n{done.stderr[-3000:]}"
         return done.stdout.strip()
 
@@ -91,14 +92,11 @@ class Buildah:
         self, project: Path, kind: str, *command: str, env: Mapping[str, str]
     ) -> subprocess.CompletedProcess[str]:
         """``docker/run`` in a checkout, on the base image; fails with what it printed."""
-        done = subprocess.run(
+        done = completed(
             ["docker/run", kind, *command],
             cwd=project,
             env=self.env | {"BASE_IMAGE": BASE} | dict(env),
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
         )
         assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         return done
@@ -115,11 +113,8 @@ class Buildah:
 
 def _mirror(release: str) -> list[str]:
     """Where apt gets this release from, in case it is not the distribution's own place."""
-    targets = subprocess.run(
-        ["apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)", "Created-By: Packages"],
-        capture_output=True,
-        text=True,
-        check=True,
+    targets = completed(
+        ["apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)", "Created-By: Packages"], check=True
     )
     found = [line.split()[1] for line in targets.stdout.splitlines() if line.split()[0] == release]
     return found[:1]

@@ -21,6 +21,7 @@ import requests
 import yaml
 
 from pipeline import ROOT
+from tests.processes import completed
 
 COMPOSE = ROOT / "docker" / "compose.yaml"
 PASSWORD = "not@the/example's"
@@ -79,7 +80,7 @@ def database() -> Iterator[int]:
     options = f"{shlex.join(command[1:])} {here}"
 
     def call(*words: str | Path) -> None:
-        done = subprocess.run([*become, *words], cwd=folder, capture_output=True, text=True, check=False)
+        done = completed([*become, *words], cwd=folder)
         assert done.returncode == 0, f"{done.stdout}{done.stderr}"
 
     try:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import completed
+
 ROOT = Path(__file__).parents[2]
 TOOLS = ("bash", "cut", "env", "git", "id", "mktemp", "rm", "sed", "sha256sum", "stat")
 
@@ -45,13 +47,10 @@ class Host:
         path.chmod(0o755)
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return completed(
             ["bash", str(ROOT / "docker" / "run"), *arguments],
             env={"PATH": str(self.bin), "HOME": os.environ.get("HOME", "/"), **environment},
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
         )
 
     def calls(self, verb: str) -> list[list[str]]:
@@ -143,10 +142,9 @@ def test_the_container_is_told_its_image_and_what_that_was_built_from(host: Host
     host.install("docker", PULLED.replace("pulled", str(tmp_path / "pulled")))
     assert host.run("cpu", "make", "repro", BASE_IMAGE="python:9").returncode == 0
     assert host.calls("pull") == [["docker", "pull", "python:9"]]
-    assert {
-        ("--build-arg", "BASE_IMAGE=python:9"),
-        ("--build-arg", "BASE_DIGEST=sha256:ba5e"),
-    } <= pairs(host.calls("build")[0])
+    assert {("--build-arg", "BASE_IMAGE=python:9"), ("--build-arg", "BASE_DIGEST=sha256:ba5e")} <= pairs(
+        host.calls("build")[0]
+    )
     assert {
         ("--env", "PIPELINE_IMAGE=kernel-pipeline:cpu@sha256:1a6e"),
         ("--env", "PIPELINE_BASE_IMAGE=python:9@sha256:ba5e"),

@@ -21,6 +21,7 @@ from pipeline import ROOT
 from tests.docker.compose import COMPOSE, PASSWORD, Server, postgres_programs, service, tracking_server
 from tests.factory import H200, measurement, write_results
 from tests.mlflow_store import start
+from tests.processes import completed
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("server")]
 needs_postgresql = pytest.mark.skipif(
@@ -206,12 +207,9 @@ def test_nothing_starts_with_a_password_that_everybody_knows(
     password: str, word: str, tmp_path: Path
 ) -> None:
     started = tmp_path / "started"
-    done = subprocess.run(
+    done = completed(
         [ROOT / "docker/server-entrypoint", "touch", started],
         env=os.environ | {"POSTGRES_PASSWORD": password},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 1 and not started.exists()
     assert done.stderr.startswith(f"error: POSTGRES_PASSWORD {word}: choose one in docker/.env")
@@ -254,12 +252,8 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def serve(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [checkout / "docker/serve", *arguments],
-        env={"PATH": f"{checkout / 'bin'}:/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        check=False,
+    return completed(
+        [checkout / "docker/serve", *arguments], env={"PATH": f"{checkout / 'bin'}:/usr/bin:/bin"}
     )
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from kernel_pipeline import BenchError, bench, check, compare
+from kernel_pipeline.records.ceilings import Rates
 
 pytestmark = pytest.mark.gpu
 
@@ -22,10 +23,14 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_function_is_timed_by_graphs_in_the_fast_mode() -> None:
-    result = bench(softmax, make=make, reference=softmax, bytes=2 * ROWS * COLUMNS * 4, cache="both")
+    # Given, since ceilings measured beside other tests would be too low.
+    rates = Rates(copy_gbps=8000.0, matmul_tflops={"float32": 100.0})
+    bytes_ = 2 * ROWS * COLUMNS * 4
+    result = bench(softmax, make=make, reference=softmax, bytes=bytes_, cache="both", ceilings=rates)
     assert result.valid and (result.timer, result.cache) == ("graph", "cold"), result
     assert result.hot is not None and result.hot.median_us < result.median_us
-    assert result.host_us is not None and result.of_ceiling is not None and result.of_ceiling < 1.1
+    assert result.host_us is not None and result.gbps is not None
+    assert result.of_ceiling == pytest.approx(result.gbps / 8000.0)
 
 
 @pytest.mark.alone
@@ -72,3 +77,51 @@ def test_check_and_compare() -> None:
     assert check(softmax, make=make, reference=softmax).ok
     found = compare({"softmax": softmax, "twice": lambda x: softmax(softmax(x))}, make=make)
     assert found["twice"].verdict == "slower"
+
+
+def test_another_gpu_than_the_current_one() -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("this host has one GPU")
+    result = bench(softmax, make=lambda seed: make(seed).to("cuda:1"), reference=softmax)
+    assert result.valid and result.timer == "graph", result
+    assert result.device == torch.cuda.get_device_name(1)
+    assert torch.cuda.current_device() == 0
+
+
+def test_inference_mode_inside_of_the_function_and_around_the_call() -> None:
+    inside = bench(torch.inference_mode()(softmax), make=make, reference=softmax)
+    with torch.inference_mode():
+        around = bench(softmax, make=make, reference=softmax)
+        with pytest.raises(BenchError, match="records none"):
+            bench(softmax, make=make, backward=True)
+    for result in (inside, around):
+        assert result.valid and result.timer == "graph", result
+
+
+def into(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    return torch.square(x, out=out)
+
+
+def halves(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    """Write the right values into one half of the output alone."""
+    torch.square(x[: ROWS // 2], out=out[: ROWS // 2])
+    return out
+
+
+def test_an_output_that_is_handed_in_is_checked() -> None:
+    out = torch.zeros(ROWS, COLUMNS, device="cuda")
+
+    def right(x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        return torch.square(x)
+
+    def both(seed: int) -> tuple[torch.Tensor, ...]:
+        return make(seed), torch.zeros(ROWS, COLUMNS, device="cuda")
+
+    for result in (
+        bench(into, make=both, reference=right),
+        bench(into, make=make, keywords={"out": out}, reference=right),
+        bench(lambda x: into(x, out), make=make, reference=right),
+    ):
+        assert result.valid and result.timer == "graph", result
+    half = bench(halves, make=both, reference=right)
+    assert not half.valid and half.why.startswith("the output is wrong"), half

@@ -123,7 +123,7 @@ def test_odd_rows_get_the_parameters_of_their_call(name: str, dtype: torch.dtype
         check(name, cuda(name, inputs, 2048, 4), inputs)
 
 
-# Of the norms, whose persistent clusters take these rows.
+# The persistent clusters of the norms take these rows.
 @pytest.mark.parametrize(
     ("rows", "columns"),
     [(701, 40000), (277, 65536), (131, 262144), (701, 33001), (650, 50258), (277, 100003), (131, 262143)],

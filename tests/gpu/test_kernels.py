@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from kernel_pipeline.contract import Value
+from kernel_pipeline.declared import Value
 from tests.gpu_sharing import much_memory
 from tests.kernels.kernel_cases import SMALL, Case, MatrixCase, cases, matrix_cases, with_values
 

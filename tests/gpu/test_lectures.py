@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from pipeline import ROOT
 from tests.lectures import Command, commands
+from tests.processes import completed
 
 pytestmark = pytest.mark.gpu
 
@@ -20,25 +20,19 @@ pytestmark = pytest.mark.gpu
 def test_a_command_prints_what_its_page_shows(tmp_path: Path, command: Command) -> None:
     (tmp_path / "docs").symlink_to(ROOT / "docs")
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    done = subprocess.run(
+    done = completed(
         [sys.executable, *command.words],
         cwd=tmp_path,
         env=os.environ | dict(command.variables) | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0 and command.is_shown_by(done.stdout), done.stdout + done.stderr
 
 
 def test_inductor_generates_a_flat_triton_kernel(tmp_path: Path) -> None:
-    done = subprocess.run(
+    done = completed(
         [sys.executable, str(ROOT / "docs" / "lectures" / "inductor.py")],
         cwd=tmp_path,
         env=os.environ | {"TORCH_LOGS": "output_code", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     page = (ROOT / "docs" / "lectures" / "08_inductor.md").read_text()
     for line in ("def triton_poi_fused_mul_0(in_ptr0, out_ptr0, xnumel", "xnumel = 16777216", "tmp0 * tmp0"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +11,11 @@ import pytest
 import torch
 
 from kernel_pipeline import loading
+from kernel_pipeline.execution import instance
+from kernel_pipeline.execution.launch_recorder import recorded
 from kernel_pipeline.records.point import Point
 from pipeline import ROOT
-from pipeline.execution import instance
-from pipeline.execution.launch_recorder import recorded
+from tests.processes import completed
 
 pytestmark = pytest.mark.gpu
 
@@ -77,12 +77,8 @@ def test_every_numba_provider_has_a_time_by_graph_and_a_host_cost(tmp_path: Path
     chosen = ["kernel=vector_add,square,softmax,matmul", "provider=numba", "preset=smoke", "device=cuda"]
     for stage in ("sweep", "profile"):
         extra = ["tracking=none"] if stage == "sweep" else [f"artifacts={tmp_path}/artifacts"]
-        done = subprocess.run(
-            [sys.executable, "-m", f"pipeline.{stage}", *chosen, f"output={tmp_path}", *extra],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
+        done = completed(
+            [sys.executable, "-m", f"pipeline.{stage}", *chosen, f"output={tmp_path}", *extra], cwd=ROOT
         )
         assert done.returncode == 0, done.stderr[-3000:]
     for kernel in ("vector_add", "square", "softmax", "matmul"):

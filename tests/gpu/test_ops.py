@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional
 
 from kernel_pipeline import ops
-from kernel_pipeline.machine import device as machine
-from kernel_pipeline.ops import device
+from kernel_pipeline.machine import device
+from kernel_pipeline.ops import plans
 from tests.kernels.ops.conftest import chosen, nothing_planned
 
 __all__ = ["chosen", "nothing_planned"]
@@ -93,7 +93,7 @@ def test_inductor_takes_the_operator_as_it_is(mode: str, chosen: Chosen) -> None
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("kv_heads", [8, 2])
 def test_attention_is_trained_by_the_kernels(causal: bool, kv_heads: int, chosen: Chosen) -> None:
-    here = device.gpu(torch.device("cuda", 0))
+    here = plans.gpu_of(torch.device("cuda", 0))
     assert here is not None
     if here.capability < (9, 0):
         pytest.skip("the backward kernel needs sm_90")
@@ -111,15 +111,12 @@ def test_attention_is_trained_by_the_kernels(causal: bool, kv_heads: int, chosen
         scale = right.grad.abs().max()
         assert (mine.grad.double() - right.grad).abs().max() < 0.02 * scale
     plan = ops.function("attention_backward").plan(
-        *(x.detach() for x in (*ours, grad)),
-        torch.zeros(2, 8, 256, device="cuda"),
-        grad,
-        causal,
+        *(x.detach() for x in (*ours, grad)), torch.zeros(2, 8, 256, device="cuda"), grad, causal
     )
     assert plan.choice.provider == "triton_flash"
 
 
 def test_a_gpu_is_told_as_the_pipeline_tells_it() -> None:
-    here = machine.resolve("cuda")
-    assert device.gpu(torch.device("cuda", 0)) == machine.capabilities(here)
-    assert device.slug(torch.device("cuda", 0)) == here.slug
+    here = device.resolve("cuda")
+    assert plans.gpu_of(torch.device("cuda", 0)) == device.capabilities(here)
+    assert plans.slug_of(torch.device("cuda", 0)) == here.slug

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -20,6 +19,7 @@ from kernel_pipeline.timing.stopwatch import COLD_FACTOR, MOST_SETS, Stopwatch, 
 from kernel_pipeline.timing.timers import Samples
 from kernel_pipeline.timing.timers.event import MOST_WRITES
 from pipeline import ROOT
+from tests.processes import completed
 
 pytestmark = pytest.mark.gpu
 
@@ -181,12 +181,8 @@ def test_a_call_that_writes_over_its_input_is_made_once_again(timer: str) -> Non
 @pytest.mark.alone
 def test_the_command_measures_by_every_timer_and_cupti(tmp_path: Path) -> None:
     words = ["kernel=square", "preset=smoke", "size=[256,1024]", "repeats=2", "device=cuda"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pipeline.benchmarks", "timers", *words, f"output={tmp_path}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+    done = completed(
+        [sys.executable, "-m", "pipeline.benchmarks", "timers", *words, f"output={tmp_path}"], cwd=ROOT
     )
     assert done.returncode == 0, done.stderr[-3000:]
     (path,) = tmp_path.glob("timers/square/*.json")

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernel_pipeline.execution import instance
 from kernel_pipeline.machine import device
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.timing.stopwatch import ALIGNMENT, ring
-from pipeline.execution import instance
 from tests.planted.kinds import DTYPES
 from tests.planted.tree import PLANTED, Tree
 
@@ -55,6 +55,22 @@ def test_a_kernel_that_compares_by_itself(tmp_path: Path) -> None:
     right = {provider for (provider, dtype), (status, _) in found.items() if status == "ok"}
     assert right == {"torch", "by_sort", "twice_the_first"}, "the last has no ties in float32"
     assert found["twice_the_first", "bfloat16"] == ("incorrect", "first call: some places are named twice")
+
+
+@pytest.mark.long
+def test_structures_workspaces_and_outputs_whose_size_depends_on_the_data(tmp_path: Path) -> None:
+    kernels = ("grouped", "selected", "handed")
+    tree = Tree(tmp_path, *kernels)
+    tree.know_ceilings(device.resolve("cuda"))
+    done = tree.sweep(f"kernel=[{','.join(kernels)}]", "device=cuda", "size=64")
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = [row for kernel in kernels for row in tree.rows(kernel)]
+    found = {(row.point.kernel, row.point.provider) for row in rows if row.outcome.status == "ok"}
+    assert found == {
+        *(("grouped", "torch"), ("grouped", "compiled"), ("selected", "torch"), ("selected", "by_nonzero")),
+        *(("handed", "torch"), ("handed", "triton")),
+    } | {("grouped", "never_biased")}, "half of grouped's problems have no bias"
+    assert {row.outcome.status for row in rows} == {"ok", "incorrect"}
 
 
 @pytest.mark.alone

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from pipeline import ROOT
+from tests.processes import completed
 
 pytestmark = pytest.mark.gpu
 
@@ -18,13 +18,7 @@ pytestmark = pytest.mark.gpu
 def rows(folder: Path, stage: str, *options: str) -> list[dict[str, Any]]:
     """The rows of a stage on the GPU with the smallest grid."""
     fixed = ["preset=smoke", "device=cuda", f"output={folder}", f"artifacts={folder}/artifacts"]
-    done = subprocess.run(
-        [sys.executable, "-m", f"pipeline.{stage}", *fixed, *options],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = completed([sys.executable, "-m", f"pipeline.{stage}", *fixed, *options], cwd=ROOT)
     assert done.returncode == 0, done.stderr[-3000:]
     (path,) = (folder / stage).glob("*/*.jsonl")
     return [json.loads(line) for line in path.read_text().splitlines()]

@@ -14,6 +14,7 @@ import torch
 
 import kernel_pipeline
 from kernel_pipeline import BenchError, BenchResult, bench, bench_grid, check, compare, known_ceilings
+from tests.processes import completed
 from tests.project import ROOT
 
 
@@ -259,7 +260,9 @@ def test_compare_says_which_is_faster() -> None:
     ratio = found["long"].ratio
     assert ratio is not None and ratio.low <= ratio.ratio <= ratio.high
     assert (found["short"].verdict, found["long"].verdict) == (None, "slower")
-    heading, *rows = found.table().splitlines()
+    assert found.looks == len(found["long"].results) - 2
+    assert (f"computed {found.looks} times" in found.note) == (found.looks > 1)
+    heading, *rows = found.table().removesuffix(found.note).splitlines()
     assert heading.split() == ["function", "us", "x", "short", "interval", "verdict", "rounds"]
     assert [row.split()[0] for row in rows] == ["short", "long"]
     assert set(found.to_pandas()["function"]) == set(functions)
@@ -299,9 +302,7 @@ def test_the_packages_import_is_light_and_its_names_are_what_it_says() -> None:
         "heavy = {'hydra', 'dvc', 'mlflow', 'pandas', 'scipy', 'pydantic', 'pipeline', 'kernels'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, env=os.environ, capture_output=True, text=True, check=True
-    )
+    done = completed([sys.executable, "-c", script], cwd=ROOT, env=os.environ, check=True)
     assert done.stdout == "[]\n"
     assert all(hasattr(kernel_pipeline, name) for name in kernel_pipeline.__all__)
     with pytest.raises(AttributeError):
@@ -322,6 +323,7 @@ def test_every_public_name_has_a_docstring_and_its_example_runs(monkeypatch: pyt
     assert isinstance(bench(torch.square, torch.randn(9), seconds=0.01), BenchResult)
 
 
+@pytest.mark.slow
 def test_a_first_look_from_a_shell(tmp_path: Any) -> None:
     (tmp_path / "mine.py").write_text(
         "import torch\nTWO = 2\ndef square(x):\n    return x * x\ndef blind(x):\n    return None\n"
@@ -329,7 +331,7 @@ def test_a_first_look_from_a_shell(tmp_path: Any) -> None:
 
     def shell(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "kernel_pipeline", "bench", *words]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return completed(command, cwd=tmp_path)
 
     done = shell("mine.py:square", "--shape", "40,781", "--dtype", "bfloat16", "--device", "cpu")
     assert done.stderr == "" and done.stdout.startswith("mine.py:square: "), done

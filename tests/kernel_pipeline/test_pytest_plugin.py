@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import completed
 from tests.project import ROOT
 
 KERNELS = """\
@@ -59,13 +60,10 @@ class Mine:
 
     def pytest(self, *words: str) -> subprocess.CompletedProcess[str]:
         paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-        return subprocess.run(
+        return completed(
             [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", *words],
             cwd=self.folder,
             env=os.environ | {"PYTHONPATH": paths},
-            capture_output=True,
-            text=True,
-            check=False,
         )
 
 
@@ -104,24 +102,19 @@ def test_a_wrong_output_fails_the_test(mine: Mine) -> None:
 
 @pytest.mark.slow
 def test_two_commits_are_compared_in_turns(mine: Mine) -> None:
-    same = mine.pytest("--kernel-compare=main", "--kernel-rounds=3")
+    also = "\ndef test_new(kernel_bench):\n    kernel_bench(product, torch.randn(9), seconds=0.02)\n"
+    (mine.folder / "test_mine.py").write_text(TESTS.format(passes=True) + also)
+    same = mine.pytest("--kernel-compare=main", "--kernel-rounds=2")
     assert same.returncode == 0, same.stdout
-    assert "1 passed, 1 deselected" in same.stdout
+    assert "2 passed, 1 deselected" in same.stdout
+    assert "test_new: " in same.stdout and ", new" in same.stdout
     mine.write(800, passes=False)
     slower = mine.pytest("--kernel-compare=main", "--kernel-rounds=3", "--kernel-report=page.html")
     assert slower.returncode == 1, slower.stdout
     assert "SlowerError: test_product: slower: " in slower.stdout and ", 3 rounds" in slower.stdout
     assert "<td>slower</td>" in (mine.folder / "page.html").read_text()
-    listed = subprocess.run(
-        ["git", "worktree", "list"], cwd=mine.folder, capture_output=True, text=True, check=True
-    )
+    listed = completed(["git", "worktree", "list"], cwd=mine.folder, check=True)
     assert listed.stdout.count("\n") == 1, "no worktree is left"
-    mine.commit()
-    (mine.folder / "test_mine.py").write_text(
-        TESTS.format(passes=True).replace("test_product", "test_product_of_two")
-    )
-    new = mine.pytest("--kernel-compare=HEAD", "--kernel-rounds=2")
-    assert new.returncode == 0 and "test_product_of_two: " in new.stdout and ", new" in new.stdout
 
 
 @pytest.mark.slow

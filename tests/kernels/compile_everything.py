@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from kernel_pipeline.contract import Gpu, Value, shown
-from pipeline.execution.offline import compile_for, only_compile
+from kernel_pipeline.contract import Gpu
+from kernel_pipeline.declared import Value, shown
+from kernel_pipeline.execution.offline import compile_for, only_compile
 from tests.kernels.kernel_cases import EVERY, META, Case, MatrixCase, problem_of, words_of
 
 ARCHITECTURES = {

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from kernel_pipeline.machine.fingerprint import find_cxx
+from tests.processes import completed
 
 
 def library(source: str, include: Path, folder: Path) -> ctypes.CDLL:
@@ -37,14 +38,14 @@ def program(source: Path, **macros: object) -> Path:
 
 
 def answer(
-    path: Path, given: Iterable[torch.Tensor], told: Iterable[object], timeout_s: float = 120.0
+    path: Path, given: Iterable[torch.Tensor], arguments: Iterable[object], timeout_s: float = 120.0
 ) -> torch.Tensor:
     """Return a program's output for tensors of 16 bits, as a vector of the first one's dtype. A program
     that finds a fault prints it and ends with another code than 0."""
     tensors = list(given)
     read, written = path.with_name("given"), path.with_name("made")
     read.write_bytes(b"".join(x.contiguous().view(torch.int16).numpy().tobytes() for x in tensors))
-    command = [*map(str, (path, read, written, *told))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    command = [*map(str, (path, read, written, *arguments))]
+    done = completed(command, timeout=timeout_s)
     assert done.returncode == 0, done.stdout
     return torch.frombuffer(bytearray(written.read_bytes()), dtype=tensors[0].dtype)

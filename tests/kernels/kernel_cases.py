@@ -15,12 +15,14 @@ import torch
 from _pytest.mark import ParameterSet
 
 from kernel_pipeline import loading
-from kernel_pipeline.contract import Gpu, Kernel, Provider, Tolerance, Value, shown
+from kernel_pipeline.contract import Gpu, Kernel, Provider, Tolerance
+from kernel_pipeline.declared import Value, shown
 from kernel_pipeline.loading import Loaded, Tensors, as_tuple
 from kernel_pipeline.tensors import FLOATS as FLOAT_NAMES
 from kernel_pipeline.tensors import dtype_of
+from kernel_pipeline.verification import narrowed
 from pipeline.points import catalog
-from pipeline.points.problems import of_workload
+from pipeline.points.catalog import problems_of
 
 ON_GPU = torch.cuda.is_available()
 CPU = torch.device("cpu")
@@ -53,7 +55,7 @@ def gpu() -> Gpu | None:
 def smoke(loaded: Loaded, **pins: Value) -> Iterator[Any]:
     """The problems of the workload ``smoke``, with pinned dimensions or a pinned ``size``."""
     entry = catalog.find(loaded.name)
-    return of_workload(
+    return problems_of(
         entry, entry.config.workloads["smoke"], {name: (value,) for name, value in pins.items()}
     )
 
@@ -186,8 +188,7 @@ class Case:
     def call(self, problem: Any, inputs: Tensors, parameters: Mapping[str, Any]) -> Tensors:
         """The outputs."""
         self.load()
-        arguments = self.loaded.arguments(problem)
-        out = self.loaded.entry(self.provider)(*inputs, **arguments, **parameters)
+        out = self.loaded.call(self.provider, problem, parameters)(*inputs)
         if self.kernel.in_place and out is None:
             return inputs[: len(self.loaded.outputs(problem))]
         return as_tuple(out)
@@ -197,11 +198,12 @@ class Case:
 
         Where the answer is beyond the dtype's largest number, that is infinity.
         """
-        declared = self.loaded.outputs(problem)
+        declared = self.loaded.returned(problem, outputs)
         allowed = tolerances(self.kernel, problem, len(declared))
         for out, exact, (shape, dtype), within in zip(outputs, expected, declared, allowed, strict=True):
             assert (tuple(out.shape), out.dtype, out.device.type) == (shape, dtype, self.device.type)
-            wanted = exact.double()
+            # A reference holds the bits of uint64 in int64.
+            wanted = (narrowed(exact, dtype) if dtype == torch.uint64 else exact).double()
             if dtype.is_floating_point:
                 rounded = exact.to(dtype)
                 # float8 knows no isinf, and of the others a copy in float64 may be more than a GPU holds.
@@ -212,11 +214,7 @@ class Case:
             )
 
     def verify(
-        self,
-        problem: Any,
-        inputs: Tensors,
-        parameters: Mapping[str, Any],
-        expected: Tensors | None = None,
+        self, problem: Any, inputs: Tensors, parameters: Mapping[str, Any], expected: Tensors | None = None
     ) -> Tensors:
         """The outputs. Fails unless a call gives the reference's answer, or the expected one if given, and
         does not change inputs that it only reads."""
@@ -312,7 +310,7 @@ def is_over_matrices(loaded: Loaded) -> bool:
     if set(loaded.kernel.dimensions()) != {"rows", "columns", "dtype"} or loaded.kernel.arguments:
         return False
     problem = loaded.kernel.problem(rows=3, columns=4)
-    shapes = [shape for shape, _ in loaded.outputs(problem)]
+    shapes = [shape for shape, _ in loaded.returned(problem, ())]
     return shapes == [(3, 4)] and loaded.inputs(problem, META, 0)[0].shape == (3, 4)
 
 

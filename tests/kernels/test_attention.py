@@ -16,11 +16,7 @@ import triton.language as tl
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Gpu
-from kernels.attention import (
-    Problem,
-    interpreted,
-    refused,
-)
+from kernels.attention import Problem, interpreted, refused
 from kernels.attention.descriptors import copied_if_needed
 from kernels.attention.triton_hopper import heads_in_l2, tile_of
 from kernels.attention_backward.reference import hidden, scaled
@@ -106,7 +102,7 @@ def test_the_reference_is_the_definition() -> None:
 
 
 def log_sums(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """Of each row under a causal mask, the logarithm of the sum of its exponentials."""
+    """Return the logarithm of the sum of each row's exponentials under a causal mask."""
     group = q.shape[1] // k.shape[1]
     mask = hidden(0, q.shape[2], q.shape[2], k.shape[2], q.device)
     rows = [
@@ -273,7 +269,7 @@ def test_an_interpreters_problem_keeps_its_kind() -> None:
     ("dimensions", "sentence"),
     [
         ({}, None),
-        ({"heads": 6, "kv_heads": 4}, "each key head serves as many heads: kv_heads 4 do not divide 6"),
+        ({"heads": 6, "kv_heads": 4}, "heads must be a multiple of kv_heads: 6 is not a multiple of 4"),
         (
             {"seq_q": 5, "seq_k": 4, "causal": True},
             "the first queries would see no key: seq_q 5 > seq_k 4 with causal",
@@ -295,8 +291,8 @@ def test_which_problems_there_are(dimensions: dict[str, Any], sentence: str | No
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
-        ({0: (2, 2, 40)}, r"needs \(batch, heads, seq_q, head_dim\)"),
-        ({1: (2, 2, 41, 64)}, r"needs \(batch, heads, seq_q, head_dim\)"),
+        ({0: (2, 2, 40)}, r"needs q of \(batch, heads, seq_q, head_dim\)"),
+        ({1: (2, 2, 41, 64)}, r"needs q of \(batch, heads, seq_q, head_dim\)"),
         ({0: (2, 3, 40, 64)}, "kv_heads must divide heads, got 2 and 3"),
         ({0: (2, 2, 50, 64)}, "every query must see a key, got 50 queries and 40 keys"),
         (dict.fromkeys(range(3), (2, 2, 40, 32)), "head_dim of 64 or 128, got 32"),

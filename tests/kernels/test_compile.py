@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from kernel_pipeline import loading
 from tests.kernels.compile_everything import SIZES, TRITON, label, wanted
 from tests.kernels.kernel_cases import Case, MatrixCase, params
+from tests.processes import completed
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("compile")]
 
@@ -24,13 +24,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """One row a binary, compiled anew without the interpreter in a process of its own."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.compile_everything"],
-        cwd=loading.ROOT.parent,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
+    done = completed(
+        [sys.executable, "-m", "tests.kernels.compile_everything"], cwd=loading.ROOT.parent, env=environment
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -73,5 +68,5 @@ def test_the_parameters_reach_the_compiler(case: Case, compiled: list[dict[str, 
 def test_loads_are_vectorized_where_rows_are_aligned(case: Case, compiled: list[dict[str, Any]]) -> None:
     rows = [row for row in of(case, compiled) if row["size"] == 4096 and row["num_warps"] == 8]
     assert rows
-    # The launch with enough elements a thread for a vector of two words in every dtype.
+    # The launch with enough elements per thread for a vector of two words in every dtype.
     assert all(row["vector_loads"] > 0 for row in rows)

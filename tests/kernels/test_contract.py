@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +12,8 @@ import pytest
 import torch
 
 from kernel_pipeline import loading
-from kernel_pipeline.contract import EPSILON, ITEM_BYTES, LANGUAGES, Provider, Value, bytes_of
+from kernel_pipeline.contract import EPSILON, ITEM_BYTES, LANGUAGES, Provider, bytes_of
+from kernel_pipeline.declared import Value
 from kernel_pipeline.loading import Loaded
 from kernel_pipeline.tensors import dtype_of, launch_grid
 from kernels import elementwise, rows
@@ -29,6 +29,7 @@ from tests.kernels.kernel_cases import (
     tolerances,
     words_of,
 )
+from tests.processes import completed
 
 PROVIDERS = [
     pytest.param(loaded, provider, id=f"{loaded.name}-{provider.name}")
@@ -74,13 +75,7 @@ print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 
 @pytest.mark.parametrize("loaded", KERNELS)
 def test_a_declaration_imports_no_torch(loaded: Loaded) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", DECLARE, loaded.name],
-        cwd=loading.ROOT.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = completed([sys.executable, "-c", DECLARE, loaded.name], cwd=loading.ROOT.parent)
     assert done.returncode == 0, done.stderr
     assert not set(HEAVY) & set(json.loads(done.stdout))
 
@@ -133,9 +128,14 @@ def test_an_entry_is_there_and_takes_the_inputs_and_its_parameters(
     path = loaded.folder / provider.file
     assert path.is_file()
     names = (python_names if path.suffix == ".py" else operator_names)(path, provider.function)
-    in_form = loading.load(loaded.address(provider.name))
-    inputs = len(in_form.inputs(problem_of(loaded), META, 0))
-    assert set(names[inputs:]) == {*loaded.kernel.arguments, *provider.variables()}
+    in_form, kernel, problem = loading.load(loaded.address(provider.name)), loaded.kernel, problem_of(loaded)
+    module = loaded.module(kernel.reference)
+    handed = filter(None, (kernel.workspaces, kernel.destination and "outputs"))
+    given = in_form.given(problem, in_form.inputs(problem, META, 0))
+    parts = [given, *(getattr(module, name)(problem) for name in handed)]
+    by_name = {name for part in parts if isinstance(part, dict) for name in part}
+    inputs = sum(len(part) for part in parts if not isinstance(part, dict))
+    assert set(names[inputs:]) - by_name == {*kernel.arguments, *provider.variables()}
     assert len(names) == len(set(names))
     assert provider.extension is None or (loaded.folder / provider.extension).is_file()
 
@@ -201,8 +201,8 @@ def test_inputs_without_data_are_like_those_with_it(loaded: Loaded, words: dict[
 @pytest.mark.parametrize(("loaded", "words"), WORDS)
 def test_the_reference_gives_the_outputs_exactly(loaded: Loaded, words: dict[str, Value]) -> None:
     problem = interpreted(loaded, problem_of(loaded, 37, **words))
-    declared = loaded.outputs(problem)
     expected = loaded.expected(problem, loaded.inputs(problem, CPU, 0))
+    declared = loaded.returned(problem, expected)
     assert [tuple(tensor.shape) for tensor in expected] == [shape for shape, _ in declared]
     for tensor, (_, dtype) in zip(expected, declared, strict=True):
         assert tensor.dtype == torch.float64 or not dtype.is_floating_point
@@ -218,7 +218,7 @@ def test_the_least_work_reads_each_input_and_writes_each_output_once(
 ) -> None:
     problem = problem_of(loaded, 261, **words)
     read = sum(tensor.numel() * tensor.itemsize for tensor in loaded.inputs(problem, META, 0))
-    written = sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in loaded.outputs(problem))
+    written = sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in loaded.returned(problem, ()))
     assert loaded.kernel.work(problem).bytes == read + written
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernel_pipeline.contract import Value
+from kernel_pipeline.declared import Value
 from tests.kernels.kernel_cases import (
     ON_GPU,
     SMALL,
@@ -165,7 +165,7 @@ def test_writes_all_of_its_output_and_nothing_beside_it(case: Case, monkeypatch:
 
     def new_empty(x: torch.Tensor, *shape: Any, **options: Any) -> torch.Tensor:
         like = real_new_empty(x, *shape, **options)
-        # Of nothing: Triton's interpreter puts a tensor's storage there.
+        # An empty tensor gets no mark: Triton's interpreter puts a tensor's storage there.
         return marked(like) if like.numel() > 0 else like
 
     problem = case.problem(261)

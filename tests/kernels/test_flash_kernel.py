@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -47,8 +48,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def check(folder: Path, problem: Problem, tiles: tuple[int, int], launch: Launch, seed: int) -> None:
-    """The kernel gives the reference's answer, and ends."""
+def run(problem: Problem, tiles: tuple[int, int]) -> str:
+    """In C++."""
+    return f"run<Element::{ELEMENTS[problem.dtype]},{problem.head_dim},{tiles[0]},{tiles[1]}>"
+
+
+def check(
+    folder: Path,
+    problem: Problem,
+    tiles: tuple[int, int],
+    launch: Launch,
+    seed: int,
+    runs: Sequence[str] | None = None,
+) -> None:
+    """The kernel gives the reference's answer, and ends. The program has these runs, or its own alone."""
     inputs = ATTENTION.inputs(problem, CPU, seed)
     lengths = [
         problem.batch,
@@ -58,9 +71,10 @@ def check(folder: Path, problem: Problem, tiles: tuple[int, int], launch: Launch
         problem.seq_k,
         int(problem.causal),
     ]
-    macros = {"HEAD_DIM": problem.head_dim, "BLOCK_M": tiles[0], "BLOCK_N": tiles[1]}
-    path = program(folder / "run" / "flash.cpp", **macros, ELEMENT=ELEMENTS[problem.dtype])
-    out = answer(path, inputs, [*lengths, launch.stages, launch.grid, seed])
+    own = run(problem, tiles)
+    runs = [own] if runs is None else runs
+    path = program(folder / "run" / "flash.cpp", RUNS=",".join(runs))
+    out = answer(path, inputs, [runs.index(own), *lengths, launch.stages, launch.grid, seed])
     (exact,) = ATTENTION.expected(problem, inputs)
     agree(out.view(problem.shape), exact, tolerance(problem))
 
@@ -79,16 +93,26 @@ def test_tiles_follow_each_other(folder: Path, causal: bool, seed: int) -> None:
     check(folder, problem, (128, 128), Launch(stages=2, grid=3), seed)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("dtype", ELEMENTS)
-@pytest.mark.parametrize(
-    ("head_dim", "tiles"), [(head_dim, tiles) for head_dim in CUDA_TILES for tiles in CUDA_TILES[head_dim]]
-)
-def test_every_tile(folder: Path, head_dim: int, tiles: tuple[int, int], dtype: str, causal: bool) -> None:
-    problem = Problem(
-        batch=1, heads=2, kv_heads=2, seq_q=200, seq_k=573, head_dim=head_dim, causal=causal, dtype=dtype
+EVERY = [
+    (
+        Problem(
+            batch=1, heads=2, kv_heads=2, seq_q=200, seq_k=573, head_dim=head_dim, causal=causal, dtype=dtype
+        ),
+        tiles,
     )
-    check(folder, problem, tiles, Launch(stages=2, grid=1), seed=3)
+    for head_dim, several in CUDA_TILES.items()
+    for tiles in several
+    for dtype in ELEMENTS
+    for causal in (False, True)
+]
+EVERY_RUN = list(dict.fromkeys(run(*one) for one in EVERY))
+"""One program has all of them: most of a compiler's time goes to what they have in common."""
+
+
+@pytest.mark.xdist_group("emulated flash")
+@pytest.mark.parametrize(("problem", "tiles"), EVERY, ids=str)
+def test_every_tile(folder: Path, problem: Problem, tiles: tuple[int, int]) -> None:
+    check(folder, problem, tiles, Launch(stages=2, grid=1), 3, EVERY_RUN)
 
 
 RELEASE_QUERIES = "release(&barriers->q_empty);"

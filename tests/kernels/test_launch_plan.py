@@ -122,7 +122,7 @@ def test_auto_launches_what_an_h200_was_measured_with(plan: Planner) -> None:
 
         def active(cluster: int, warps: int, stages: int, row: dict[str, Any] = row) -> int:
             del warps, stages
-            # Of sizes that this row did not get nothing is known, but that they were not better.
+            # Nothing is known of sizes that this row did not get, except that they were not better.
             return row["grid"] // cluster if cluster == row["cluster"] else 0
 
         made = plan(row["kernel"], problem, parameters, active=active)
@@ -215,6 +215,6 @@ def test_rows_that_begin_unlike_their_outputs_take_an_element_at_a_time(plan: Pl
 def test_stages_that_were_asked_for_may_take_all_of_shared_memory(plan: Planner) -> None:
     asked = RowsPlan(block_size=8192, num_warps=8, strategy="persistent")
     own = plan("rmsnorm", MANY, asked)
-    assert (own["cluster"], own["stages"]) == (8, 3), "two blocks a multiprocessor"
+    assert (own["cluster"], own["stages"]) == (8, 3), "two blocks per multiprocessor"
     more = RowsPlan(block_size=8192, num_warps=8, strategy="persistent", cluster_size=8, stages=6)
     assert plan("rmsnorm", MANY, more)["stages"] == 6

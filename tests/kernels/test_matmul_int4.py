@@ -45,7 +45,7 @@ def test_where_a_weight_lies(row: int, column: int) -> None:
     q[row, column] = 15
     packed = pack(q)
     lane = row % 8 * 4 + column % 8 // 2
-    # Of the eight values that a lane holds of two steps of 16 columns, even ones come first.
+    # A lane holds eight values of two steps of 16 columns, the even ones first.
     value = column % 32 // 8 * 2 + column % 2
     place = (0, 2, 4, 6, 1, 3, 5, 7).index(value)
     word = int(packed[row // 8, column // 128, lane, column % 128 // 32]) & 0xFFFFFFFF

@@ -12,11 +12,11 @@ import torch
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Gpu
+from kernel_pipeline.problems import identity_of
 from kernel_pipeline.records.base import digest
 from kernel_pipeline.records.point import Point
 from kernels.matmul.descriptors import describable, lying
 from kernels.matmul.problem import FLOAT8, Problem, tolerance
-from pipeline.points.problems import identity_of
 from tests.kernels.agreement import agree
 
 MATMUL = loading.load("matmul")
@@ -88,7 +88,7 @@ def test_scales_are_asked_for_by_float8_alone() -> None:
     values = configuration("triton_tiled")
     with pytest.raises(ValueError, match="only float8_e4m3fn has scales, not bfloat16"):
         entry(a, b, one, one, arithmetic="ieee", **values)
-    with pytest.raises(ValueError, match="float8_e4m3fn needs a scale of a and one of b"):
+    with pytest.raises(ValueError, match="float8_e4m3fn needs float32 scales for a and b"):
         entry(a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn), one, arithmetic="ieee", **values)
 
 

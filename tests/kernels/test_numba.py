@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +21,7 @@ from kernels.matmul import Problem
 from kernels.rows import Matrix
 from pipeline.inspection import programs
 from tests.kernels.kernel_cases import EVERY_KERNEL, ON_GPU
+from tests.processes import completed
 
 pytest.importorskip("numba_cuda", reason="Numba is not installed: pip install '.[numba]'")
 
@@ -71,7 +71,7 @@ def test_what_numba_can_not_take_is_said() -> None:
     sentence = "Numba takes float32 and float16, no bfloat16"
     assert NUMBA["softmax"].fits(bfloat16, Threads(), None) == sentence
     tf32 = Problem(m=1, n=1, k=1, dtype="float32", arithmetic="tf32")
-    assert "tf32 is done by tensor cores" in str(NUMBA["matmul"].fits(tf32, None, None))
+    assert "tf32 needs tensor cores" in str(NUMBA["matmul"].fits(tf32, None, None))
     x = torch.ones(4, 4, dtype=torch.bfloat16, device=DEVICE)
     with pytest.raises(ValueError, match=r"^Numba needs float32 or float16, got bfloat16$"):
         entry("square")(x, threads=32)
@@ -83,8 +83,8 @@ WITHOUT_SIMULATOR = """
 import json
 import torch
 from kernels.square.numba import square
-from pipeline.execution.instance import Instance
-from pipeline.execution.launch_recorder import recorded
+from kernel_pipeline.execution.instance import Instance
+from kernel_pipeline.execution.launch_recorder import recorded
 from types import SimpleNamespace
 from numba.cuda.dispatcher import _Kernel
 
@@ -104,13 +104,10 @@ print(json.dumps([said, [launch.to_dict() for launch in told()]]))
 
 def test_without_the_simulator_a_cpu_is_refused_and_launches_are_recorded() -> None:
     environment = {name: value for name, value in os.environ.items() if name not in INTERPRETERS}
-    done = subprocess.run(
+    done = completed(
         [sys.executable, "-c", WITHOUT_SIMULATOR],
         cwd=loading.ROOT.parent,
         env=environment | {"PYTHONPATH": f"{loading.ROOT.parent}:{environment.get('PYTHONPATH', '')}"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     said, (launch,) = json.loads(done.stdout)
@@ -182,13 +179,10 @@ print(launch.name)
 @pytest.mark.slow
 @pytest.mark.xdist_group("compile")
 def test_it_compiles_with_a_numpy_that_has_lost_a_name() -> None:
-    done = subprocess.run(
+    done = completed(
         [sys.executable, "-c", AS_NUMPY_2_5],
         cwd=loading.ROOT.parent,
         env={name: value for name, value in os.environ.items() if name not in INTERPRETERS},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert (done.returncode, done.stdout.strip()) == (0, "_add"), done.stderr[-1000:]
 

@@ -15,7 +15,7 @@ from kernels.transposed_tiles import Wgmma
 from tests.kernels.agreement import agree
 from tests.kernels.compiled import answer, program
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("emulated packed kernels")]
 
 HERE = Path(__file__).parent / "emulated"
 CPU = torch.device("cpu")
@@ -48,27 +48,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def check(folder: Path, kernel: str, dimensions: dict[str, Any], tiles: Wgmma, seed: int) -> None:
-    """The kernel gives the reference's answer, and ends."""
-    loaded = loading.load(kernel)
-    problem = loaded.kernel.problem(**dimensions)
-    assert loaded.kernel.provider("cuda_wgmma").fits(problem, tiles, None) is None
-    inputs = loaded.inputs(problem, CPU, seed)
-    told = [problem.m, problem.n, problem.k, tiles.stages, tiles.split_k, seed]
-    macros = {
-        "ELEMENT": ELEMENTS[problem.dtype],
-        "BLOCK_M": tiles.block_m,
-        "TILES": tiles.block_n // 128,
-        "WGMMA_KERNEL": f'"../{kernel}/wgmma_kernel.cuh"',
-    }
-    if kernel == "matmul_int4":
-        told.append(0 if problem.granularity == "channel" else problem.group)
-        macros["ONE_GROUP"] = problem.granularity in ("group_128", "channel")
-    out = answer(program(folder / "run" / "packed.cpp", **macros), inputs, told, timeout_s=300)
-    (exact,) = loaded.expected(problem, inputs)
-    agree(out.view(problem.m, problem.n), exact, loaded.kernel.tolerance(problem))
-
-
 SEEDS = range(4)
 """Copies and wgmmas as early as they may be, or as late: the lowest two bits say which."""
 
@@ -79,6 +58,42 @@ SHAPES = [
     ({"m": 19, "n": 272, "k": 640}, Wgmma(block_m=16, block_n=256, split_k=2, stages=3)),
     ({"m": 40, "n": 112, "k": 896}, Wgmma(block_m=64, block_n=128, split_k=4, stages=3)),
 ]
+
+
+def run(dtype: str, tiles: Wgmma, has_one_group: bool = True) -> str:
+    """In C++."""
+    element, one_group = ELEMENTS[dtype], str(has_one_group).lower()
+    return f"run<{element},{tiles.block_m},{tiles.block_n // 128},{one_group}>"
+
+
+IN_BFLOAT16 = [run("bfloat16", tiles) for _, tiles in SHAPES]
+RUNS = {
+    "matmul_int4": [
+        *IN_BFLOAT16,
+        *(run("float16", SHAPES[1][1], has_one_group) for has_one_group in (False, True)),
+    ],
+    "matmul_sparse": [*IN_BFLOAT16, run("float16", SHAPES[2][1])],
+}
+"""A kernel's program has all of these: most of a compiler's time goes to what they have in common."""
+
+
+def check(folder: Path, kernel: str, dimensions: dict[str, Any], tiles: Wgmma, seed: int) -> None:
+    """The kernel gives the reference's answer, and ends."""
+    loaded = loading.load(kernel)
+    problem = loaded.kernel.problem(**dimensions)
+    assert loaded.kernel.provider("cuda_wgmma").fits(problem, tiles, None) is None
+    inputs = loaded.inputs(problem, CPU, seed)
+    arguments = [problem.m, problem.n, problem.k, tiles.stages, tiles.split_k, seed]
+    macros = {"WGMMA_KERNEL": f'"../{kernel}/wgmma_kernel.cuh"', "RUNS": ",".join(RUNS[kernel])}
+    has_one_group = True
+    if kernel == "matmul_int4":
+        arguments.append(0 if problem.granularity == "channel" else problem.group)
+        macros["HAS_GROUPS"] = True
+        has_one_group = problem.granularity in ("group_128", "channel")
+    which = RUNS[kernel].index(run(problem.dtype, tiles, has_one_group))
+    out = answer(program(folder / "run" / "packed.cpp", **macros), inputs, [which, *arguments], timeout_s=300)
+    (exact,) = loaded.expected(problem, inputs)
+    agree(out.view(problem.m, problem.n), exact, loaded.kernel.tolerance(problem))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -6,7 +6,6 @@ import ast
 import importlib.metadata
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from kernel_pipeline import loading
 from kernel_pipeline.contract import Provider
 from kernel_pipeline.loading import Loaded
 from tests.kernels.kernel_cases import EVERY_KERNEL
+from tests.processes import completed
 
 PACKAGES = {"quack": "quack-kernels", "liger": "liger-kernel"}
 
@@ -84,13 +84,10 @@ def site(tmp_path: Path) -> Path:
 
 
 def test_an_installed_peer_gets_what_it_takes(site: Path) -> None:
-    done = subprocess.run(
+    done = completed(
         [sys.executable, "-c", CALL, *(f"{kernel} {peer}" for kernel, peer in FACTORS)],
         cwd=loading.ROOT.parent,
         env=os.environ | {"PYTHONPATH": str(site)},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

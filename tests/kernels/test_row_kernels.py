@@ -187,7 +187,7 @@ def test_launches_that_no_sweep_should_wait_for_are_refused(loaded: Loaded) -> N
 
     sentence = "one block holds whole rows: 1823 columns > block_size 1024"
     assert refusal("triton_tile", 1024, 4) == sentence
-    full = "too much for the registers: 128 elements a thread > 64"
+    full = "too much for the registers: 128 elements per thread > 64"
     for provider in ("triton_tile", "triton_two_pass" if loaded is RMSNORM else "triton_online"):
         assert refusal(provider, 16384, 4) == full
         assert refusal(provider, 16384, 8) is None

@@ -15,6 +15,7 @@ from kernel_pipeline import loading
 from kernels.matmul.problem import Problem, tolerance
 from tests.kernels.agreement import agree
 from tests.kernels.compiled import answer, program
+from tests.processes import completed
 
 MATMUL = loading.load("matmul")
 HERE = Path(__file__).parent / "emulated"
@@ -33,7 +34,7 @@ HEADERS = (
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """A tile, what is told at run time, and clusters of the grid; None: as many as there are tiles."""
+    """A tile, the arguments at run time, and the clusters of the grid; None: as many as tiles."""
 
     block_m: int = 128
     block_n: int = 128
@@ -47,7 +48,7 @@ class Launch:
     """Rows and columns that are computed before the tiles."""
 
     def tiles(self, problem: Problem) -> int:
-        """Of a cluster."""
+        """Return the number of a cluster's tiles."""
         rows, columns = problem.m - self.peeled[0], problem.n - self.peeled[1]
         return -(-rows // (self.block_m * self.cluster_size)) * -(-columns // self.block_n)
 
@@ -162,27 +163,32 @@ def test_rows_that_begin_anywhere_are_copied_whole(folder: Path, row_bytes: int)
     """Two matrices by one launch: rows behind each other, and those of a wider matrix."""
     path = program(folder / "run" / "aligned.cpp")
     for offset in (0, 2, 5, 14):
-        told = [9, row_bytes, row_bytes, offset, 17, row_bytes, row_bytes + 3, 15 - offset]
-        done = subprocess.run(
-            [path, *map(str, told)], capture_output=True, text=True, timeout=60, check=False
-        )
+        arguments = [9, row_bytes, row_bytes, offset, 17, row_bytes, row_bytes + 3, 15 - offset]
+        done = completed([path, *map(str, arguments)], timeout=60)
         assert done.returncode == 0, done.stdout
 
 
+EVERY = [
+    (block, layout, dtype)
+    for dtype in ELEMENTS
+    for layout in ("nn", "nt", "tn", "tt")
+    for block in ((64, 64), (64, 128), (64, 256), (128, 64), (128, 128), (128, 256))
+    if layout[0] == "n" or min(block) >= 128
+]
+EVERY_TILE = [
+    tile(Problem(m=1, n=1, k=1, dtype=dtype, layout=layout), Launch(*block)) for block, layout, dtype in EVERY
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ELEMENTS)
-@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
-@pytest.mark.parametrize(
-    "block", [(64, 64), (64, 128), (64, 256), (128, 64), (128, 128), (128, 256)], ids=str
-)
+@pytest.mark.xdist_group("every emulated wgmma")
+@pytest.mark.parametrize(("block", "layout", "dtype"), EVERY, ids=str)
 def test_every_tile(folder: Path, block: tuple[int, int], layout: str, dtype: str) -> None:
     """A tile and a bit of each dimension, of rows of multiples of 16 bytes and of others."""
-    if layout[0] == "t" and min(block) < 128:
-        pytest.skip("there is none")
     alone, shared = Launch(*block, clusters=1), Launch(*block, split_k=2)
     for more, launch in ((8, alone), (3, alone), (3, shared)):
         problem = Problem(m=block[0] + 70, n=block[1] + more, k=150, dtype=dtype, layout=layout)
-        check(folder, problem, launch, seed=3)
+        check(folder, problem, launch, seed=3, tiles=EVERY_TILE)
 
 
 @pytest.mark.xdist_group("emulated wgmma")
@@ -275,9 +281,7 @@ FAULTS = {
     ),
     "leftover columns are computed as rows": (
         LEFT_OVER,
-        {
-            "kFew>(of.columns, strip -": "kFew>(of.rows, strip -",
-        },
+        {"kFew>(of.columns, strip -": "kFew>(of.rows, strip -"},
     ),
     "a block ends while others send": (
         SHARED,

@@ -12,11 +12,10 @@ from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.point import Point
 from pipeline import ROOT
 from pipeline.accuracy import AccuracyRow, read_readings, summary
+from tests.processes import completed
 
 POINT = Point(
-    kernel="square",
-    provider="torch_square",
-    problem=Values({"rows": 64, "columns": 64, "dtype": "float32"}),
+    kernel="square", provider="torch_square", problem=Values({"rows": 64, "columns": 64, "dtype": "float32"})
 )
 
 
@@ -84,13 +83,11 @@ def test_the_summary_counts_points() -> None:
 
 def command(*words: str) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", *words]
-    return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
+    return completed(line, cwd=ROOT)
 
 
 @pytest.mark.slow
-def test_fresh_workers_measure_points_of_a_sweep_and_a_stopped_command_goes_on(
-    tmp_path: Path,
-) -> None:
+def test_fresh_workers_measure_points_of_a_sweep_and_a_stopped_command_goes_on(tmp_path: Path) -> None:
     swept = command(
         *("pipeline.sweep", "kernel=square", "preset=smoke", "device=cpu", "tracking=none"),
         *("provider=[torch_square,torch_mul]", f"output={tmp_path}"),

@@ -159,7 +159,7 @@ def test_a_sweep_that_is_measuring_is_left_out_and_a_killed_one_is_shown(
         sweep.stdin.close()
     first = of_sweep(FIRST, "softmax", "torch float32")
     assert set(run_ids(database, "softmax")) == first
-    assert "is not a measurement (torn or edited); skipped" in capsys.readouterr().err
+    assert "is not a measurement (incomplete or edited); skipped" in capsys.readouterr().err
     publish_both(tmp_path / "outputs", database)
     assert set(run_ids(database, "softmax")) == first | of_sweep(SECOND, "softmax", "torch float32")
 

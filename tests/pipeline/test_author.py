@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.planted.tree import Tree, cpu_tree
+from tests.processes import completed
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("author")]
 
@@ -80,14 +81,11 @@ def test_debug_calls_the_provider_in_this_process_and_writes_no_row(
         re.sub(r"(\n    grid = launch_grid\(.*\n    _square_flat)", r"\n    breakpoint()\1", text)
     )
     before = tree.ledger("square").read_bytes()
-    done = subprocess.run(
+    done = completed(
         [sys.executable, "-m", "pipeline.sweep", *WORDS, "device=cpu", "preset=smoke", "debug=true"],
         cwd=tree.root,
         env=tree.variables,
         input="p block_size * 1000\nc\n",
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert "in torch_mul\n" in done.stdout, "what a provider prints is seen"
     assert "(Pdb) 256000\n" in done.stdout, "and it can be stepped through"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,18 +11,17 @@ from typing import Any
 import pytest
 import torch
 
-from kernel_pipeline.machine import device
+from kernel_pipeline import json_lines
+from kernel_pipeline.execution.instance import fill
+from kernel_pipeline.execution.protocol import InputValues
 from kernel_pipeline.records.point import Point
-from pipeline import ROOT, benchmarks
+from pipeline import benchmarks
 from pipeline.benchmarks import KINDS
 from pipeline.command.options import BenchmarksConfig
 from pipeline.command.run import run_stage
 from pipeline.command.words import positional
-from pipeline.execution import benchmark, textbook
-from pipeline.execution.benchmark import Seconds
-from pipeline.execution.instance import fill
-from pipeline.execution.protocol import InputValues
-from pipeline.execution.waits import CUDA_EDIT, TRITON_EDIT
+from pipeline.execution import histories
+from pipeline.execution.histories import HistoryReading, TimedFunction
 from pipeline.points import catalog
 from pipeline.points.choice import of_provider
 from pipeline.points.plan import Target
@@ -90,12 +88,8 @@ def test_timers_have_rows_of_a_kernel_outside_of_the_repository(
             ["timers", "kernel=square", "provider=cud"],
             "unknown provider of square 'cud'. Did you mean 'cuda'",
         ),
-        (["timers", "kernel=softmax", "num_warps=4"], "num_warps is no parameter of torch; "),
-        (["sweep", "provider=triton_online"], "do_bench needs a GPU, and device=cpu is "),
-        (["sweep"], "provider is missing: write provider=NAME"),
-        (["devices"], "this benchmark compares one GPU with several, and this machine has "),
-        (["waits", "only=hlp"], "unknown wait 'hlp'. Did you mean 'help'?"),
-        ([], "write python -m pipeline.benchmarks timers, inputs, "),
+        (["timers", "kernel=softmax", "num_warps=4"], "num_warps is not a parameter of torch; "),
+        ([], "write python -m pipeline.benchmarks timers, inputs or histories"),
         (["timrs"], "benchmark: input should be 'timers', "),
     ],
 )
@@ -139,50 +133,27 @@ def test_each_kind_of_inputs_has_a_row_and_stands_beside_normal_values(
     assert "square/torch_mul on cpu-" in said and "1.000" in said
 
 
-def test_the_textbook_and_the_sweep_get_the_same_points(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    command: Callable[..., int],
-    capsys: pytest.CaptureFixture[str],
+def test_functions_are_timed_in_processes_with_different_histories(
+    command: Callable[..., int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The commands are recorded as for a GPU. The textbook's loop itself runs here on the CPU."""
-    gpu = device.Device(kind="cuda", name="NVIDIA H200", index=0)
-    monkeypatch.setattr(device, "resolve", lambda wanted: gpu)
-    monkeypatch.setattr(device, "capabilities", lambda chosen: None)
-    monkeypatch.setattr(benchmark, "calibrated", lambda chosen, folder: None)
-    made = outside.write(tmp_path)
-    commands = []
-
-    def timed(words: list[str], environment: dict[str, str]) -> Seconds:
-        commands.append(words)
-        if words[0] == "pipeline.execution.textbook":
-            plan = json.loads(Path(words[1]).read_text())
-            textbook.sweep(plan, torch.device("cpu"), lambda call: float(call().numel()))
-        return Seconds(2.0, 3.0)
-
-    monkeypatch.setattr(benchmark, "timed", timed)
-    words = [f"kernel={made}", "provider=pieces", "preset=smoke", "size=[8,16]", "dtype=float32"]
-    code = command("sweep", *words, "device=cuda", "repeats=1")
-    printed = capsys.readouterr()
-    assert code == 0, printed.err
-    lines = [line for line in printed.out.splitlines() if line.startswith("double/pieces")]
-    assert lines[0] == "double/pieces n=8 dtype=float32 parts=1 8.0"
-    assert len(lines) == 8 and "8 points measured in " in printed.out
-    sweep = commands[1]
-    assert sweep[0] == "pipeline.sweep" and f"kernel={made}" in sweep
-    assert {"provider=pieces", "size=[8,16]", "dtype=[float32]", "device=cuda:0"} <= set(sweep)
-
-
-def test_waits_are_timed_and_shown_beside_their_limits(
-    command: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command("waits", "device=cpu", "only=[help,misspelt,cuda_edit]") == 0
-    out = capsys.readouterr().out
-    assert re.search(r"^help +python -m pipeline\.sweep --help kernel=softmax +\d+\.\d +1 *$", out, re.M)
-    assert re.search(r"^misspelt +a misspelt option +\d+\.\d +1\.5 *$", out, re.M)
-    assert "cuda_edit" not in out, "a CPU has no limit there"
-
-
-def test_the_edits_fit_the_sources() -> None:
-    assert TRITON_EDIT[0] in (ROOT / "kernels/softmax/triton.py").read_text()
-    assert CUDA_EDIT not in (ROOT / "kernels/softmax/cuda.cu").read_text()
+    point = chosen("cpu", "square", size=256)[0]
+    where = catalog.find("square").loaded.where
+    plan = [TimedFunction(name="square", where=where, point=point, row_us=5.0)]
+    plan.append(TimedFunction(name="gone", where=str(tmp_path / "gone"), point=point))
+    monkeypatch.setattr(benchmarks, "of_rows", lambda device: plan)
+    monkeypatch.setattr(histories, "others", lambda device: {"torch.cumsum": None})
+    processes = [("none", "bench", 0), ("profiler", "torch.utils.benchmark", 0)]
+    monkeypatch.setattr(histories, "processes", lambda kind: processes)
+    assert command("histories", "device=cpu", f"output={tmp_path}") == 0
+    (path,) = tmp_path.glob("histories/*.jsonl")
+    found = json_lines.read(path, HistoryReading.from_json, lambda number, line, error: None)
+    assert [(one.history, one.timer, one.name) for one in found] == [
+        (history, timer, name)
+        for history, timer, _ in processes
+        for name in ("square", "gone", "torch.cumsum")
+    ]
+    gone = [one for one in found if one.name == "gone"]
+    assert all(one.us is None and one.error and "gone" in one.error for one in gone)
+    # On busy cores bench gives a reason in place of a time.
+    assert all((one.us is None) != (one.error is None) for one in found)
+    assert all(one.us for one in found if one.timer == "torch.utils.benchmark" and one.name != "gone")

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from kernel_pipeline import loading, ops
+from kernel_pipeline import loading, ops, problems
 from kernel_pipeline.machine import device
 from kernel_pipeline.machine.device import Device
 from kernel_pipeline.ops import tuned
@@ -21,12 +22,13 @@ from kernel_pipeline.records.settings import TimingSettings
 from pipeline import best, tune
 from pipeline.command.options import BestConfig, TuneConfig
 from pipeline.command.run import run_stage
-from pipeline.execution.identity import Identity
-from pipeline.points import catalog, problems
+from pipeline.keys.identity import Identity
+from pipeline.points import catalog
 from pipeline.reporting import python_call
 from pipeline.store import finals, results
 from tests import factory
 from tests.factory import H100, H200
+from tests.planted.tree import PLANTED
 from tests.project import python
 
 KERNEL = "softmax"
@@ -134,7 +136,8 @@ def test_finals_say_which_is_best_of_the_providers_that_were_in_them(
     assert answer["within 2 %"] == "cuda 1024x4w +1.0 %, cuda 4096x8w +1.0 %, triton_online 1024x4w +2.0 %"
     assert f"run {held[1].origin.run}" in answer["row"] and "/finals/" in answer["row"]
     assert answer["kernel_pipeline.ops"].startswith("calls torch: the baseline (torch); ")
-    assert 'entry = loaded.entry(loaded.kernel.provider("quack"))\ny = entry(*inputs)\n' in call(text)
+    assert 'provider = loaded.kernel.provider("quack")\n' in call(text)
+    assert "call = loaded.call(provider, problem, {})\ny = call(*inputs)\n" in call(text)
     finals.path(tmp_path, KERNEL, H200).unlink()
     one = factory.final(AT_4096[1], 19.0)
     factory.write_finals(tmp_path, [one.replace(rounds_us=one.rounds_us[:1])])
@@ -243,15 +246,15 @@ def test_a_dtype_that_nobody_measured_is_the_baselines(
     ("words", "sentence"),
     [
         (["column=3"], "unknown option of softmax 'column'. Did you mean 'columns'? Its dimensions: rows, "),
-        (["block_size=512"], "block_size: best finds the parameters itself; leave this option out. The "
-         "dimensions of softmax are rows, columns, dtype.\n"),
+        (["block_size=512"], "block_size: this command finds the parameters itself; leave this option out. "
+         "The dimensions of softmax are rows, columns, dtype.\n"),
         (["dtype=bf16"], "dtype: must be one of float32, bfloat16, float16, not bf16.\n"),
         (["gpu=nvidia-h20"], "unknown gpu 'nvidia-h20'. Did you mean 'nvidia-h200'? Known: nvidia-h200.\n"),
         (["rows=5"], "softmax was not measured at rows=5 on nvidia-h200: write columns= too, or values that "
          "were measured: rows=4096.\n"),
         (["kernel=softmx"], "unknown kernel 'softmx'. Did you mean 'softmax'? Known: "),
-        (["input=nowhere"], "nowhere has no ledger of softmax: measure one by python -m pipeline.sweep "
-         "kernel=softmax, or name its folder by input=.\n"),
+        (["input=nowhere"], "nowhere has no ledger of softmax: measure the kernel by python -m "
+         "pipeline.sweep kernel=softmax, or name another folder by input=.\n"),
     ],
     ids=lambda value: str(value[0]) if isinstance(value, list) else "",
 )  # fmt: skip
@@ -304,7 +307,7 @@ def smallest(name: str) -> Any:
     """Return a small problem of a kernel."""
     entry = catalog.find(name)
     workload = entry.groups("smoke")[0].workloads[0]
-    return next(problems.of_workload(entry, entry.config.workloads[workload], {}))
+    return next(catalog.problems_of(entry, entry.config.workloads[workload], {}))
 
 
 def shapes(made: Any) -> list[tuple[tuple[int, ...], Any]]:
@@ -336,11 +339,19 @@ def test_the_printed_call_of_an_entry_runs(name: str, provider: str) -> None:
     )
 
 
+def test_the_printed_call_of_an_entry_prepares_its_weights() -> None:
+    entry = catalog.find(str(PLANTED / "linear"))
+    problem = Values({"rows": 3, "columns": 8, "dtype": "float32"})
+    point = Point(kernel="linear", provider="transposed", problem=problem, parameters=Values())
+    assert shapes(run_on_cpu(python_call.by_entry(entry, point, "cuda"))) == [((3, 8), torch.float32)]
+
+
 def test_the_printed_call_of_an_entry_builds_its_library_first() -> None:
     one = row("cuda", 4096, 20.0, block_size=1024, num_warps=4)
     code = python_call.by_entry(catalog.find(KERNEL), one.point, "cuda")
     assert "from kernel_pipeline.ops import native\n" in code
     assert 'native.load(loaded, "cuda.cu")' in code
     assert code.endswith(
-        'y = entry(*inputs, block_size=1024, num_warps=4, strategy="auto", cluster_size=0, stages=0)'
+        'call = loaded.call(provider, problem, {"block_size": 1024, "num_warps": 4, "strategy": "auto", '
+        '"cluster_size": 0, "stages": 0})\ny = call(*inputs)'
     )

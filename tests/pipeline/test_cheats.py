@@ -17,14 +17,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernel_pipeline.execution import audit
+from kernel_pipeline.execution.supervisor import Supervisor
 from kernel_pipeline.machine import device
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.records.settings import TimingSettings
 from kernel_pipeline.timing.stopwatch import COLD_FACTOR, last_level_cache
-from pipeline.execution import audit
-from pipeline.execution.supervisor import Supervisor
 from tests.planted.tree import PLANTED, Tree, cpu_tree
 
 
@@ -192,7 +192,7 @@ SKIPS = ("by_fingerprint", "one_call_in_three", "a_third_of_the_work", "keeps_th
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("elements", [1 << 14, 1 << 17, 1 << 20, 1 << 23])
+@pytest.mark.parametrize("elements", [1 << 14, 1 << 20])
 @pytest.mark.parametrize("provider", SKIPS)
 def test_work_that_is_skipped_while_it_is_timed_is_seen_from_outside(
     provider: str, elements: int, monkeypatch: pytest.MonkeyPatch

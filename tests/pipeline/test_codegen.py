@@ -19,7 +19,8 @@ import psutil
 import pytest
 
 from kernel_pipeline import loading
-from kernel_pipeline.contract import Gpu, Value
+from kernel_pipeline.contract import Gpu
+from kernel_pipeline.declared import Value
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.machine import device
 from kernel_pipeline.machine.fingerprint import find_nvcc, fingerprint
@@ -33,7 +34,6 @@ from kernel_pipeline.toolchain.resources import resources
 from pipeline import ROOT, build, codegen
 from pipeline.command.options import BuildConfig, CodegenConfig
 from pipeline.command.run import run_each
-from pipeline.execution.identity import Identity
 from pipeline.inspection import (
     code_target,
     disassembler,
@@ -45,6 +45,7 @@ from pipeline.inspection import (
 from pipeline.inspection.code_target import CodeTarget
 from pipeline.inspection.cuda_code import CudaCode
 from pipeline.inspection.launches import Launched
+from pipeline.keys.identity import Identity
 from pipeline.store.evidence import CodeRow
 from tests.kernel_pipeline.toolchain.tiny import has_nvcc, needs_nvcc
 from tests.planted import two_of_each
@@ -174,7 +175,7 @@ def test_a_lazy_run_without_a_gpu_compiles_for_none_and_keeps_what_is_there(
     lazy = said_here("lazily=true", kernel="vector_add")
     assert (lazy.code, rows(tmp_path, "vector_add")) == (0, []), lazy.err
     assert (
-        f"it is left out. To compile it, run python -m pipeline.codegen kernel=vector_add output={tmp_path}"
+        f"was left out. To compile it, run python -m pipeline.codegen kernel=vector_add output={tmp_path}"
         in lazy.out
     )
     assert said_here("provider=triton", "size=37", kernel="vector_add").code == 0
@@ -260,7 +261,7 @@ def test_the_listing_of_one_variant(tmp_path: Path, said_here: Run) -> None:
     assert all(row["point"]["parameters"] == {"block_size": 1024, "num_warps": 8} for row in found)
     for row in found:
         listing = tmp_path / "artifacts" / row["artifact"]
-        for kind in ("txt", "ptx", "sass", "ttgir"):
+        for kind in ("txt", "ptx", "sass", "ttgir", "llir"):
             assert str(ROOT) not in listing.with_suffix(f".{kind}").read_text()
         assert 16 <= row["registers"] <= 255
         assert row["threads"] == 256
@@ -268,6 +269,18 @@ def test_the_listing_of_one_variant(tmp_path: Path, said_here: Run) -> None:
 
     machine_code = said_here(*options, "show=sass").out
     assert "== SASS" in machine_code and "== PTX" not in machine_code
+    by_line = said_here(*options, "show=lines").out.partition("== LINES")[2].splitlines()
+    counts = [
+        int(line.split()[0]) for line in by_line if line.endswith("instructions") or " instructions, " in line
+    ]
+    assert counts == sorted(counts, reverse=True)
+    assert sum(counts) == found[0]["mix"]["instructions"]
+    stages = said_here(*options, "show=llir").out
+    assert (
+        "== LLIR" in stages
+        and "define ptx_kernel void @_softmax_online(" in stages
+        and "== PTX" not in stages
+    )
     assert "(code inlined from triton/language/standard.py stands under the lines of that" in machine_code
 
 
@@ -319,7 +332,7 @@ def test_a_comparison_says_in_numbers_what_differs(tmp_path: Path, said_here: Ru
             ["a=torch_compile", "b=triton_row/4w"],
             "its code is Inductor's source, which has no numbe",
         ),
-        (["show=llvm"], "show: input should be 'ptx' or 'sass', not 'llvm'"),
+        (["show=llvm"], "show: input should be 'ptx', 'sass', 'lines', 'ttgir' or 'llir', not 'llvm'"),
     ],
 )
 def test_bad_input_is_one_sentence(options: list[str], said: str, said_here: Run) -> None:
@@ -525,7 +538,9 @@ def test_a_library_that_lacks_an_architecture_is_named(tmp_path: Path, planted: 
 
     unknown = said_here("provider=blocks", "function=nosuch", kernel=str(planted))
     assert unknown.code == 2
-    assert "no CUDA function of two_of_each is named like 'nosuch': by_block<float>." in unknown.err
+    assert (
+        "no CUDA function of two_of_each has 'nosuch' in its name: there are by_block<float>." in unknown.err
+    )
 
 
 @of_planted

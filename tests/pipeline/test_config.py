@@ -54,7 +54,7 @@ MISTAKES = {
     "tracking=lokal": "unknown tracking 'lokal'. Did you mean 'local'?",
     "block_size=1000": "block_size: must be one of 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, not 1000.",
     "block_size=four": "block_size: must be a whole number, not 'four'.",
-    "block_size=1.5": "block_size: write a value or a list of values, not 1.5.",
+    "block_size=1.5": "block_size: must be a whole number, not 1.5.",
     "num_warps=3": "num_warps: must be one of 1, 2, 4, 8, 16, 32, not 3.",
     "size=0": "size: must be at least 1, not 0.",
     "size=[]": "size: is empty; write a value or a list of values.",
@@ -64,8 +64,8 @@ MISTAKES = {
     "size=\u0660b": "size: must be a whole number, not '\u0660b'.",
     "size=[1,": "can't read 'size=[1,': write OPTION=VALUE or OPTION=[VALUE,VALUE].",
     "size=${nowhere}": "Interpolation key 'nowhere' not found",
-    "rows=[37,1.5]": "rows: write a value or a list of values, not 1.5.",
-    "search=tpe": "search: tpe needs an end; write trials=N, seconds=N or both.",
+    "rows=[37,1.5]": "rows: must be a whole number, not 1.5.",
+    "search=tpe": "search: tpe needs a limit; write trials=N, seconds=N or both.",
     "search=best": "search: input should be 'exhaustive', 'random' or 'tpe', not 'best'.",
     "trials=9": "search: exhaustive measures every point; write search=tpe, or leave trials= out.",
     "device=cuda": "device=cuda is not there: no NVIDIA GPU or driver was found. Write device=auto",
@@ -73,7 +73,7 @@ MISTAKES = {
     "device=[]": "device: is empty; write a value or a list of values.",
     "output=": "output: is empty; write a path, or leave it out.",
     "output=/etc/hostname": "no results can be written to /etc/hostname/timings/softmax: no folder can be "
-    "made in /etc/hostname (it is a file); name another by output=.",
+    "made in /etc/hostname (it is a file); name another folder by output=.",
     "output=/proc/x": "no results can be written to /proc/x/timings/softmax: no folder can be ",
     "timing.timer=graph": "timing.timer=graph needs a GPU: a CPU is timed by the host's clock alone; leave ",
     "allow=incorect": "allow: input should be 'incorrect', 'compile_error', 'runtime_error', ",
@@ -218,22 +218,32 @@ def test_whatever_is_written_ends_well_or_in_a_sentence(written: list[tuple[str,
 
 def test_a_missing_kernel_is_asked_for(sentence: Sentence) -> None:
     assert sentence() == f"kernel is missing: write kernel=NAME with one of {KNOWN}."
+    assert sentence("size=64") == sentence()
+    assert sentence("kernl=softmax").startswith(
+        "unknown option 'kernl'. Did you mean 'kernel'? Known: kernel,"
+    )
 
 
 def test_several_mistakes_are_all_named(sentence: Sentence) -> None:
     pins = sentence("kernel=softmax", "device=cpu", "size=0", "num_warps=3")
     assert pins == "size: must be at least 1, not 0. num_warps: must be one of 1, 2, 4, 8, 16, 32, not 3."
-    options = ["kernel=softmax", "device=cpu", "seed=a", "size=[[1]]", "wait_s=-1"]
+    options = ["kernel=softmax", "device=cpu", "seed=a", "size=[[a]]", "wait_s=-1"]
     said = sentence(*options)
-    assert said.count("size: write a value or a list of values, not [1].") == 1
+    assert said.count("size: write a value or a list of values, not ['a'], for") == 1
+    assert said.count("size: ") == 1
     assert "seed: input should be a valid integer" in said
     assert "wait_s: input should be greater than or equal to 0" in said
+
+
+def test_a_list_for_a_dimension_of_one_number_is_refused(sentence: Sentence) -> None:
+    given = sentence("kernel=softmax", "device=cpu", "size=[[1,2]]")
+    assert given == "size: must be a whole number, not [1,2]."
 
 
 def test_a_parameter_that_no_chosen_provider_has_is_said_with_who_has_it(sentence: Sentence) -> None:
     options = ["kernel=softmax", "device=cpu", "provider=[torch,triton_row]", "block_size=1024"]
     assert sentence(*options) == (
-        "block_size is no parameter of torch, triton_row; "
+        "block_size is not a parameter of torch, triton_row; "
         "triton_tile, triton_online, cuda of softmax have it."
     )
 
@@ -368,12 +378,7 @@ def said_by(command: str, *options: str) -> str:
 @pytest.mark.parametrize(
     ("file", "old", "new", "said"),
     [
-        (
-            "preset/smoke.yaml",
-            "max_seconds:",
-            "max_secnds:",
-            "unknown option 'preset.max_secnds'. Did you",
-        ),
+        ("preset/smoke.yaml", "max_seconds:", "max_secnds:", "unknown option 'preset.max_secnds'. Did you"),
         (
             "kernel/base/rows.yaml",
             "num_warps: [4]",

@@ -17,6 +17,7 @@ import pytest
 
 from kernel_pipeline import json_lines
 from kernel_pipeline.contract import Gpu
+from kernel_pipeline.execution.compile_pool import Compilers
 from kernel_pipeline.machine import device
 from kernel_pipeline.machine.device import Device
 from kernel_pipeline.records.point import Point
@@ -26,10 +27,9 @@ from kernel_pipeline.toolchain.extension import Place
 from pipeline import counters as stage
 from pipeline.command.options import CountersConfig
 from pipeline.command.run import run_each
-from pipeline.execution.compile_pool import Compilers
-from pipeline.execution.identity import Identity
 from pipeline.inspection import ncu_session, target
 from pipeline.inspection.ncu import Ncu
+from pipeline.keys.identity import Identity
 from pipeline.points import catalog
 from pipeline.store.evidence import ProfileRow
 from tests import factory
@@ -488,11 +488,70 @@ def test_where_no_kernel_was_launched_the_rows_say_what_failed(
     ],
 )
 def test_a_slip_in_sets_is_one_sentence(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    sets: str,
-    said: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], sets: str, said: str
 ) -> None:
     assert command(tmp_path, monkeypatch, "device=cpu", f"sets={sets}", code=2) == []
     assert capsys.readouterr().err.startswith(f"error: {said}")
+
+
+def others(monkeypatch: pytest.MonkeyPatch, *options: str) -> int:
+    """Run the stage without a kernel. Return its exit code."""
+    monkeypatch.setattr(sys, "argv", ["counters", *options])
+    with pytest.raises(SystemExit) as ended:
+        run_each("counters", CountersConfig, stage.run)
+    return int(str(ended.value.code))
+
+
+def test_a_report_from_elsewhere_is_read_by_function(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A saved page needs no ncu. A report is read by ncu, and both print the same."""
+    page = tmp_path / "seen.raw.csv"
+    page.write_text((PAGES / "recorded.raw.csv").read_text())
+    assert others(monkeypatch, f"report={page}") == 0
+    from_page = capsys.readouterr().out
+    names = [line.split(":")[0] for line in from_page.splitlines() if ": " in line]
+    assert [name.partition("<")[0] for name in names[:3]] == [
+        "cunn_SoftMaxForwardReg",
+        "_layernorm_tile",
+        "elementwise",
+    ], "the longest first"
+    assert "_layernorm_tile: memory limits it: memory throughput 80 %, compute throughput 25 %" in from_page
+    assert "elementwise<float, 4, 1, Square>: its grid is too small: 0.06 waves" in from_page
+
+    report = tmp_path / "seen.ncu-rep"
+    assert others(monkeypatch, f"report={report}") == 2, "it is missing"
+    assert "can't be read: No such file or directory." in capsys.readouterr().err
+    report.touch()
+    monkeypatch.setenv("PATH", str(fake(tmp_path).parent), prepend=":")
+    assert others(monkeypatch, f"report={report}") == 0
+    assert capsys.readouterr().out == from_page.replace(str(page), str(report))
+    assert not list(tmp_path.glob("**/*.jsonl")), "no rows"
+
+
+def test_the_first_launches_of_a_program_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], on_a_gpu: None
+) -> None:
+    monkeypatch.setenv("PATH", str(fake(tmp_path).parent), prepend=":")
+    options = ["program=python train.py --epochs=1", "launches=20", f"artifacts={tmp_path}/artifacts"]
+    assert others(monkeypatch, *options) == 0
+    called = (tmp_path / "calls").read_text().splitlines()
+    (counting,) = [line for line in called if "--export" in line]
+    assert counting.startswith("--target-processes all --launch-count 20 ")
+    assert counting.endswith(" python train.py --epochs=1")
+    assert "--profile-from-start" not in counting
+    (report,) = tmp_path.glob("artifacts/counters/programs/*.ncu-rep")
+    assert f"3 functions: {report}" in capsys.readouterr().out
+
+    fake(tmp_path, does="echo '==WARNING== No kernels were profiled.'")
+    report.unlink()
+    assert others(monkeypatch, *options) == 2
+    assert "'python train.py --epochs=1' launched no kernel." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [[], ["kernel=softmax", "report=x.ncu-rep"]])
+def test_a_kernel_a_program_or_a_report_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    assert others(monkeypatch, *options) == 2
+    assert 'write one of kernel=NAME, program="COMMAND" and report=FILE' in capsys.readouterr().err

@@ -111,10 +111,7 @@ def test_an_empty_address_is_no_address(
 ) -> None:
     for words, said in (
         (["tracking.uri="], "tracking: uri is empty; write tracking.uri=ADDRESS, or leave it out."),
-        (
-            ["tracking=none", "tracking.uri=x"],
-            "tracking: none publishes nothing, and uri says where to publish; leave",
-        ),
+        (["tracking=none", "tracking.uri=x"], "tracking: none publishes nothing, so uri has no use; leave"),
     ):
         monkeypatch.setattr(sys, "argv", ["sweep", "kernel=softmax", "device=cpu", *words])
         with pytest.raises(SystemExit):
@@ -171,7 +168,7 @@ def test_a_sweep_publishes_to_a_server_behind_a_password_and_keeps_it_to_itself(
         assert "cr@et" not in str(refused.value) and quote("cr@et", safe="") not in str(refused.value)
 
     assert not (tree.root / "mlflow.db").exists(), "not the repository's own"
-    assert any(b"pipeline.execution.fork_server" in title for title in titles)
+    assert any(b"kernel_pipeline.execution.fork_server" in title for title in titles)
     parts = [part.encode() for part in (SECRET, quote(SECRET, safe=""), quote(SECRET), "cr@et", "cr%40et")]
     where = {str(path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert any(name.endswith(".lock") for name in where), "what says who measures"

@@ -23,13 +23,7 @@ PROVIDERS = "providers kernel=softmax workload=columns columns=[256,1024] dtype=
 
 
 def test_no_committed_page_is_stale() -> None:
-    docs.run(
-        DocsConfig(
-            input=ROOT / "results",
-            docs=(ROOT / "README.md", ROOT / "docs"),
-            check=True,
-        )
-    )
+    docs.run(DocsConfig(input=ROOT / "results", docs=(ROOT / "README.md", ROOT / "docs"), check=True))
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +67,11 @@ def test_finals_come_before_the_sweeps_best(figures: Figures) -> None:
     row = factory.measurement("softmax", "cuda", 1024)
     factory.write_finals(figures.folder, [factory.final(row, 1.5)])
     table = figures.text(PROVIDERS)
-    assert table.count("By finals at the 1 of 2 problems with §, else by sweeps, not side by side") == 1
+    assert table.count("Finals measured the problems with § side by side, sweeps measured the others.") == 1
     assert "| 1024 § | float32 |" in table and "**1.50**" in table
-    assert table.count("us. By sweeps, not side by side.") == 1, "the other machine had none"
+    assert table.count("The times come from sweeps, which do not measure side by side.") == 1, (
+        "the other machine had none"
+    )
 
 
 def finals_of(size: int, ours: float, others: dict[str, tuple[float, str]]) -> list[Final]:
@@ -117,7 +113,7 @@ def test_a_number_that_was_typed_into_a_block_is_found(
     number = re.findall(r"\d+\.\d+", right)[-1]
     head, _, tail = right.rpartition(number)
     page.write_text(stale := f"{head}{Decimal(number) + Decimal('0.01')}{tail}")
-    with pytest.raises(UserError, match=f"^{page} is stale: the figures are not those of"):
+    with pytest.raises(UserError, match=f"^{page} is stale: the figures differ from"):
         docs.run(check)
     assert page.read_text() == stale, "a check writes nothing"
     docs.run(fill)
@@ -167,7 +163,7 @@ def test_each_pair_of_gpus_has_a_table_and_one_gpu_a_sentence(figures: Figures, 
         figures.text("gpus kernel=softmax")
     alone = factory.write_results(tmp_path / "alone", [factory.measurement("softmax", "cuda", 1024)])
     assert Figures(alone).text("gpus") == (
-        "*Only NVIDIA H200 has results: there is no other GPU to set beside it.*"
+        "*Only NVIDIA H200 has results, so there is no other GPU to compare it with.*"
     )
 
 
@@ -191,10 +187,7 @@ def test_what_is_not_measured_is_said(figures: Figures) -> None:
             "providers kernel=softmax workload=columns dtpe=x",
             "unknown dimension of softmax 'dtpe'. Did you mean",
         ),
-        (
-            "providers kernel=softmax workload=columns provider=tri",
-            "unknown provider of softmax 'tri'.",
-        ),
+        ("providers kernel=softmax workload=columns provider=tri", "unknown provider of softmax 'tri'."),
         ("finals problems=smallest", "write NAME kernel=KERNEL workload=WORKLOAD"),
     ],
 )

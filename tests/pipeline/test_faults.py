@@ -175,23 +175,16 @@ def all_gone(tree: Tree) -> bool:
     return not tree.workers()
 
 
-of_killed = pytest.mark.xdist_group("killed")
-"""Puts tests into one group, because they share one sweep."""
-
-
-@pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> Tree:
-    """Kill a sweep four times, twice during its start and twice while results arrive, then let it finish.
-    Return the tree."""
+@pytest.mark.slow
+def test_a_sweep_that_is_killed_at_its_start_and_midway_ends_complete(tmp_path: Path) -> None:
     dice = random.Random(0)
-    tree = cpu_tree(tmp_path_factory.mktemp("killed"), "quick")
+    tree = cpu_tree(tmp_path, "quick")
     kept = 0
-    for turn in range(4):
+    for is_midway in (False, True):
         process = tree.start(*QUICK, "wait_s=0")
-        if turn % 2:
-            enough = kept + dice.randrange(1, 40)
+        if is_midway:
+            enough = dice.randrange(1, 40)
             until(lambda wanted=enough: lines(tree) >= wanted, process)  # type: ignore[misc]
-            time.sleep(dice.uniform(0, 0.01))
         else:
             time.sleep(dice.uniform(0, 2.5))
         process.kill()
@@ -203,16 +196,10 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Tree:
     assert kept > 0
     done = tree.sweep(*QUICK, "wait_s=0")
     assert (done.returncode, done.stderr) == (0, "")
-    return tree
-
-
-@pytest.mark.slow
-@of_killed
-def test_a_sweep_that_is_killed_again_and_again_ends_complete(killed: Tree) -> None:
-    rows = killed.rows("quick")
+    rows = tree.rows("quick")
     assert len(rows) == len({row.point for row in rows}) == POINTS
     assert {row.outcome.status for row in rows} == {"ok"}
-    ledger = killed.ledger("quick")
+    ledger = tree.ledger("quick")
     beside = {path.name for path in ledger.parent.iterdir() if path.name.startswith(".")}
     assert beside == {f".{ledger.name}.lock"}, "no temporary file is left"
 
@@ -236,7 +223,6 @@ def test_a_worker_that_hangs_ends_with_its_sweep(tmp_path: Path, stop: signal.Si
     ("stop", "moment"),
     [
         (signal.SIGINT, "while it imports"),
-        pytest.param(signal.SIGINT, "while the worker starts", marks=pytest.mark.slow),
         pytest.param(signal.SIGINT, "while it measures", marks=pytest.mark.slow),
         pytest.param(signal.SIGTERM, "while it measures", marks=pytest.mark.slow),
         pytest.param(signal.SIGHUP, "while it measures", marks=pytest.mark.slow),
@@ -250,7 +236,6 @@ def test_a_sweep_that_is_stopped_says_so_in_a_line_and_keeps_what_was_measured(
     maps = Path(f"/proc/{process.pid}/maps")
     moments: dict[str, Callable[[], object]] = {
         "while it imports": lambda: "pydantic_core" in maps.read_text(),
-        "while the worker starts": tree.workers,
         "while it measures": lambda: lines(tree),
     }
     until(moments[moment], process)
@@ -292,10 +277,7 @@ except KeyboardInterrupt:
 
 def test_ctrl_c_that_is_swallowed_ends_a_command_all_the_same() -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", SWALLOWS],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", SWALLOWS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
@@ -348,7 +330,7 @@ def test_a_full_disk_ends_in_one_sentence_and_is_resumed(tmp_path: Path, small_d
     assert stopped.returncode == 2
     assert stopped.stderr.count("\n") == 1, stopped.stderr
     assert stopped.stderr.startswith("error: can't write ")
-    assert f": {small_disk.full}. What was measured before is kept; make room and run" in stopped.stderr
+    assert f": {small_disk.full}. Earlier measurements are kept; make room and run" in stopped.stderr
     kept = path.read_bytes().count(b"\n")
     assert 0 < kept < POINTS
     assert f"{kept} of {POINTS} are in" in stopped.stdout
@@ -371,7 +353,7 @@ def test_torn_and_foreign_lines_are_said_skipped_and_measured_again(tmp_path: Pa
     path.write_bytes(b'{"what": "not ours"}\n' + first + b"".join(rest) + second[: len(second) // 2])
     done = tree.sweep("kernel=quick", "timing.cache=hot")
     assert done.returncode == 0, done.stderr
-    assert f"{path.name}:1 is not a measurement (torn or edited); skipped" in done.stdout
+    assert f"{path.name}:1 is not a measurement (incomplete or edited); skipped" in done.stdout
     assert f"{path.name}:{len(rest) + 3} is not a measurement" in done.stdout
     assert "1 point measured" in done.stdout
     # A complete but unknown line may come from another version, so it is kept behind the measurements.

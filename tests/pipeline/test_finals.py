@@ -44,7 +44,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
     assert (code, err) == (0, ""), out + err
     assert "They are in outputs/finals." in out
     assert re.search(r"Most of the time went to (\w+ [\d.]+ s for \d+ turns?(, |\.\s))+", out)
-    assert "times those of the sweeps at the same points" in out
+    assert "times the sweeps' times at the same points" in out
     return made
 
 
@@ -97,10 +97,10 @@ def test_a_second_time_nothing_is_measured_and_an_edit_measures_its_matches_alon
 
 def test_a_mistake_is_one_sentence(tree: Tree) -> None:
     mistakes = {
-        ("kernel=quick", "output=nowhere"): "no ledger in nowhere has times to choose "
-        "finalists by: run python -m pipeline.sweep kernel=quick output=nowhere first.",
-        (KERNELS, "output=nowhere"): "no ledger in nowhere has times to choose "
-        "finalists by: run python -m pipeline.sweep kernel=NAME output=nowhere first.",
+        ("kernel=quick", "output=nowhere"): "no ledger in nowhere has times from which "
+        "finalists could be chosen: run python -m pipeline.sweep kernel=quick output=nowhere first.",
+        (KERNELS, "output=nowhere"): "no ledger in nowhere has times from which "
+        "finalists could be chosen: run python -m pipeline.sweep kernel=NAME output=nowhere first.",
         ("kernel=quick", "margin=2"): "margin: ",
         ("kernel=[quick,nothing]",): "unknown kernel 'nothing'",
     }
@@ -114,7 +114,7 @@ def test_rows_that_are_old_are_no_finalists(tree: Tree, tmp_path: Path) -> None:
     reference = made.root / "kernels/quick/reference.py"
     reference.write_text(reference.read_text().replace("x.double() * 2", "2 * x.double()"))
     code, out, err = hold(made, "kernel=quick")
-    assert (code, out) == (2, "") and "has times to choose finalists by" in err
+    assert (code, out) == (2, "") and "has times from which finalists could be chosen" in err
 
 
 def test_times_at_other_problems_than_the_largest_are_not_called_none(tree: Tree, tmp_path: Path) -> None:
@@ -129,8 +129,8 @@ def test_times_at_other_problems_than_the_largest_are_not_called_none(tree: Tree
     options = ("preset=cpu", "timing.min_samples=5")  # as in the sweep
     both, alone = made.in_turn("finals", (KERNELS, *options), ("kernel=quick", *options))
     clause = (
-        "quick: its ledger has fresh times at other problems, but none at 128 float32, where "
-        "this preset holds finals"
+        "quick: its ledger has fresh times at other problems, but none at 128 float32, "
+        "where this preset measures finals"
     )
     assert both.returncode == 0 and f"\n{clause}.\n" in both.stdout, both.stdout + both.stderr
     command = "python -m pipeline.sweep kernel=quick preset=cpu output=outputs"

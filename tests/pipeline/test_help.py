@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -23,10 +22,11 @@ from pipeline.command.run import run_each
 from pipeline.command.words import CONF
 from pipeline.points import catalog, plan
 from pipeline.points.plan import Target
+from tests.processes import completed
 from tests.project import python
 
 COMMANDS = sorted(explanation.commands())
-CONFIGURED = [name for name in COMMANDS if name != "repro"]
+CONFIGURED = [name for name in COMMANDS if name not in ("init", "repro")]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -81,14 +81,7 @@ def test_every_command_shows_three_examples_of_options_that_it_has(name: str) ->
 
 
 ABOUT_KERNELS = [
-    *(
-        "accuracy",
-        "benchmarks",
-        "best",
-        "build",
-        "codegen",
-        "compare",
-    ),
+    *("accuracy", "benchmarks", "best", "build", "codegen", "compare"),
     *("counters", "finals", "profile", "publish", "results", "sanitize", "sweep"),
     *("ui", "verify"),
 ]
@@ -96,7 +89,7 @@ ABOUT_KERNELS = [
 
 def test_the_commands_about_kernels_are_those_with_the_option() -> None:
     with_option = {name for name in CONFIGURED if "kernel" in explanation.schema_of(name).model_fields}
-    assert set(ABOUT_KERNELS) == with_option - {"new"}, "new's kernel is not there yet"
+    assert set(ABOUT_KERNELS) == with_option - set(explanation.WITHOUT_KERNEL)
 
 
 @pytest.mark.parametrize("name", ABOUT_KERNELS)
@@ -109,7 +102,7 @@ def test_help_of_every_command_about_kernels_lists_what_a_kernel_takes(
         assert ended.value.code == 0
         return capsys.readouterr().out
 
-    hint = f"`python -m pipeline.{name} --help kernel=NAME` lists what a kernel takes."
+    hint = f"`python -m pipeline.{name} --help kernel=NAME` lists a kernel's dimensions and parameters."
     for words in ((), ("kernel=null",), ("kernel=all",)):
         assert hint in shown(*words)
     text = shown("kernel=matmul")
@@ -140,7 +133,7 @@ def test_a_command_without_what_it_needs_prints_its_help_and_says_so(command: tu
 @pytest.mark.parametrize("words", ["pipeline", "pipeline.sweep --help kernel=softmax"])
 def test_who_reads_the_first_line_alone_sees_no_traceback(words: str) -> None:
     line = f"{sys.executable} -m {words} | head -n 1 >/dev/null"
-    done = subprocess.run(["bash", "-c", line], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = completed(["bash", "-c", line], cwd=ROOT, check=True)
     assert done.stderr == ""
 
 
@@ -191,13 +184,10 @@ def test_a_shell_completes_commands_options_presets_and_experiments(script: Path
     if bash is None:
         pytest.skip("bash is not installed")
     lines = ("sw", "sweep kernel=softmax preset=s", "sweep experiment=first", "be", "best gp")
-    done = subprocess.run(
+    done = completed(
         [bash, "-c", COMPLETE],
         input="".join(f"kernel-pipeline {line}\n" for line in lines),
         env=os.environ | {"PATH": f"{script.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.stdout.splitlines() == [
         "hydra_bash_completion kernel-pipeline",

@@ -24,13 +24,14 @@ from pipeline import ROOT, report, sweep
 from pipeline.command.options import ReportConfig, SweepConfig
 from pipeline.command.run import checked
 from pipeline.command.words import CONF, CommandLine, for_hydra
-from pipeline.execution.identity import Identity
+from pipeline.keys.identity import Identity
 from pipeline.points.plan import Target, plan
 from pipeline.reporting import frames
 from pipeline.reporting.document import TEMPLATES
 from pipeline.reporting.plots import workload_plots
 from pipeline.store import evidence, ledger, results
 from pipeline.store.evidence import ProfileRow
+from pipeline.store.rows_that_count import own_rows
 from pipeline.tracking import ledgers
 from tests import factory, hostile
 from tests.factory import H100, H200
@@ -241,7 +242,7 @@ def test_every_committed_row_reads_as_it_is() -> None:
     paths = sorted((ROOT / "results/timings").glob("*/*.jsonl"))
     for path in paths:
         before = path.read_bytes().splitlines(keepends=True)
-        after = [ledger.encode(row) for row in results.own_rows(path, pytest.fail)]
+        after = [ledger.encode(row) for row in own_rows(path, pytest.fail)]
         assert len(after) == len(before)
         assert all(rb"\u001b" in line for line in {*before} - {*after})
     evidence.load(ROOT / "results", pytest.fail, local=False)
@@ -295,9 +296,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepConfig, Pat
 @settings(CHEAP, max_examples=8)
 @given(data=st.data())
 def test_any_ledger_can_be_swept_into(
-    measured: tuple[SweepConfig, Path, Measurement],
-    data: st.DataObject,
-    capsys: pytest.CaptureFixture[str],
+    measured: tuple[SweepConfig, Path, Measurement], data: st.DataObject, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config, path, row = measured
     line = ledger.encode(row).strip()

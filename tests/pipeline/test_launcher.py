@@ -25,7 +25,7 @@ SLURM = "hydra/launcher=submitit_slurm"
             SweepConfig,
             f"configures a launcher: write -m {SLURM}, too",
         ),
-        (["-m", SLURM], CompareConfig, "is for sweeps: run this command where its device is"),
+        (["-m", SLURM], CompareConfig, "is for sweeps: run this command on the device's host"),
         (["-m", SLURM, "tracking.uri=http://me:secret@h"], SweepConfig, "set MLFLOW_TRACKING_URI instead"),
         (["cluster=ray"], ProfileConfig, "cluster= is for sweep: leave it out, and run this command"),
         (["-m", SLURM, "hydra.run.dir=x"], SweepConfig, "hydra.run.dir is a setting of Hydra's own"),

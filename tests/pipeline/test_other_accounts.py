@@ -19,7 +19,7 @@ from kernel_pipeline.ops import native
 from kernel_pipeline.toolchain import inductor
 from pipeline import results as command
 from pipeline.command.options import ResultsConfig
-from pipeline.execution import identity
+from pipeline.keys import identity
 from pipeline.points import catalog, written
 from pipeline.store import plain_yaml, results
 from pipeline.ui import claimed_port

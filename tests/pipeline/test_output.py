@@ -11,7 +11,7 @@ import pytest
 from pipeline import ROOT
 
 SENTENCE = (
-    "error: can't write to the standard output: No space left on device. What was done is kept; make room, "
+    "error: can't write to the standard output: No space left on device. Results so far are kept; make room, "
     "or send the output elsewhere, and run the command again.\n"
 )
 
@@ -32,12 +32,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "words",
-    [
-        ("pipeline.sweep", "--help"),
-        ("pipeline.publish", "tracking=none"),
-    ],
-    ids=" ".join,
+    "words", [("pipeline.sweep", "--help"), ("pipeline.publish", "tracking=none")], ids=" ".join
 )
 def test_a_full_disk_is_a_sentence(words: tuple[str, ...]) -> None:
     done = run(*words)
@@ -49,4 +44,4 @@ def test_what_was_done_is_kept(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (2, SENTENCE)
     assert (tmp_path / "mine/kernel.yaml").is_file()
     mistake = run("pipeline.new", f"kernel={tmp_path}/mine")
-    assert "is there already" in mistake.stderr and mistake.stderr.count("\n") == 1
+    assert "exists already" in mistake.stderr and mistake.stderr.count("\n") == 1

@@ -123,7 +123,7 @@ def test_packed_inputs_with_a_group_size_and_an_output_of_integers(tmp_path: Pat
     # A row of 48 bytes is not a whole number of 32-byte steps.
     odd = tree.sweep("kernel=packed", HOT, "size=96", "group=32", "provider=steps", "bytes_a_step=[16,32]")
     assert odd.returncode == 0
-    assert "steps: 1 configuration left out: 48 bytes a row are no whole steps of 32" in odd.stdout
+    assert "steps: 1 configuration left out: 48 bytes per row are not a multiple of 32" in odd.stdout
     assert "1 of 1 are in" in odd.stdout
 
 

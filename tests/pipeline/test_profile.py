@@ -123,7 +123,7 @@ def test_stacks_and_a_folder_for_tensorboard_are_always_made(
     assert "flame_graph" not in before
     picture = ElementTree.parse(tmp_path / "artifacts" / row["flame_graph"])
     bars = [str(bar.text) for bar in picture.iter("{http://www.w3.org/2000/svg}title")]
-    assert any(re.fullmatch(r"kernels/gelu/torch\.py\(\d+\): gelu: .* us a call, .*%", bar) for bar in bars)
+    assert any(re.fullmatch(r"kernels/gelu/torch\.py\(\d+\): gelu: .* us per call, .*%", bar) for bar in bars)
     assert any(bar.startswith("aten::gelu: ") for bar in bars)
     assert not any("profiler" in bar or "0x" in bar for bar in bars), "nothing of what looks on"
 
@@ -151,7 +151,7 @@ def test_a_flame_graph_stacks_what_lies_in_each_other_and_adds_what_is_alike() -
     function = root.below["f"]
     assert (function.us, {name: one.us for name, one in function.below.items()}) == (80, {"aten::mul": 40})
     drawn = flame.svg({"traceEvents": events}, "a < b").decode()
-    assert "a &lt; b: 2 calls, 80 us" in drawn and "aten::mul: 20 us a call, 50.0%" in drawn
+    assert "a &lt; b: 2 calls, 80 us" in drawn and "aten::mul: 20 us per call, 50.0%" in drawn
 
 
 def test_a_folder_for_tensorboard_that_is_none_is_one_sentence(

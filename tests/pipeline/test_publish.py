@@ -7,6 +7,7 @@ import resource
 import socket
 import sqlite3
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,14 @@ from typing import Any
 import pytest
 import requests
 
-from kernel_pipeline.contract import Value
+from kernel_pipeline.declared import Value
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.measurement import Measurement
 from pipeline.command.options import PublishConfig, TrackingConfig
 from pipeline.publish import publish
 from pipeline.store import results as results_module
-from pipeline.tracking import connection, ledgers
+from pipeline.tracking import connection, ledgers, store
 from pipeline.tracking.publisher import Published, how_to_open
 from pipeline.tracking.store import opened
 from tests.factory import (
@@ -761,7 +762,7 @@ def test_nothing_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     (tmp_path / "results").mkdir()
     log(tmp_path / "results", uri(tmp_path / "mlflow.db"))
     assert "holds no measurements yet" in capsys.readouterr().out
-    with pytest.raises(UserError, match="is not there"):
+    with pytest.raises(UserError, match="does not exist"):
         log(tmp_path / "elsewhere", uri(tmp_path / "mlflow.db"))
     none = TrackingConfig(name="none", uri=None)
     publish(PublishConfig(input=tmp_path, reports=None, kernel=None, tracking=none))
@@ -794,8 +795,62 @@ def test_a_second_publish_waits_for_the_first(tmp_path: Path, database: Path) ->
     with opened(uri(database)):
         second = start(f"input={square}", f"tracking.uri={uri(database)}")
         assert second.stdout is not None
-        assert next(second.stdout) == f"Another publish writes to {database}: waiting for its end.\n"
+        assert next(second.stdout) == f"Another command publishes to {database}: waiting until it ends.\n"
         assert not shown(database)
     out, err = second.communicate(timeout=120)
     assert (second.returncode, err) == (0, ""), out
     assert f"square @ {H200}" in shown(database)
+
+
+Meanwhile = Callable[[Any, str, str], None]
+"""The work of another publisher: it gets an MLflow client, the run that this publisher is about to write, and
+the run that was written last."""
+
+
+@pytest.fixture
+def at_third_write(monkeypatch: pytest.MonkeyPatch) -> list[Meanwhile]:
+    """Return a list for functions that are called before the third run is written."""
+    from mlflow import MlflowClient
+
+    written: list[str] = []
+    others: list[Meanwhile] = []
+    log_batch = MlflowClient.log_batch
+
+    def interleaved(client: Any, run_id: str, *content: Any) -> None:
+        written.append(run_id)
+        if len(written) == 3:
+            for other in others:
+                other(client, run_id, written[1])
+        log_batch(client, run_id, *content)
+
+    monkeypatch.setattr(MlflowClient, "log_batch", interleaved)
+    return others
+
+
+def test_a_run_that_another_publisher_deletes_is_written_again(
+    results: Path, database: Path, at_third_write: list[Meanwhile]
+) -> None:
+    at_third_write.append(lambda client, run, _: client.delete_run(run))
+    log(results, uri(database))
+    assert shown(database).keys() >= NAMES
+    with sqlite3.connect(database) as connection:
+        states = connection.execute("SELECT DISTINCT status FROM runs WHERE lifecycle_stage = 'active'")
+        assert states.fetchall() == [("FINISHED",)]
+    written = content(database)
+    log(results, uri(database))
+    assert content(database) == written, "nothing is missing"
+
+
+def test_runs_that_another_publisher_moves_below_its_own_parent_come_back(
+    results: Path,
+    database: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    at_third_write: list[Meanwhile],
+) -> None:
+    at_third_write.append(lambda client, _, run: client.set_tag(run, "mlflow.parentRunId", "0" * 32))
+    monkeypatch.chdir(database.parent)
+    monkeypatch.setattr(store, "sqlite_path", lambda uri: None)
+    log(results, uri(database))
+    with sqlite3.connect(database) as connection:
+        parents = connection.execute("SELECT DISTINCT value FROM tags WHERE key = 'mlflow.parentRunId'")
+        assert {parent for (parent,) in parents} <= set(run_ids(database).values())

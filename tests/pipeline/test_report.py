@@ -18,7 +18,7 @@ from kernel_pipeline.machine.device import Device
 from kernel_pipeline.records.base import Values
 from pipeline import ROOT, report
 from pipeline.command.options import ReportConfig
-from pipeline.execution import identity, versions
+from pipeline.keys import identity, versions
 from pipeline.reporting.content import describe
 from pipeline.reporting.data_files import COLUMNS, PLOT_COLUMNS, file_columns
 from pipeline.reporting.field import head_to_heads
@@ -34,6 +34,7 @@ from pipeline.store.ledger import read_rows
 from tests import pages
 from tests.factory import COMMIT, CPU, H100, H200, environment, flat, grid, measurement, moved, write_results
 from tests.pages import Page
+from tests.processes import completed
 
 # Drawing a report takes long, and most tests read the same one.
 pytestmark = pytest.mark.xdist_group("report")
@@ -144,13 +145,10 @@ def baseline_us(rows: list[dict], row: dict) -> float | None:
 
 
 def run(*arguments: str, seed: str = "0") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return completed(
         [sys.executable, "-m", "pipeline.report", "device=cpu", *arguments],
         cwd=ROOT,
         env={**os.environ, "PYTHONHASHSEED": seed},
-        capture_output=True,
-        text=True,
-        check=False,
     )
 
 
@@ -538,13 +536,7 @@ def test_a_kernel_that_is_gone_takes_its_plot_with_it(report_on, tmp_path):
     before = [measurement(kernel, size=size) for size in (256, 1024) for kernel in ("gelu", "softmax")]
     output = report_on(write_results(tmp_path / "before", before))
     assert (output / "plots/softmax.svg").exists()
-    kept = {
-        "mine.md",
-        "plots/keep.txt",
-        "plots/notes.svg",
-        "data/table.csv",
-        "metrics/mine.json",
-    }
+    kept = {"mine.md", "plots/keep.txt", "plots/notes.svg", "data/table.csv", "metrics/mine.json"}
     (output / "metrics").mkdir(exist_ok=True)
     for name in kept:
         (output / name).write_text("not from here")
@@ -666,9 +658,7 @@ def test_each_gpus_metrics_name_every_kernel_so_that_dvc_tells_whose_they_are(re
 
 
 def dvc(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "dvc", *arguments], cwd=folder, capture_output=True, text=True, check=False
-    )
+    done = completed([sys.executable, "-m", "dvc", *arguments], cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -686,7 +676,7 @@ def test_dvc_shows_and_compares_metrics_and_plots(report_on, tmp_path):
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "before"]):
         subprocess.run([*git, *command], cwd=tmp_path, check=True)
     heading, *lines = (line.split() for line in dvc(tmp_path, "metrics", "show").splitlines())
-    assert heading == ["Path", "softmax"], "a number a kernel"
+    assert heading == ["Path", "softmax"], "a number per kernel"
     assert sorted(path for path, _ in lines) == [f"reports/metrics/{gpu}.json" for gpu in (H200, H100)][::-1]
 
     faster = [

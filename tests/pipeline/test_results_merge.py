@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -26,6 +25,7 @@ from pipeline.store.evidence import ProfileRow
 from pipeline.store.rows import encode
 from tests import factory
 from tests.factory import H100, H200
+from tests.processes import completed
 
 ROOT = Path(__file__).parents[2]
 LATER = factory.MEASURED_AT + timedelta(hours=1)
@@ -116,7 +116,7 @@ def test_a_second_merge_changes_nothing_and_the_other_way_round_gives_the_same_r
     capsys.readouterr()
     merged(there, here)
     assert files(here) == before
-    assert capsys.readouterr().out.splitlines()[-1] == f"Nothing of {there} is new to {here}."
+    assert capsys.readouterr().out.splitlines()[-1] == f"{here} already has all results of {there}."
     assert rows(other) == rows(here)
 
 
@@ -186,7 +186,7 @@ def test_lines_that_are_no_whole_rows_are_left_out_and_ours_stay(
     merged(there, here)
     out = capsys.readouterr().out
     assert f"{theirs}:1 is not a complete row of this version, or its digests are wrong; skipped." in out
-    assert f"{theirs}:4 belongs to another kernel or machine than its file; skipped." in out
+    assert f"{theirs}:4 belongs to another kernel or machine than the file; skipped." in out
     assert f"{mine}: 5 new, 4 newer than ours, 5 lines skipped" in out
     assert mine.read_bytes().endswith(b'{"of": "a later version"}\n'), "what is here is not thrown away"
     keys = {row.point.provider for row in ledger.read_rows(mine, lambda sentence: None)}
@@ -243,7 +243,7 @@ import os, signal, sys
 from pathlib import Path
 from kernel_pipeline import files
 from pipeline.store import clone
-from pipeline.execution.identity import settings_beside
+from pipeline.keys.identity import settings_beside
 from kernel_pipeline.toolchain.resources import BuildReport
 left = int(sys.argv[3])
 replace = Path.replace
@@ -267,7 +267,7 @@ def test_a_merge_that_was_killed_is_completed_by_the_same_command(
     for left in (0, 2, 5, 8):
         killed = shutil.copytree(here, tmp_path / f"killed{left}")
         command = [sys.executable, "-c", KILLED, str(there), str(killed), str(left)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        done = completed(command, cwd=ROOT)
         assert done.returncode == -signal.SIGKILL, done.stderr
         assert {row.slot for row in rows(here)} <= {row.slot for row in rows(killed)}
         merged(there, killed)
@@ -289,15 +289,12 @@ def test_a_merge_that_was_killed_is_completed_by_the_same_command(
         (["merge", "nowhere"], "source=nowhere is not a folder with results."),
         (
             ["merge", "results", "output=results"],
-            "source=results is output=results; name another clone's folder.",
+            "source=results and output=results are the same folder; name another clone's folder.",
         ),
     ],
 )
 def test_a_mistake_is_one_sentence(
-    words: list[str],
-    sentence: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", ["results", *positional(words, "action", "source")])

@@ -11,8 +11,8 @@ from kernel_pipeline import loading
 from kernel_pipeline.records.base import Values, digest
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.settings import TimingSettings
-from pipeline.execution import identity, versions
-from pipeline.execution.old_rows import settings_digest
+from pipeline.keys import identity, versions
+from pipeline.keys.old_rows import settings_digest
 from pipeline.store import ledger, results
 from pipeline.store.rows import encode
 from tests import factory
@@ -84,35 +84,35 @@ def keys(path: Path) -> set[str]:
 
 
 @pytest.mark.slow
-def test_what_is_old_is_told_with_its_reason_and_removed_when_told_to(folder: Path) -> None:
+def test_old_rows_are_listed_with_reasons_and_removed_by_write(folder: Path) -> None:
     path = results.ledger_path(folder, "softmax", factory.H200)
     other = results.ledger_path(folder, "elsewhere", factory.H200)
     before, others = path.read_bytes(), other.read_bytes()
     said = prune(folder)
     assert f"{path}: {len(OLD)} of {len(OLD) + len(CURRENT)} rows are old" in said
-    told = "\n".join(line.strip() for line in said if re.match(r"  \w", line))
-    assert "removed: 1 row is old: softmax/removed no longer has such points" in told
-    assert "torch: 3 rows are old: " in told
+    reasons = "\n".join(line.strip() for line in said if re.match(r"  \w", line))
+    assert "removed: 1 row is old: softmax/removed no longer declares the point" in reasons
+    assert "torch: 3 rows are old: " in reasons
     for reason in (
-        "softmax/torch no longer has such points (1 of them)",
+        "softmax/torch no longer declares the point (1 of them)",
         "the source of softmax/torch changed (1 of them)",
         "the environment changed, and the old one is not known (1 of them)",
         "triton_online: 1 row is old: measured by '",
         "triton_row: 1 row is old: the source of softmax/triton_row changed; measured by version 0 of",
     ):
-        assert reason in told
-    alone = "is left alone: no kernel here has its name. Write kernel=FOLDER/elsewhere."
+        assert reason in reasons
+    alone = "stays unchanged: no kernel here has its name. Write kernel=FOLDER/elsewhere."
     assert f"{other} {alone}" in said
     assert said[-1] == "6 rows are old. Write write=true to remove them."
-    assert path.read_bytes() == before, "it was not told to"
+    assert path.read_bytes() == before, "without write=true"
 
     said = prune(folder, "kernel=softmax", "parts=[point,environment]", "write=true")
-    assert said[-1] == "3 rows removed, and the lines of 0 runs that no row names."
+    assert said[-1] == "Removed 3 rows, and the lines of 0 runs that no row names."
     kept = [one for reason, one in OLD.items() if not reason.endswith(("point", "environment"))]
     assert keys(path) == {one.key for one in [*CURRENT, *kept]}
 
     said = prune(folder, "write=true", "parts=[settings,source,measurement]")
     assert any("torch: 2 rows are old: " in line and "settings" in line for line in said)
-    assert said[-1].startswith("4 rows removed, and the lines of ")
+    assert said[-1].startswith("Removed 4 rows, and the lines of ")
     assert keys(path) == {one.key for one in CURRENT if one.parts.settings == NOW}
     assert other.read_bytes() == others

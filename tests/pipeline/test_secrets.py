@@ -5,23 +5,23 @@ from __future__ import annotations
 import gzip
 import io
 import os
-import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from kernel_pipeline.execution import supervisor
 from kernel_pipeline.machine import device
 from kernel_pipeline.records import credentials
 from kernel_pipeline.toolchain.ninja_build import CompileError, LibraryBuild, compile_all
 from pipeline import ROOT, repro
-from pipeline.execution import supervisor
 from pipeline.store import ledger
 from pipeline.store.comparisons import ComparedSide, Comparison, ComparisonRow
 from pipeline.store.evidence import CounterRow
 from tests import factory
 from tests.planted import outside
+from tests.processes import completed
 
 PASSWORD = 'correct horse/"battery"'
 TELLS = r"""import os
@@ -67,7 +67,7 @@ def test_a_comparison_and_evidence_are_without_it() -> None:
     side = ComparedSide(name="HEAD", commit=None)
     comparison = Comparison(
         **{"kernel": "softmax", "gpu": "nvidia-h200", "run": "r", "at": datetime.now(UTC), "a": side},
-        **{"b": side, "margin": 0.01, "beyond": "margin", "rows": (row,)},
+        **{"b": side, "by": 0.02, "rows": (row,)},
         command=f"python -m pipeline.compare tracking.uri=http://me:{PASSWORD}@host",
     )
     text = comparison.to_json().decode()
@@ -110,13 +110,8 @@ def test_a_provider_that_runs_in_the_command_itself_is_not_told_and_its_words_ar
     command = [sys.executable, "-m", "pipeline.profile", f"kernel={made}", "provider=whole", "n=64"]
     command.append("dtype=[float32,float64]")
     command += ["device=cpu", "preset=smoke", *(f"{name}={path}" for name, path in places.items())]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=os.environ | {"MLFLOW_TRACKING_PASSWORD": "correct horse battery"},
-        capture_output=True,
-        text=True,
-        check=False,
+    done = completed(
+        command, cwd=ROOT, env=os.environ | {"MLFLOW_TRACKING_PASSWORD": "correct horse battery"}
     )
     assert done.stdout.startswith("Profiling double"), done.stderr
     written = {path: path.read_bytes() for path in (tmp_path / "written").rglob("*") if path.is_file()}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kernel_pipeline.execution import supervisor
 from kernel_pipeline.machine import device
-from pipeline.execution import supervisor
 from tests.project import python
 
 OPENED = """
@@ -27,7 +27,7 @@ def imported(*words: str) -> tuple[set[str], str]:
 def test_help_imports_neither_hydra_nor_torch() -> None:
     modules, _ = imported("pipeline.sweep", "--help", "kernel=softmax")
     assert "pydantic" in modules
-    assert modules & {"hydra", "rich", "torch", "pipeline.execution.supervisor"} == set()
+    assert modules & {"hydra", "rich", "torch", "kernel_pipeline.execution.supervisor"} == set()
 
 
 @pytest.mark.parametrize("command", ["sweep", "codegen", "profile", "counters"])

@@ -22,7 +22,7 @@ from kernel_pipeline.records.settings import TimingSettings
 from pipeline import tune
 from pipeline.command.options import TuneConfig
 from pipeline.command.run import run_stage
-from pipeline.execution.identity import Identity
+from pipeline.keys.identity import Identity
 from pipeline.points import catalog
 from pipeline.store import results
 from tests import factory
@@ -340,8 +340,8 @@ def test_a_provider_that_was_edited_is_not_called_without_a_word(
 @pytest.mark.parametrize(
     ("spoil", "sentence"),
     [
-        (lambda text: text[: len(text) // 2], "is no JSON"),
-        (lambda text: "[]", "is no table of tuned configurations"),
+        (lambda text: text[: len(text) // 2], "is not JSON"),
+        (lambda text: "[]", "is not a table of tuned configurations"),
         (
             lambda text: text.replace('"format": 3', '"format": 4'),
             "has format 4, and this version reads 3: update it, or tune again",

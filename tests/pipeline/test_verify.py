@@ -17,7 +17,7 @@ from kernel_pipeline.records.settings import TimingSettings
 from pipeline import verify
 from pipeline.command.options import VerifyConfig
 from pipeline.execution import session
-from pipeline.execution.identity import Identity
+from pipeline.keys.identity import Identity
 from pipeline.points import catalog
 from pipeline.store import results
 from pipeline.verify import SampledRow, sample
@@ -88,7 +88,13 @@ class Planted:
     settings: tuple[TimingSettings, int]
 
     def __init__(
-        self, chosen: object, timing: TimingSettings, seed: int, timeout_s: float, heeds_load: bool = False
+        self,
+        chosen: object,
+        timing: TimingSettings,
+        seed: int,
+        timeout_s: float,
+        root: Path,
+        heeds_load: bool = False,
     ) -> None:
         Planted.settings = timing, seed
         self.rows = {
@@ -148,7 +154,7 @@ def test_times_that_come_out_the_same_are_counted_and_old_rows_are_said(
     assert run(1.019, 0.981, 1.0) == 0
     out = capsys.readouterr().out
     assert "reproduced: 3 of 3 within 2 %, 1 in the 90 % interval of their row; " in out
-    assert "which GPU of the model measured them is not known." in out
+    assert "it is not known which GPU of this model measured them." in out
     assert "3 of 3 fresh rows of nvidia-h200 were measured again" in out
     old = "1 row is old: the source of softmax/torch changed; 1 row is marked as not to be trusted"
     assert f"{old}, and could not be verified." in out
@@ -201,9 +207,7 @@ def test_rows_are_measured_by_the_settings_that_they_were_measured_by(run: Run, 
     assert run(1.0, points=1) == 0
     assert Planted.settings == (TimingSettings(min_samples=7), 3)
     results.config_path(folder, "softmax", H200).unlink()
-    with pytest.raises(
-        UserError, match=r"nvidia-h200\.yaml does not tell the settings that .* was measured with"
-    ):
+    with pytest.raises(UserError, match=r"nvidia-h200\.yaml does not have the settings of .*\.jsonl;"):
         run()
 
 

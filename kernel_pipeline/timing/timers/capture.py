@@ -15,7 +15,8 @@ from ...loading import Tensors
 from . import Rotation, spoil
 
 MOST_LAUNCHES = 256
-"""The most launches in a graph, so that the overhead per launch does not depend on the size of the ring."""
+"""The maximum number of launches in a graph, so that the overhead per launch does not depend on the size of
+the ring."""
 
 CLEARING_BYTES_A_SECOND = 200e9
 """The lowest rate at which a device clears freed memory: an H200 took 88 ms for 32 GiB."""
@@ -27,7 +28,7 @@ class NotCapturableError(Exception):
 
 @dataclass
 class Ring:
-    """Graphs that together go one or more times round all input sets, and the outputs that they write."""
+    """Graphs that together go round all input sets once or several times, and the outputs that they write."""
 
     graphs: list[torch.cuda.CUDAGraph]
     launches: int
@@ -117,7 +118,7 @@ def _pool(device: int) -> tuple[Any, torch.cuda.CUDAGraph]:
 
 
 def release() -> None:
-    """Free all unused device memory, including that of earlier captures, and wait until the device has
+    """Free all unused device memory, including memory of earlier captures, and wait until the device has
     cleared it. No graph may be in use."""
     _pool.cache_clear()
     before = torch.cuda.memory_reserved()

@@ -24,7 +24,7 @@ from .event import recorded
 REPEATS = 5
 
 ATTEMPTS = 3
-"""The most attempts, because CUPTI occasionally loses records."""
+"""The maximum number of attempts, because CUPTI occasionally loses records."""
 
 WARM_UP_S = 0.01
 """Seconds of uncounted runs at the start: CUPTI's start leaves the device idle, and an H200 is 5 % slow for

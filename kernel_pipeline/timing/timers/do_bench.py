@@ -1,4 +1,4 @@
-"""Triton's ``do_bench``, for times that are comparable with published ones."""
+"""Triton's ``do_bench``, for times that are comparable with published times."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ MARGIN = 2.0
 """The least ratio of the device's flush time before a launch to the host's time for the launch."""
 
 MOST_WRITES = 32
-"""The most flush writes before a launch. At this number late samples count, too: a call that synchronizes is
-always late, because it takes the host as long as the device."""
+"""The maximum number of flush writes before a launch. At this number late samples are kept, too: a call that
+synchronizes is always late, because it takes the host as long as the device."""
 
 
 class EventTimer:

@@ -33,13 +33,13 @@ WARM_UP_US = 500.0
 """The length of the warm-up: the first replay of a graph also uploads it."""
 
 PILOT = 4
-"""The most launches in the graph that estimates the time of a launch."""
+"""The maximum number of launches in the graph that estimates the time of a launch."""
 
 BATCH = 10
 """Turns in a batch of samples, after which the stopping criterion is checked."""
 
 TRIES = 3
-"""The most attempts to sample while the canary is late."""
+"""The maximum number of attempts to sample while the canary is late."""
 
 
 class GraphTimer:

@@ -71,7 +71,7 @@ function chooseKernelOf(hash) {
 function startChoices() {
   const form = choices.querySelector("form");
   const read = () => {
-    Object.keys(chosen).forEach((name) => { chosen[name] = form.elements[name].value.trim(); });
+    Object.keys(chosen).forEach((name) => { chosen[name] = form.elements[name]?.value.trim() ?? ""; });
     choose();
   };
   ["input", "change"].forEach((kind) => form.addEventListener(kind, read));

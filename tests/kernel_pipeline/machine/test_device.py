@@ -177,7 +177,9 @@ def test_what_a_gpu_can_do_is_asked_of_the_driver_once(monkeypatch: pytest.Monke
         assert device.capabilities(gpu) == Gpu((9, 0), 132, 232448, 62914560)
     assert [words[-1] for words in asked] == ["GPU-planted"]
     assert device.capabilities(device.cpu()) is None
-    with pytest.raises(UserError, match=r"^the CUDA driver does not tell what NVIDIA H100 .* can do: why\.$"):
+    with pytest.raises(
+        UserError, match=r"^the CUDA driver does not report the attributes of NVIDIA H100 .*: why\.$"
+    ):
         device.capabilities(Device(kind="cuda", name=H100, index=0, uuid="GPU-other"))
 
 

@@ -39,9 +39,7 @@ def test_no_compiler_outlives_the_process_that_builds(tmp_path: Path, stop: sign
     compiler.write_text(COMPILER)
     compiler.chmod(0o755)
     building = subprocess.Popen(
-        [sys.executable, "-c", BUILD, str(tmp_path)],
-        cwd=ROOT,
-        stderr=subprocess.DEVNULL,
+        [sys.executable, "-c", BUILD, str(tmp_path)], cwd=ROOT, stderr=subprocess.DEVNULL
     )
     started = Path(f"{compiler}.started")
     while building.poll() is None and not started.exists():

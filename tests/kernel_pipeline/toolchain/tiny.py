@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import struct
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.machine.fingerprint import find_nvcc
 from kernel_pipeline.toolchain.extension import Place
+from tests.processes import completed
 
 FILES = {
     "include/value.h": "#define VALUE 1\n",
@@ -50,7 +50,7 @@ def value(library: Path) -> int:
     earlier build."""
     program = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).value())"
     command = [sys.executable, "-c", program, str(library)]
-    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return int(completed(command, check=True).stdout)
 
 
 def state(folder: Path) -> dict[str, tuple[int, bytes]]:

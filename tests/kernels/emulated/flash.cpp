@@ -1,5 +1,5 @@
-// Runs attention's flash_persistent on the emulated multiprocessor: HEAD_DIM, BLOCK_M, BLOCK_N and ELEMENT are macros,
-// the rest is told by arguments. It reads q, k and v from a file, contiguous and one after the other, and writes out.
+// Runs attention's flash_persistent on the emulated multiprocessor: the macro RUNS lists instances of run, the rest is told
+// by arguments. It reads q, k and v from a file, contiguous and one after the other, and writes out.
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -8,52 +8,59 @@
 
 namespace {
 
-CUtensorMap tensor_map(const uint16_t* data, int batch, int heads, int rows, int box_rows) {
-  const int64_t row = HEAD_DIM;
-  return {data, {HEAD_DIM, rows, heads, batch}, {1, row, row * rows, row * rows * heads}, box_rows};
+using kernels::Element;
+
+CUtensorMap tensor_map(const uint16_t* data, int batch, int heads, int rows, int columns, int box_rows) {
+  const int64_t row = columns;
+  return {data, {columns, rows, heads, batch}, {1, row, row * rows, row * rows * heads}, box_rows};
 }
 
-}  // namespace
-
-int main(int, char** argv) {
+template <Element kElement, int kHeadDim, int kBlockM, int kBlockN>
+void run(char** argv) {
   const auto told = [&](int i) { return std::stoi(argv[i]); };
-  const int batch = told(3), heads = told(4), kv_heads = told(5), seq_q = told(6), seq_k = told(7);
-  const bool causal = told(8) != 0;
-  const int stages = told(9), grid = told(10);
-  const auto seed = static_cast<unsigned>(told(11));
+  const int batch = told(4), heads = told(5), kv_heads = told(6), seq_q = told(7), seq_k = told(8);
+  const bool causal = told(9) != 0;
+  const int stages = told(10), grid = told(11);
+  const auto seed = static_cast<unsigned>(told(12));
 
   std::ifstream file(argv[1], std::ios::binary);
   std::vector<char> bytes((std::istreambuf_iterator<char>(file)), {});
   std::vector<uint16_t> given(bytes.size() / 2);
   std::memcpy(given.data(), bytes.data(), bytes.size());
-  const size_t of_q = static_cast<size_t>(batch) * heads * seq_q * HEAD_DIM;
-  const size_t of_k = static_cast<size_t>(batch) * kv_heads * seq_k * HEAD_DIM;
+  const size_t of_q = static_cast<size_t>(batch) * heads * seq_q * kHeadDim;
+  const size_t of_k = static_cast<size_t>(batch) * kv_heads * seq_k * kHeadDim;
   std::vector<uint16_t> out(of_q, 0x7FFF);
-  const CUtensorMap map_q = tensor_map(given.data(), batch, heads, seq_q, BLOCK_M);
-  const CUtensorMap map_k = tensor_map(given.data() + of_q, batch, kv_heads, seq_k, BLOCK_N);
-  const CUtensorMap map_v = tensor_map(given.data() + of_q + of_k, batch, kv_heads, seq_k, BLOCK_N);
+  const CUtensorMap map_q = tensor_map(given.data(), batch, heads, seq_q, kHeadDim, kBlockM);
+  const CUtensorMap map_k = tensor_map(given.data() + of_q, batch, kv_heads, seq_k, kHeadDim, kBlockN);
+  const CUtensorMap map_v = tensor_map(given.data() + of_q + of_k, batch, kv_heads, seq_k, kHeadDim, kBlockN);
 
   attention::Arguments of{};
-  of.schedule = attention::Schedule(batch * heads, (seq_q + BLOCK_M - 1) / BLOCK_M, grid, causal);
+  of.schedule = attention::Schedule(batch * heads, (seq_q + kBlockM - 1) / kBlockM, grid, causal);
   of.heads = heads;
   of.group = heads / kv_heads;
   of.seq_q = seq_q;
   of.seq_k = seq_k;
   of.stages = stages;
-  of.scale = static_cast<float>(1.4426950408889634 / std::sqrt(double{HEAD_DIM}));
+  of.scale = static_cast<float>(1.4426950408889634 / std::sqrt(double{kHeadDim}));
   of.out = out.data();
   for (int block = 0; block < grid; ++block) {
     std::memset(attention::shared_memory, 0xFF, sizeof(attention::shared_memory));  // NaN
-    emulated::run_block(static_cast<unsigned>(block), static_cast<unsigned>(grid), attention::kThreads<BLOCK_M>, seed,
+    emulated::run_block(static_cast<unsigned>(block), static_cast<unsigned>(grid), attention::kThreads<kBlockM>, seed,
                         [&] {
-                          const auto run = causal ? attention::flash_persistent<kernels::Element::ELEMENT, HEAD_DIM,
-                                                                                BLOCK_M, BLOCK_N, true>
-                                                  : attention::flash_persistent<kernels::Element::ELEMENT, HEAD_DIM,
-                                                                                BLOCK_M, BLOCK_N, false>;
-                          run(map_q, map_k, map_v, of);
+                          const auto attend =
+                              causal ? attention::flash_persistent<kElement, kHeadDim, kBlockM, kBlockN, true>
+                                     : attention::flash_persistent<kElement, kHeadDim, kBlockM, kBlockN, false>;
+                          attend(map_q, map_k, map_v, of);
                         });
   }
   std::ofstream(argv[2], std::ios::binary)
       .write(reinterpret_cast<const char*>(out.data()), static_cast<std::streamsize>(out.size() * 2));
+}
+
+}  // namespace
+
+int main(int, char** argv) {
+  void (*const runs[])(char**) = {RUNS};
+  runs[std::stoi(argv[3])](argv);
   return 0;
 }

@@ -368,7 +368,7 @@ inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, unsigned shift) {
   return static_cast<uint32_t>((uint64_t{high} << 32 | low) >> (shift & 31));
 }
 
-// Of the eight bytes of two words, the first the lower ones, those that the selector's four digits number.
+// Return the bytes of two words that the selector's four digits number; the first word has bytes 0 to 3.
 inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t selector) {
   uint32_t result = 0;
   for (int i = 0; i < 4; ++i) {

@@ -1,6 +1,6 @@
-// Runs a product with packed weights on emulated multiprocessors. FOLDER, ELEMENT, BLOCK_M, TILES and, of four-bit
-// weights, ONE_GROUP are macros, the rest is told by arguments. It reads x and what belongs to the weights from a file, one
-// after the other, and writes out.
+// Runs a product with packed weights on emulated multiprocessors. WGMMA_KERNEL is the kernel's header, RUNS lists
+// instances of run, and of four-bit weights HAS_GROUPS is defined; the rest is told by arguments. It reads x and what belongs
+// to the weights from a file, one after the other, and writes out.
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace {
 
-constexpr int kBlockN = 128 * TILES;
-using T = torch::headeronly::ELEMENT;
+using torch::headeronly::BFloat16;
+using torch::headeronly::Half;
 
 CUtensorMap slabs(const void* data, int rows, int columns, int box_rows) {
   return {static_cast<const uint16_t*>(data), {columns, rows, 1, 1}, {1, columns, 0, 0}, box_rows};
@@ -19,33 +19,33 @@ CUtensorMap words(const void* data, int rows, int columns, int box_rows, int box
   return {static_cast<const uint16_t*>(data), {columns, rows, 1, 1}, {1, columns, 0, 0}, box_rows, box_words};
 }
 
-}  // namespace
-
-int main(int, char** argv) {
+template <typename T, int kBlockM, int kTiles, bool kOneGroup>
+void run(char** argv) {
+  constexpr int kBlockN = 128 * kTiles;
   const auto told = [&](int i) { return std::stoi(argv[i]); };
-  const int m = told(3), n = told(4), k = told(5), stages = told(6), split_k = told(7);
-  const auto seed = static_cast<unsigned>(told(8));
+  const int m = told(4), n = told(5), k = told(6), stages = told(7), split_k = told(8);
+  const auto seed = static_cast<unsigned>(told(9));
   std::ifstream file(argv[1], std::ios::binary);
   const std::vector<char> given((std::istreambuf_iterator<char>(file)), {});
   std::vector<uint16_t> out(static_cast<size_t>(m) * n, 0x7FFF);  // NaN
   const kernels::TiledProduct product{m, n, k, stages, split_k, out.data()};
   const char* const of_w = given.data() + 2 * static_cast<size_t>(m) * k;
-  const CUtensorMap map_x = slabs(given.data(), m, k, BLOCK_M);
-#ifdef ONE_GROUP
-  const int group = told(9);  // 0: one scale for a row
+  const CUtensorMap map_x = slabs(given.data(), m, k, kBlockM);
+#ifdef HAS_GROUPS
+  const int group = told(10);  // 0: one scale for a row
   const int groups = group == 0 ? 1 : 128 / group;
   const CUtensorMap first = words(of_w, n / 8, k, kBlockN / 8, 128);
   const CUtensorMap second = words(of_w + static_cast<size_t>(n) * k / 2, group == 0 ? 1 : k / group, n, groups, kBlockN);
-  const kernels::TileLayout layout{BLOCK_M, kBlockN, stages, matmul_int4::bytes_of_w(kBlockN, groups)};
+  const kernels::TileLayout layout{kBlockM, kBlockN, stages, matmul_int4::bytes_of_w(kBlockN, groups)};
   const matmul_int4::Arguments of{product, groups, group == 0};
-  const auto run = [&] { matmul_int4::product_wgmma<T, BLOCK_M, TILES, ONE_GROUP>(map_x, first, second, of); };
+  const auto multiply = [&] { matmul_int4::product_wgmma<T, kBlockM, kTiles, kOneGroup>(map_x, first, second, of); };
 #else
   const CUtensorMap first = slabs(of_w, n, k / 2, kBlockN);
   const CUtensorMap second = words(of_w + static_cast<size_t>(n) * k, n / 16, k / 2, kBlockN / 16, 64);
-  const kernels::TileLayout layout{BLOCK_M, kBlockN, stages, matmul_sparse::bytes_of_w(kBlockN)};
-  const auto run = [&] { matmul_sparse::product_wgmma<T, BLOCK_M, TILES>(map_x, first, second, product); };
+  const kernels::TileLayout layout{kBlockM, kBlockN, stages, matmul_sparse::bytes_of_w(kBlockN)};
+  const auto multiply = [&] { matmul_sparse::product_wgmma<T, kBlockM, kTiles>(map_x, first, second, product); };
 #endif
-  const int tiles = (m + BLOCK_M - 1) / BLOCK_M * ((n + kBlockN - 1) / kBlockN);
+  const int tiles = (m + kBlockM - 1) / kBlockM * ((n + kBlockN - 1) / kBlockN);
   std::vector<std::vector<unsigned char>> shared(static_cast<size_t>(split_k));
   for (int tile = 0; tile < tiles; ++tile) {
     std::vector<unsigned char*> memories;
@@ -54,7 +54,7 @@ int main(int, char** argv) {
       memories.push_back(memory.data());
     }
     emulated::run_cluster(static_cast<unsigned>(tile * split_k), static_cast<unsigned>(tiles * split_k), memories,
-                          kernels::kThreadsOfTile, seed, run);
+                          kernels::kThreadsOfTile, seed, multiply);
     for (const auto& memory : shared) {
       for (size_t i = static_cast<size_t>(layout.bytes()); i < memory.size(); ++i) {
         if (memory[i] != 0xFF) {
@@ -65,5 +65,12 @@ int main(int, char** argv) {
   }
   std::ofstream(argv[2], std::ios::binary)
       .write(reinterpret_cast<const char*>(out.data()), static_cast<std::streamsize>(out.size() * 2));
+}
+
+}  // namespace
+
+int main(int, char** argv) {
+  void (*const runs[])(char**) = {RUNS};
+  runs[std::stoi(argv[3])](argv);
   return 0;
 }

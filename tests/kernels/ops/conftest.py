@@ -11,8 +11,6 @@ from kernel_pipeline import ops
 from kernel_pipeline.ops import asked, plans, tuned
 from kernel_pipeline.ops.tuned import Choice
 
-Chooser = Callable[..., Choice]
-
 
 def forget() -> None:
     for name in ops.names():

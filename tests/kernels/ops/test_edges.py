@@ -39,11 +39,7 @@ CALLS: dict[str, tuple[Call, Call, list[Shapes]]] = {
         lambda x: torch.softmax(x, 0),
         [(one,) for one in SHAPES],
     ),
-    "gelu": (
-        ops.gelu,
-        lambda x: functional.gelu(x, approximate="tanh"),
-        [(one,) for one in SHAPES],
-    ),
+    "gelu": (ops.gelu, lambda x: functional.gelu(x, approximate="tanh"), [(one,) for one in SHAPES]),
     "square": (ops.square, torch.square, [(one,) for one in SHAPES]),
     "vector_add": (
         ops.vector_add,

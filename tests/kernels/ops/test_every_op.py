@@ -11,14 +11,7 @@ import torch
 
 from kernel_pipeline import loading, ops
 from kernel_pipeline.loading import Loaded, as_tuple
-from tests.kernels.kernel_cases import (
-    EVERY_KERNEL,
-    Case,
-    cases,
-    interpreted,
-    other_words_slowly,
-    problem_of,
-)
+from tests.kernels.kernel_cases import EVERY_KERNEL, Case, cases, interpreted, other_words_slowly, problem_of
 
 CALLED = [loaded for loaded in EVERY_KERNEL if loaded.name in ops.names()]
 OPS = [pytest.param(loaded, id=loaded.name) for loaded in CALLED]

@@ -158,7 +158,7 @@ def test_the_command_builds_and_says_so(built: Path, capsys: pytest.CaptureFixtu
     assert any(line.startswith(f"vector_add/cpp.cpp: {built}") for line in out)
     assert code == (0 if torch.cuda.is_available() else 1)
     assert build.main(["nothing"]) == 2
-    assert capsys.readouterr().err.startswith("error: nothing is no kernel; the kernels: attention, ")
+    assert capsys.readouterr().err.startswith("error: nothing is not a kernel; the kernels are attention, ")
 
 
 def test_the_hosts_cost_is_printed(

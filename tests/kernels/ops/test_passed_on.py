@@ -130,7 +130,7 @@ def test_what_is_no_dense_tensor_gets_a_sentence(name: str, kind: str) -> None:
     if kind in CLASSES:
         sentence = rf"{kind} does not implement \w+: pass a plain tensor, or .*\."
     elif isinstance(given, torch.Tensor):
-        sentence = rf"\w+ must be a dense tensor, and is a {kind} one: make it dense, or .*\."
+        sentence = rf"\w+ must be a dense tensor, not a {kind} tensor: make it dense, or .*\."
     else:
         sentence = rf"\w+ must be a tensor, not {kind}\."
     for _ in range(2):

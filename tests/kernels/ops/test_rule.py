@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from kernel_pipeline.contract import Value
+from kernel_pipeline.declared import Value
 from kernel_pipeline.ops import rule
 from kernel_pipeline.ops.rule import Tuned, pick
 

@@ -45,11 +45,16 @@ def f(x):
     return shared.g(x)
 '''
 
+REORDERED = "from kernel_pipeline.tensors import normal\nfrom . import shared\n"
+
 FILES = {
     "__init__.py": DECLARATION,
     "torch.py": "def f(x):\n    return x\n",
     "triton.py": TRITON,
-    "shared.py": "def g(x):\n    return x + 1\n",
+    "shared.py": (
+        "def g(x):\n    if x is None:\n        raise ValueError('no x')\n    return x + 1\n"
+        "def why(x):\n    return f'{x + 1} is large'\n"
+    ),
     "cuda.cu": '#include "part.cuh"\nint f() { return g(); }  // text\n',
     "part.cuh": "#define TWO (2)\ninline int g() { return TWO; }\n",
 }
@@ -63,7 +68,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Of every provider, as another process finds them."""
+    """Return every provider's digest, as another process computes it."""
     source._of_files.cache_clear()
     loaded = loading.load(str(folder))
     return {one.name: source.digest(loaded, one.name) for one in loaded.kernel.providers}
@@ -74,17 +79,25 @@ def digests(folder: Path) -> dict[str, str]:
     [
         ("torch.py", lambda text: text.replace("return x", "return 2 * x"), {"torch"}),
         ("triton.py", lambda text: text.replace("g(x)", "g(x) + 0"), {"own"}),
-        ("shared.py", lambda text: text.replace("+ 1", "+ 2"), {"own"}),
+        ("shared.py", lambda text: text.replace("return x + 1", "return x + 2"), {"own"}),
         ("part.cuh", lambda text: text.replace("(2)", "(3)"), {"cuda"}),
         ("cuda.cu", lambda text: text.replace("return g()", "return -g()"), {"cuda"}),
         ("part.cuh", lambda text: text.replace("TWO (2)\n", "TWO (2)"), {"cuda"}),
         ("triton.py", lambda text: text.replace("Text.", "Other text.") + "\n\n# More.\n", set()),
-        ("shared.py", lambda text: text.replace("x + 1", "(\n        x\n        + 1  # more\n    )"), set()),
+        (
+            "shared.py",
+            lambda text: text.replace("return x + 1", "return (\n        x\n        + 1  # more\n    )"),
+            set(),
+        ),
         (
             "cuda.cu",
             lambda text: text.replace("{ return g(); }  // text", "{\n  return g();\n}\n/* none */"),
             set(),
         ),
+        ("shared.py", lambda text: text.replace("no x", "x is missing").replace("large", "big"), set()),
+        ("triton.py", lambda text: text.replace(TRITON.split("\n\n")[1], REORDERED), set()),
+        ("shared.py", lambda text: text.replace("ValueError", "TypeError"), {"own"}),
+        ("shared.py", lambda text: text.replace("{x + 1}", "{x + 3}"), {"own"}),
         ("__init__.py", lambda text: text.replace("Nothing", "Something"), set()),
     ],
 )

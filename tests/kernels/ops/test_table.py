@@ -90,7 +90,9 @@ def test_no_mutation_of_a_table_raises_in_a_users_call(
 ) -> None:
     variables = {one.name: one.variables() for one in SOFTMAX.kernel.providers}
     count, raised = 0, []
-    for path in list(places(whole))[1:]:
+    alike = range(2, len(whole["kernels"]["softmax"]["problems"]))
+    others = [("kernels", "softmax", "problems", index) for index in alike]
+    for path in [one for one in places(whole) if one and one[:4] not in others]:
         for value in VALUES:
             text = json.dumps(mutated(whole, path, value))
             count += 1

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.processes import completed
+
 DAEMONS = ("munged", "slurmctld", "slurmd")
 
 CONFIGURATION = """ClusterName=planted
@@ -86,9 +88,7 @@ class Slurm:
 
     def ask(self, *command: str) -> str:
         """What one of Slurm's commands prints."""
-        done = subprocess.run(
-            command, env=os.environ | self.variables, capture_output=True, text=True, check=False
-        )
+        done = completed(command, env=os.environ | self.variables)
         return done.stdout
 
     def jobs(self, state: str) -> list[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from time import sleep
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -13,24 +14,37 @@ from kernel_pipeline.errors import UserError
 from kernel_pipeline.machine import device
 from kernel_pipeline.machine.device import Device
 from kernel_pipeline.machine.load import Stolen
+from kernel_pipeline.records.ceilings import Canary
 from kernel_pipeline.records.environment import Environment
 from kernel_pipeline.records.measurement import Outcome, State
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.records.settings import TimingSettings
 from pipeline.cluster import cluster_devices, engine
-from pipeline.cluster.actor import ActorHost, Answer, Assignment, Chunk, code_of
+from pipeline.cluster.actor import ActorHost, Answer, Assignment
 from pipeline.cluster.cluster_devices import CHUNK, ClusterDevices, Member
 from pipeline.cluster.engine import LostError, Node
 from pipeline.execution.controls import Control
-from pipeline.execution.identity import Identity
 from pipeline.execution.schedule import Schedule
+from pipeline.keys.identity import Identity
 from pipeline.points import catalog
+from pipeline.sweeping import cluster_sweep
 from tests import factory
 
 SOFTMAX = catalog.find("softmax")
 POINTS = [factory.made_point("softmax", "torch", 64 * size) for size in range(1, 81)]
 CONTROL = factory.made_point("softmax", "torch", 99)
 ASSIGNMENT = Assignment("cuda", TimingSettings(), 0, 1.0, None, ("softmax",), {}, "")
+
+
+class Chunk(NamedTuple):
+    """The request that an actor gets."""
+
+    where: str
+    points: Sequence[Point]
+    next: Sequence[Point]
+    audited: frozenset[Point]
+    control: Point | None
+    canary: Canary | None
 
 
 class Planted:
@@ -54,7 +68,8 @@ class Planted:
     def options(self, **options: Any) -> Planted:
         return self
 
-    def remote(self, chunk: Chunk) -> Iterator[Callable[[], Answer]]:
+    def remote(self, *request: Any) -> Iterator[Callable[[], Answer]]:
+        chunk = Chunk(*request)
         self.chunks.append(chunk)
         return self._answers(chunk)
 
@@ -77,21 +92,26 @@ class Planted:
                 yield lost
                 return
             self.measured.append(point)
+            sleep(0.001)  # so that each actor gets some
             yield lambda point=point: (point, outcome)  # type: ignore[misc]
         yield dict
 
 
-def host(environment: Environment | None = None, code: str | None = None) -> ActorHost:
+def host(environment: Environment | None = None) -> ActorHost:
     """The host as an actor of a GPU finds it."""
     here = environment or factory.environment()
     identity = Identity(SOFTMAX.loaded, here, ASSIGNMENT.settings, ASSIGNMENT.seed)
     where = device.Device(kind="cuda", name=here.name, index=0, uuid="GPU-planted")
     relevant = {one.name: identity.relevant_environment(one.name) for one in SOFTMAX.loaded.kernel.providers}
-    return ActorHost(where, None, here, code or code_of([identity]), {"softmax": relevant})
+    return ActorHost(where, None, here, {"softmax": relevant})
 
 
 def member(number: int, actor: Planted, found: ActorHost | None = None) -> Member:
-    return Member(Node(str(number), f"host{number}", number, 1), actor, found or host())
+    return Member(Node(str(number), f"host{number}", number), actor, found or host())
+
+
+def compiles_itself(point: Point) -> bool:
+    return SOFTMAX.loaded.kernel.provider(point.provider).compiled
 
 
 class Sweep:
@@ -106,8 +126,6 @@ class Sweep:
         def ended(actor: Planted) -> None:
             actor.is_ended = True
 
-        ray = pytest.importorskip("ray")
-        monkeypatch.setattr(ray, "wait", lambda asked, num_returns: (asked[:1], asked[1:]))
         monkeypatch.setattr(engine, "answer", lambda asked: asked())
         monkeypatch.setattr(engine, "end", ended)
 
@@ -116,7 +134,7 @@ class Sweep:
 
     def measured(self, points: Sequence[Point] = POINTS) -> Sweep:
         pool = self.group.pool(loading.load("softmax"), CONTROL, self.report)
-        pool.measure(Schedule(points, {}, workers=pool.size), len(points))
+        pool.measure(Schedule(points, {}, compiles_itself, workers=pool.size), len(points))
         return self
 
     def has_each_once(self, points: Sequence[Point] = POINTS) -> bool:
@@ -133,9 +151,10 @@ def test_each_point_is_measured_once_and_the_last_chunks_are_small(monkeypatch: 
     actors = [Planted() for _ in range(2)]
     sweep = Sweep(monkeypatch, *actors).measured()
     assert sweep.has_each_once() and sweep.said == []
+    sizes = [[len(chunk.points) for chunk in one.chunks if chunk.points] for one in actors]
+    # On busy cores one actor may finish its large chunk last.
+    assert max(map(max, sizes)) <= CHUNK and min(some[-1] for some in sizes) <= 2
     for one in actors:
-        sizes = [len(chunk.points) for chunk in one.chunks if chunk.points]
-        assert max(sizes) <= CHUNK and sizes[-1] <= 2
         assert one.controls >= 2 and one.chunks[-1].control == CONTROL
         assert one.chunks[0].next == one.chunks[1].points, "it compiles them meanwhile"
 
@@ -197,7 +216,7 @@ class Cluster:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *hosts: ActorHost | Exception | None) -> None:
         self.said: list[str] = []
         ray = pytest.importorskip("ray")
-        nodes = [Node(str(number), f"host{number}", number, 1) for number in range(1, len(hosts) + 1)]
+        nodes = [Node(str(number), f"host{number}", number) for number in range(1, len(hosts) + 1)]
         late = [one for one in hosts if one is None]
         waiting = iter(hosts)
 
@@ -221,11 +240,11 @@ class Cluster:
         monkeypatch.setattr(engine, "joined", Joined)
         monkeypatch.setattr(engine, "answer", answer)
         monkeypatch.setattr(engine, "end", lambda actor: None)
-        monkeypatch.setattr(engine, "nodes", lambda: nodes)
-        monkeypatch.setattr(engine, "start", lambda *told: Actor())
+        monkeypatch.setattr(engine, "places", lambda kind: nodes)
+        monkeypatch.setattr(engine, "start", lambda *arguments: Actor())
 
     def groups(self, assignment: Assignment = ASSIGNMENT) -> dict[str, list[str]]:
-        with cluster_devices.groups_of("ray", [SOFTMAX], assignment, self.said.append) as groups:
+        with cluster_devices.groups_of("ray", assignment, self.said.append) as groups:
             return {one.environment.gpu: list(map(str, one.devices)) for one in groups}
 
 
@@ -251,13 +270,9 @@ def test_every_model_of_a_cluster_has_a_team(monkeypatch: pytest.MonkeyPatch) ->
             host(OTHER),
             "node1/cuda:0 on host1 is not used: its driver, packages or flags differ from those of most",
         ),
-        (
-            host(code="edited"),
-            "node1/cuda:0 on host1 is not used: its sources are not those of this working",
-        ),
         (UserError("it has no NVIDIA driver"), "node1 (host1) is not used: it has no NVIDIA driver"),
         (LostError("its host is gone"), "node1 (host1) is not used: its host is gone"),
-        (None, "node1 (host1) is not used: its device was not free within 60 s after the first"),
+        (None, "node1 (host1) is not used: its device was still busy 60 s after the first"),
     ],
 )
 def test_one_that_would_give_other_numbers_or_none_is_left_out(
@@ -273,8 +288,6 @@ def test_a_cluster_of_which_nothing_can_be_used(monkeypatch: pytest.MonkeyPatch)
         UserError, match="no device of the planted cluster can be used; the reasons are above"
     ):
         Cluster(monkeypatch, None).groups()
-    with pytest.raises(UserError, match="runs the sources of this working tree; the reasons are above"):
-        Cluster(monkeypatch, host(code="edited")).groups()
     with pytest.raises(UserError, match="has no host with a GPU; write device=cpu"):
         Cluster(monkeypatch).groups()
 
@@ -283,7 +296,7 @@ def test_keys_are_those_of_the_hosts_environment() -> None:
     """The command may run where no GPU is: without what comes with torch's build for CUDA."""
     here = host()
     relevant = {"softmax": here.relevant["softmax"] | {"numba": "0" * 16}}
-    found = ActorHost(here.device, None, here.environment, here.code, relevant)
+    found = ActorHost(here.device, None, here.environment, relevant)
     keys = ClusterDevices([member(1, Planted(), found)], print).identity(SOFTMAX.loaded, TimingSettings(), 0)
     own = Identity(SOFTMAX.loaded, factory.environment(), TimingSettings(), 0)
     at = {name: factory.made_point("softmax", name) for name in ("numba", "torch")}
@@ -293,6 +306,6 @@ def test_keys_are_those_of_the_hosts_environment() -> None:
 
 @pytest.mark.parametrize(("words", "kind"), [(["cpu"], "cpu"), (["auto"], "cuda"), (["all"], "cuda")])
 def test_a_kind_of_device_is_taken_on_every_host(words: list[str], kind: str) -> None:
-    assert cluster_devices.kind_of(words) == kind
+    assert cluster_sweep.kind_of(words) == kind
     with pytest.raises(UserError, match="device=cuda:1 names a device of one host"):
-        cluster_devices.kind_of(["cuda:1"])
+        cluster_sweep.kind_of(["cuda:1"])

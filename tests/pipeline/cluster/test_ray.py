@@ -74,7 +74,7 @@ def test_three_nodes_share_a_sweep_and_the_same_command_finds_all_of_it(tree: Tr
     assert f"{COUNT} points measured" in out
     assert (
         out.count(
-            f"Rows don't name the commit that they were measured at: {tree.root} is in no git repository"
+            f"Rows don't name the commit that they were measured at: {tree.root} is not in a git repository"
         )
         == 1
     )

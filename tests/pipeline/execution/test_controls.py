@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.execution.supervisor import Supervisor
 from kernel_pipeline.machine import device
 from kernel_pipeline.machine.load import Stolen
 from kernel_pipeline.records.measurement import Outcome, State
@@ -17,7 +18,6 @@ from kernel_pipeline.records.point import Point
 from pipeline.execution import controls
 from pipeline.execution.controls import STOLEN, UNSTEADY, Control, Controls, Steadiness, steadiness
 from pipeline.execution.schedule import Schedule
-from pipeline.execution.supervisor import Supervisor
 from pipeline.execution.worker_pool import WorkerPool
 from tests import factory
 

@@ -8,10 +8,7 @@ PAGES = Path(__file__).parent / "ncu"
 
 
 def fake(
-    folder: Path,
-    version: str = "2025.3.1.0",
-    does: str = 'touch "$report.ncu-rep"',
-    pages: Path = PAGES,
+    folder: Path, version: str = "2025.3.1.0", does: str = 'touch "$report.ncu-rep"', pages: Path = PAGES
 ) -> Path:
     """A program in place of ncu: its version, its report (what ``does`` makes of it), and its pages, of which
     one that is not there is one that it can't show."""

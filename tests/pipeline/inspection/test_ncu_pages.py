@@ -2,12 +2,12 @@
 
 ``ncu/recorded.*.csv`` are pages that Nsight Compute 2025.3.1 wrote on an H200: of its reports on square,
 layernorm and softmax one launch each, under their own IDs 0, 3 and 4. Nothing in them was edited, but they
-were cut. Of the raw page's 2264 columns those are left that say which launch it is (the first 13) and those
-whose names hold dram__bytes, gpu__compute_memory_throughput, gpu__dram_throughput, gpu__time_duration,
+were cut. The raw page's 2264 columns were cut to those that identify the launch (the first 13) and those
+whose names contain dram__bytes, gpu__compute_memory_throughput, gpu__dram_throughput, gpu__time_duration,
 launch__, sm__throughput, sm__warps_active, sm__maximum_warps, l1tex__t_, lts__t_sector_hit_rate or
-smsp__average_warps: what the reader looks for, and what is easily taken for it. Of the details page whole
-lines are left out: rules that promise no speedup, but for SOLBottleneck, and the numbers of all sections but
-Speed Of Light.
+smsp__average_warps: the columns that the reader looks for, and similar ones. Whole lines of the details page
+are left out: rules that promise no speedup, but for SOLBottleneck, and the numbers of all sections but Speed
+Of Light.
 
 ``ncu/made_by_hand.*.csv`` were written by hand after the same layout for what none of the reports shows:
 ncu's remark before the page, a point that launches two kernels, a kernel outside of any range, stalls counted
@@ -140,7 +140,7 @@ def test_what_limits_a_kernel_is_said_with_the_number() -> None:
     assert counters.bound(waiting) == (
         "latency",
         "latency limits it: memory throughput 38 %, compute throughput 54 %, occupancy 49 %, "
-        "warps wait most for long scoreboard (2.6 cycles an instruction)",
+        "warps wait most for long scoreboard (2.6 cycles per instruction)",
     )
     busy = full | {"compute_throughput_pct": 95.0}
     assert counters.bound(busy)[0] == "compute"

@@ -159,10 +159,10 @@ def test_ptx_entries_say_what_they_declare_load_and_exchange() -> None:
     notes = [ptx.note(statement) for statement in entry.body]
     assert notes == [
         "",
-        "global load of 16 bytes a thread, only where %p2 is false",
-        "global load of 8 bytes a thread",
-        "global load of 2 bytes a thread",
-        "shared store of 8 bytes a thread",
+        "global load of 16 bytes per thread, only where %p2 is false",
+        "global load of 8 bytes per thread",
+        "global load of 2 bytes per thread",
+        "shared store of 8 bytes per thread",
         "reduction: exchange within the warp",
         "",
     ]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kernel_pipeline.contract import Value
+from kernel_pipeline.declared import Value
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.records.base import Values
 from pipeline.points import catalog, choice

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_pipeline.contract import Value
+from kernel_pipeline.declared import Value
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.point import Point

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from kernel_pipeline import contract, loading
-from kernel_pipeline.contract import Gpu, Kernel, Provider, Tolerance, Value, Work, one_of, same_as
+from kernel_pipeline.contract import Gpu, Kernel, Provider, Tolerance, Work, one_of, same_as
+from kernel_pipeline.declared import Value
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.point import Point
 from pipeline.points import catalog
 from pipeline.points.catalog import Entry, KernelConfig
 from pipeline.points.plan import Plan, Target, plan, with_baseline
-from pipeline.points.problems import of_workload
 
 H200 = Gpu(capability=(9, 0), multiprocessors=132, shared_memory=232448, l2_cache=50 << 20)
 GPU = Target("cuda", H200)
@@ -327,7 +327,7 @@ def test_a_problem_that_pins_took_off_its_axis_belongs_to_the_workload_that_list
 def test_a_problem_that_a_workload_has_twice_is_there_once() -> None:
     twice = {"x": "rows", "size": [64, 64], "problems": [{"rows": 1}, {"rows": 1}], "rows": [2, 3]}
     of = entry({"workloads": "twice"}, twice=twice)
-    found = list(of_workload(of, of.config.workloads["twice"], {}))
+    found = list(catalog.problems_of(of, of.config.workloads["twice"], {}))
     assert found == [Problem(rows=1, columns=64, groups=8)]
 
 

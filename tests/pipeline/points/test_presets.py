@@ -14,6 +14,7 @@ from pipeline.points import catalog
 from pipeline.points.plan import Target, plan
 from pipeline.store import results
 from pipeline.store.finals import written_by
+from pipeline.store.rows_that_count import own_rows
 
 H100 = Gpu(capability=(9, 0), multiprocessors=132, shared_memory=232448, l2_cache=50 << 20)
 SLUG = "nvidia-h100-80gb-hbm3"
@@ -29,7 +30,7 @@ def test_the_best_of_quick_is_near_the_best(name: str) -> None:
     own = {one.name for one in entry.loaded.kernel.providers if written_by(one) == "own"}
     every: dict[Values, list[float]] = defaultdict(list)
     of_quick: dict[Values, list[float]] = defaultdict(list)
-    rows = results.own_rows(results.ledger_path(ROOT / "results", name, SLUG), pytest.fail)
+    rows = own_rows(results.ledger_path(ROOT / "results", name, SLUG), pytest.fail)
     newest = {row.point.problem: row for row in sorted(rows, key=lambda row: row.origin.measured_at)}
     for row in rows:
         point = row.point

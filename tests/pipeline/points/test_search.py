@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from kernel_pipeline.contract import Value
+from kernel_pipeline.declared import Value
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.point import Point
 from pipeline.points.search import Sampler, Study
@@ -24,7 +24,7 @@ def point(provider: str = "tiled", size: int = 64, **parameters: Value) -> Point
 
 
 def grid(provider: str = "tiled", size: int = 64) -> list[Point]:
-    """Of 300 configurations those that fit: more than half."""
+    """Return the points that fit, more than half of 300 configurations."""
     return [
         point(provider, size, block=block, stages=stages, warps=warps, order=order)
         for block, stages, warps, order in itertools.product(BLOCKS, STAGES, WARPS, ORDERS)

@@ -101,7 +101,7 @@ def test_a_workload_of_the_kernels_own_is_planned_in_the_configurations_of_its_g
     assert set(found.workloads.values()) == {"few_rows"}
     strategies = {point.parameters["strategy"] for point in found.points if point.provider == "cuda"}
     assert strategies == {"auto", "multi_pass", "split_multi_pass", "persistent"}, "of both of its groups"
-    # Of a preset that does not measure it the first group's.
+    # A preset that does not measure the workload takes the configurations of its first group.
     quick = plan(ENTRY, "quick", GPU, written=Path("few_rows"))
     assert problems(quick) == problems(found)
     blocks = {point.parameters["block_size"] for point in quick.points if point.provider == "triton_online"}

@@ -50,7 +50,7 @@ def compared(folder: Path, a: str, b: str, *verdicts: str) -> None:
     sides = {name: ComparedSide(name="HEAD", commit=commit * 20) for name, commit in (("a", a), ("b", b))}
     one = Comparison(
         **{"kernel": "softmax", "gpu": H200, "run": "r", "at": MEASURED_AT, **sides},
-        **{"margin": 0.01, "beyond": "margin", "rows": tuple(rows), "command": "compare"},
+        **{"by": 0.02, "rows": tuple(rows), "command": "compare"},
     )
     path = comparisons.path(folder, "softmax", H200, f"{a}-{b}").with_suffix(".json")
     write_atomically(path, one.to_json())

@@ -5,14 +5,9 @@ from datetime import timedelta
 import pandas as pd
 import pytest
 
-from pipeline.reporting.frames import (
-    COLUMNS,
-    against_baseline,
-    best_configurations,
-    best_providers,
-    frame,
-)
-from pipeline.reporting.headlines import comparable, headline, x_name
+from pipeline.reporting.frames import COLUMNS, against_baseline, best_configurations, best_providers, frame
+from pipeline.reporting.headlines import headline, x_name
+from pipeline.store.rows_that_count import comparable
 from tests.factory import H100, H200, MEASURED_AT, measurement
 
 

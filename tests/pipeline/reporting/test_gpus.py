@@ -139,3 +139,15 @@ def test_where_no_two_gpus_can_be_compared_a_line_says_so(tmp_path: Path) -> Non
     for name in ("report.md", "report.html"):
         shown = (tmp_path / "reports" / name).read_text()
         assert "No two GPUs have measured the same problem with the same source of a provider." in shown
+
+
+def test_a_problem_without_ceilings_has_an_unknown_bound() -> None:
+    rows = [
+        row.replace(rate=row.rate and row.rate.replace(bound=None, ceiling_fraction=None))
+        for row in ledgers()
+    ]
+    met, _ = compared(rows)
+    assert met[H200, SLOW, "4096"].bound == gpus.UNKNOWN
+    assert "bound by an unknown limit" in " ".join(
+        gpus.sentence(one) for one in gpus.groups(list(met.values()))
+    )

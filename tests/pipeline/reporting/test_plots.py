@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from kernel_pipeline.records.measurement import Measurement
-from kernel_pipeline.statistics.intervals import Estimate
+from kernel_pipeline.statistics.verdicts import Estimate
 from pipeline.reporting.charts import Chart, Mark, Series, styles
 from pipeline.reporting.comparison import Compared
 from pipeline.reporting.comparison import plot as comparison_plot

@@ -26,7 +26,7 @@ BLOCKS = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 WARPS = (1, 2, 4, 8, 16, 32)
 
 Time = Callable[[int, int], float | None]
-"""Of a block size and a number of warps, by their places in the lists; None for a failure."""
+"""The time by the places of a block size and a number of warps in the lists; None for a failure."""
 
 
 def ledger(us: Time, gpu: str = H200, size: int = 1024, provider: str = "triton_online") -> list[Measurement]:
@@ -137,14 +137,14 @@ def test_tpe_is_nearer_than_random_where_near_configurations_are_alike(tmp_path:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (
-            "sweep kernel=softmax search=tpe provider=torch",
-            "{folder} has no grid of 12 configurations of ",
-        ),
+        ("sweep kernel=softmax search=tpe provider=torch", "{folder} has no grid of 12 configurations of "),
         ("sweep kernel=softmax search=tpe columns=77", "{folder} has no grid of 12 configurations of "),
-        ("sweep kernel=softmax", "search: replay=true plays a search to several ends; write search=tpe"),
-        ("sweep kernel=softmax search=tpe trials=3", "search: replay=true plays a search to several ends; "),
-        ("tune gpu=nvidia-other", "{folder} has no ledger; measure one, or name its folder by output="),
+        ("sweep kernel=softmax", "search: replay=true tries several numbers of trials; write search=tpe"),
+        ("sweep kernel=softmax search=tpe trials=3", "search: replay=true tries several numbers of trials; "),
+        (
+            "tune gpu=nvidia-other",
+            "{folder} has no ledger: measure a kernel, or name another folder by output=",
+        ),
     ],
 )
 def test_a_mistake_is_one_sentence(words: str, sentence: str, tmp_path: Path, run: Run) -> None:

@@ -45,7 +45,7 @@ def test_a_commit_that_can_be_read_needs_no_word(root: Path) -> None:
 
 def test_outside_of_git_the_command_makes_a_repository_of_it(root: Path) -> None:
     said = why(root)
-    assert said.startswith(f"{root} is in no git repository: measure in a clone, or git -C '")
+    assert said.startswith(f"{root} is not in a git repository: measure in a clone, or git -C '")
     follow(root, said.partition("clone, or ")[2])
     assert commit.unreadable(root) is None
 
@@ -86,7 +86,7 @@ def test_without_git(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_sweep_and_a_comparison_pass_it_on(tmp_path: Path) -> None:
     """A copy that is no clone, as an archive's."""
     tree = cpu_tree(tmp_path, "quick")
-    reason = f"{tree.root} is in no git repository: measure in a clone, or git -C {tree.root} init && "
+    reason = f"{tree.root} is not in a git repository: measure in a clone, or git -C {tree.root} init && "
     first = tree.sweep("kernel=quick")
     assert first.stdout.count(f"Rows don't name the commit that they were measured at: {reason}") == 1
     assert "Rows don't name" not in tree.sweep("kernel=quick").stdout, "there are no new ones"

@@ -280,7 +280,9 @@ def test_a_foreign_line_is_said_and_skipped(tmp_path: Path, line: bytes) -> None
     path.write_bytes(b"\n" + line + b"\n" + encode(row))
     warnings: list[str] = []
     assert read_rows(path, warnings.append) == [row]
-    assert warnings == [f"{path}:2 is not a measurement (torn or edited); skipped, its point counts as new."]
+    assert warnings == [
+        f"{path}:2 is not a measurement (incomplete or edited); skipped, its point counts as new."
+    ]
 
 
 def test_a_full_disk_is_said_with_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,10 +294,10 @@ def test_a_full_disk_is_said_with_what_is_kept(tmp_path: Path, monkeypatch: pyte
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(UserError, match=r"No space left on device\. What was measured before is kept"):
+    with pytest.raises(UserError, match=r"No space left on device\. Earlier measurements are kept"):
         ledger.append(factory.measurement(size=2))
     assert len(ledger) == 1
-    with pytest.raises(UserError, match=r"No space left on device\. The file is as it was"):
+    with pytest.raises(UserError, match=r"No space left on device\. The file is unchanged"):
         ledger.compact(lambda row: row.with_noise_floor(0.5))
 
 

@@ -10,16 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernel_pipeline.contract import Value
+from kernel_pipeline.declared import Value
 from kernel_pipeline.records.base import ValidationError, Values
-from kernel_pipeline.records.measurement import (
-    Measurement,
-    Outcome,
-    Parts,
-    State,
-    Status,
-    noise_class,
-)
+from kernel_pipeline.records.measurement import Measurement, Outcome, Parts, State, Status, noise_class
 from kernel_pipeline.records.point import Point
 from pipeline.store import provenance
 from pipeline.store.rows import Reader, encode
@@ -127,7 +120,7 @@ def test_a_key_is_that_of_its_parts() -> None:
         assert parts.key != row.key
         assert parts.differences(row.parts) == [name]
         with pytest.raises(
-            ValidationError, match=r"the key is (not that of the parts|that of another point)"
+            ValidationError, match=r"the key (does not match the parts|belongs to another point)"
         ):
             Measurement.from_dict(row.to_dict() | {"parts": parts.to_dict()})
 

@@ -4,23 +4,8 @@ import pytest
 
 from kernel_pipeline.errors import UserError
 from pipeline.store import evidence, results
-from pipeline.store.results import (
-    ceilings_path,
-    environment_path,
-    folder_for,
-    folders_of,
-    load,
-    profile_path,
-)
-from tests.factory import (
-    CPU,
-    H100,
-    H200,
-    ceilings,
-    environment,
-    grid,
-    write_results,
-)
+from pipeline.store.results import ceilings_path, environment_path, folder_for, folders_of, load, profile_path
+from tests.factory import CPU, H100, H200, ceilings, environment, grid, write_results
 
 
 def quiet(sentence: str) -> None:

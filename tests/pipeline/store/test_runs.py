@@ -24,7 +24,7 @@ def test_a_full_disk_is_said_once_and_what_was_written_stays(tmp_path: Path) -> 
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         with (
-            pytest.raises(UserError, match="What was measured before is kept"),
+            pytest.raises(UserError, match="Earlier measurements are kept"),
             Recorder(tmp_path, heading) as one,
         ):
             one.append(rows[0], None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import shutil
 import sqlite3
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 
 from pipeline import ROOT
 from pipeline.tracking import connection
+from tests.processes import completed
 
 CONNECT = """
 import sys
@@ -30,7 +30,7 @@ for uri in sys.argv[1:]:
 def connected(*uris: str) -> list[str]:
     """The result of connecting to each store, in another process: this one may know them."""
     command = [sys.executable, "-c", CONNECT, *uris]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    done = completed(command, cwd=ROOT, check=True)
     return done.stdout.splitlines()
 
 
@@ -49,9 +49,9 @@ def test_tables_of_another_mlflow_are_a_sentence_with_a_command_that_helps(tmp_p
         connection.close()
         uris.append(f"sqlite:///{path}")
     assert connected(*uris) == [
-        "its tables are of another MLflow version: "
+        "its tables belong to another MLflow version: "
         f"python -m mlflow db upgrade {shlex.quote(uris[0])} brings them up to date",
-        f"its tables are of another MLflow version: a newer MLflow than {mlflow.__version__} wrote "
+        f"its tables belong to another MLflow version: a newer MLflow than {mlflow.__version__} wrote "
         "them; python -m pip install --upgrade mlflow installs it",
     ]
 

@@ -9,7 +9,7 @@ from kernel_pipeline.contract import Gpu
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.settings import TimingSettings
-from pipeline.execution.identity import Identity
+from pipeline.keys.identity import Identity
 from pipeline.points import catalog
 from pipeline.points.catalog import Entry, Workload
 from pipeline.verdicts.tuning import Caller

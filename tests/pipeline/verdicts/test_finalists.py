@@ -7,7 +7,7 @@ import pytest
 from kernel_pipeline.contract import Gpu
 from kernel_pipeline.records.settings import TimingSettings
 from kernel_pipeline.toolchain import extension
-from pipeline.execution.identity import Identity
+from pipeline.keys.identity import Identity
 from pipeline.points import catalog, choice
 from pipeline.points.plan import Target, plan
 from pipeline.verdicts import finalists

@@ -12,9 +12,9 @@ from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.measurement import Outcome
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.records.settings import TimingSettings
-from kernel_pipeline.statistics.intervals import Rule
+from kernel_pipeline.statistics.verdicts import Rule
+from pipeline.execution import session
 from pipeline.store.turns import Turn
-from pipeline.verdicts import rounds as rounds_module
 from pipeline.verdicts.rounds import Candidate, Match, RoundLimits, Rounds, Side
 from tests import factory
 
@@ -36,14 +36,14 @@ class Counted:
         assert in_turns, "providers take turns"
         self.root = root
         self.asked: list[str] = []
-        self.told: list[str] = []
+        self.events: list[str] = []
         self.made.append(self)
 
     def launch(self) -> None:
-        self.told.append(f"launch after {sum(len(one.asked) for one in self.made)}")
+        self.events.append(f"launch after {sum(len(one.asked) for one in self.made)}")
 
     def start(self) -> None:
-        self.told.append(f"start after {sum(len(one.asked) for one in self.made)}")
+        self.events.append(f"start after {sum(len(one.asked) for one in self.made)}")
 
     def measure(self, where: str, point: Point) -> Outcome:
         self.asked.append(where)
@@ -53,7 +53,7 @@ class Counted:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.told.append("end")
+        self.events.append("end")
 
 
 GPU, CPU = Device(kind="cuda", name="H100", index=0), Device(kind="cpu", name="CPU")
@@ -62,7 +62,7 @@ GPU, CPU = Device(kind="cuda", name="H100", index=0), Device(kind="cpu", name="C
 def held(sides: list[Side], monkeypatch: pytest.MonkeyPatch, device: Device = CPU) -> list[Counted]:
     """The supervisors of two rounds of a match a side, each of two providers."""
     monkeypatch.setattr(Counted, "made", [])
-    monkeypatch.setattr(rounds_module, "Supervisor", Counted)
+    monkeypatch.setattr(session, "Supervisor", Counted)
     matches = []
     for side in sides:
         points = (
@@ -117,12 +117,12 @@ def test_on_a_device_of_unknown_noise_two_rounds_decide_what_lies_far_apart(prob
     assert set(held.verdicts().values()) == {word}
 
 
-def test_who_prepares_is_told_of_the_matches_that_a_round_measures_and_of_no_others(
+def test_only_the_matches_that_a_round_measures_are_prepared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Finals build libraries so: in a fresh clone with all rounds there is nothing to build."""
     monkeypatch.setattr(Counted, "made", [])
-    monkeypatch.setattr(rounds_module, "Supervisor", Counted)
+    monkeypatch.setattr(session, "Supervisor", Counted)
     side = Side("tree", Path("tree"), "softmax")
     known, new = (
         Match((Candidate(side, Point(kernel="softmax", provider="one", problem=Values({"n": n})), f"{n}"),))
@@ -131,7 +131,7 @@ def test_who_prepares_is_told_of_the_matches_that_a_round_measures_and_of_no_oth
     rounds = [turn(known.candidates[0], number, 100.0) for number in (0, 1)]
 
     def prepared(*matches: Match) -> list[tuple[Match, ...]]:
-        told: list[tuple[Match, ...]] = []
+        prepared_matches: list[tuple[Match, ...]] = []
         held = Rounds(
             matches,
             RoundLimits(2, 2),
@@ -139,11 +139,11 @@ def test_who_prepares_is_told_of_the_matches_that_a_round_measures_and_of_no_oth
             "run",
             lambda turn: None,
             lambda turns: None,
-            prepare=lambda matches: told.append(tuple(matches)),
+            prepare=lambda matches: prepared_matches.append(tuple(matches)),
         )
         held.know(rounds)
         held.hold(CPU, TimingSettings(), 0, 1.0, None)
-        return told
+        return prepared_matches
 
     assert prepared(known) == []
     assert prepared(known, new) == [(new,), (new,)]

@@ -22,13 +22,7 @@ def tolerance(problem: Vector) -> Tolerance:
     return Tolerance(rtol=1e-6, atol=1e-6) if problem.dtype == "float32" else Tolerance(rtol=0.0, atol=0.0)
 
 
-WRONG = (
-    "writes_nothing",
-    "writes_half",
-    "returns_another",
-    "writes_the_other_too",
-    "writes_once",
-)
+WRONG = ("writes_nothing", "writes_half", "returns_another", "writes_the_other_too", "writes_once")
 
 kernel = Kernel(
     problem=Vector,

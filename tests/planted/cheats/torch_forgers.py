@@ -31,7 +31,7 @@ FORGED = {
         },
         "state": {"valid": True},
         "sets": 1,
-    },
+    }
 }
 """What a worker says of a timing, in the form in which it says so."""
 

@@ -24,7 +24,7 @@ def work(problem: Rows) -> Work:
 
 
 def tolerance(problem: Rows) -> tuple[Tolerance, Tolerance]:
-    """Of the reach as bfloat16 rounds it, and of places none."""
+    """Allow bfloat16's rounding of the reach, and no error of the places."""
     return Tolerance(rtol=2.0**-8, atol=0.0), Tolerance(rtol=0.0, atol=0.0)
 
 

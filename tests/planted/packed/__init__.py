@@ -38,7 +38,7 @@ def tolerance(problem: Packed) -> tuple[Tolerance, Tolerance]:
 
 def whole_steps(problem: Packed, parameters: Bytes, gpu: Gpu | None) -> str | None:
     if problem.columns // 2 % parameters.bytes_a_step:
-        return f"{problem.columns // 2} bytes a row are no whole steps of {parameters.bytes_a_step}"
+        return f"{problem.columns // 2} bytes per row are not a multiple of {parameters.bytes_a_step}"
     return None
 
 

@@ -26,7 +26,7 @@ def scale_of_the_next_group(packed: torch.Tensor, scales: torch.Tensor, group: i
 
 
 def sum_unwritten(packed: torch.Tensor, scales: torch.Tensor, group: int) -> Two:
-    """Of the last row."""
+    """Leave the sum of the last row unwritten."""
     weights, sums = whole(packed, scales, group)
     out = torch.empty_like(sums)
     out[:-1] = sums[:-1]

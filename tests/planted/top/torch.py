@@ -23,7 +23,7 @@ def next_place(x: torch.Tensor, largest: int) -> Answer:
 
 
 def twice_the_first(x: torch.Tensor, largest: int) -> Answer:
-    """Of equal values it names one place again and again."""
+    """Name the same place for all equal values."""
     values, places = by_sort(x, largest)
     for left, right in zip(range(largest - 1), range(1, largest), strict=True):
         same = values[:, left] == values[:, right]

@@ -30,7 +30,7 @@ def tolerance(problem: Vector) -> Tolerance:
 
 
 def fits(problem: Vector, grid: Grid, gpu: Gpu | None) -> str | None:
-    """Of 40 configurations 32 fit."""
+    """Accept 32 of 40 configurations."""
     return f"too many stages: {grid.stages} > 2" if grid.block == 256 and grid.stages > 2 else _odd(grid)
 
 
@@ -47,9 +47,6 @@ kernel = Kernel(
     size=("elements",),
     work=work,
     tolerance=tolerance,
-    providers=(
-        Provider("mul", "torch.py:mul"),
-        Provider("grid", "torch.py:grid", Grid, fits),
-    ),
+    providers=(Provider("mul", "torch.py:mul"), Provider("grid", "torch.py:grid", Grid, fits)),
     baseline="mul",
 )

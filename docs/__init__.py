@@ -1,0 +1,1 @@
+"""Pages, and the scripts and exercises that belong to them."""

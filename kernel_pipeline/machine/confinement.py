@@ -1,0 +1,323 @@
+"""Confine a process and all that it starts: no network, no writing to the user's files, and limits of memory
+and of processes.
+
+``enter`` and then ``confine`` do so for a process without threads, by namespaces(7) of Linux, which need no
+rights. ``command`` does so for a command line: ``python -m kernel_pipeline.machine.confinement LIMITS COMMAND
+...``. A reaper outside of the namespaces watches the limits.
+
+Legacy CUDA IPC works only inside one PID and one network namespace. So a process that shares a GPU's memory
+keeps these two, and seccomp(2) refuses it sockets for a network.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import platform
+import resource
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from functools import cache, partial
+from pathlib import Path
+from typing import NoReturn
+
+from ..records.base import Record
+from .reaper import children, guard
+
+NEWNS, NEWUSER, NEWPID, NEWNET = 0x00020000, 0x10000000, 0x20000000, 0x40000000
+NOSUID, NODEV, NOEXEC, BIND, REC, PRIVATE = 2, 4, 8, 4096, 16384, 1 << 18
+
+MOUNT_SETATTR = 442
+"""The number of mount_setattr(2), which Linux has since 5.12, on every architecture."""
+
+ATTR_RDONLY, ATTR_NOSUID, AT_FDCWD, AT_RECURSIVE = 1, 2, -100, 0x8000
+
+PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 22, 24, 38
+
+CAPABILITIES = 64
+"""More capabilities than Linux has."""
+
+SIOCSIFFLAGS, IFF_UP = 0x8914, 1
+
+SOCKET_CALL = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}
+"""The name of the architecture for seccomp(2), and the number of socket(2) there."""
+
+OTHER_CALLS = 0x40000000
+"""The first number of the calls of x32, a second way to make the same calls on x86-64."""
+
+IO_URING_SETUP = 425
+"""The number of io_uring_setup(2), which can open sockets, too."""
+
+PRIVATE_DEVICES = ("null", "zero", "full", "random", "urandom")
+
+SCRATCH = Path("/run")
+"""The folder in whose place a confined process gets memory for its files. It holds the sockets of services,
+which a confined process must not reach."""
+
+THREADS, THREADS_PER_CORE = 256, 16
+
+CACHES = ("XDG_CACHE_HOME", "TORCH_EXTENSIONS_DIR", "CUDA_CACHE_PATH", "NUMBA_CACHE_DIR", "MPLCONFIGDIR")
+"""The variables that name folders of caches. A confined process has its own."""
+
+CHOSEN: ContextVar[Confinement | None] = ContextVar("CHOSEN", default=None)
+"""The limits of the workers that are started in this context; None if they are not confined."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Confinement(Record):
+    """The limits of a confined process and its descendants.
+
+    memory_bytes:
+        The most memory, resident or in files.
+    threads:
+        The most threads of all processes together.
+    temporary:
+        Folders in which files can be written. They vanish with the process and nobody else sees them.
+    kept:
+        Folders in which the process writes to the disk.
+    shares_gpu:
+        Whether the process maps GPU memory of a process outside.
+    """
+
+    memory_bytes: int
+    threads: int
+    temporary: tuple[Path, ...]
+    kept: tuple[Path, ...] = ()
+    shares_gpu: bool = False
+
+    def excess(self, pid: int) -> str | None:
+        """Return which limit the process ``pid`` exceeds with its descendants, as a clause; None if none."""
+        found = _family(pid)
+        if sum(_threads(one) for one in found) > self.threads:
+            return f"it started more than {self.threads} processes and threads"
+        # A page that several processes share counts once in PSS, which is slow to read.
+        if sum(map(_resident, found)) > self.memory_bytes and sum(map(_share, found)) > self.memory_bytes:
+            return f"it used more than {self.memory_bytes / 1e9:g} GB of memory"
+        return None
+
+
+def limits(memory_bytes: int | None, caches: Sequence[str], shares_gpu: bool) -> Confinement:
+    """Return the limits for a process on this machine; by default half of the memory. ``caches`` are further
+    folders that the process can write to, besides the temporary files."""
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    folders: list[Path] = []
+    for folder in (Path(one).resolve() for one in (tempfile.gettempdir(), *caches)):
+        if folder.is_dir() and not any(folder.is_relative_to(other) for other in folders):
+            folders.append(folder)
+    return Confinement(
+        memory_bytes=memory_bytes or pages // 2,
+        threads=THREADS + THREADS_PER_CORE * (os.cpu_count() or 1),
+        temporary=tuple(folders),
+        shares_gpu=shares_gpu,
+    )
+
+
+@cache
+def why_not(confined: Confinement) -> str | None:
+    """Return the reason why this machine can't confine a process, as a clause; None if it can."""
+    done = subprocess.run(command(confined, ["true"]), capture_output=True, text=True, check=False)
+    return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["it failed"])[-1]
+
+
+def command(confined: Confinement, words: Sequence[str]) -> list[str]:
+    """Return the command line that runs a command confined."""
+    return [sys.executable, "-m", __name__, confined.to_json().decode(), *words]
+
+
+@contextmanager
+def workers(confined: Confinement | None) -> Iterator[None]:
+    """Confine the workers of supervisors that are made in this context; with None confine none."""
+    before = CHOSEN.set(confined)
+    try:
+        yield
+    finally:
+        CHOSEN.reset(before)
+
+
+def enter(confined: Confinement) -> None:
+    """Enter a new user namespace; children of this process get a PID namespace of their own. Raises OSError
+    if Linux refuses."""
+    user, group = os.geteuid(), os.getegid()
+    _unshare(NEWUSER | (0 if confined.shares_gpu else NEWPID), "a user namespace")
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{user} {user} 1"),
+        ("gid_map", f"{group} {group} 1"),
+    ):
+        Path("/proc/self", name).write_text(text)
+
+
+def confine(confined: Confinement) -> None:
+    """Confine this process, a child of a process that called ``enter``. Raises OSError if Linux refuses."""
+    _unshare(NEWNS | (0 if confined.shares_gpu else NEWNET), "namespaces for mounts and the network")
+    Path("/proc/self/oom_score_adj").write_text("1000")
+    _mount("none", "/", None, REC | PRIVATE)
+    _files(confined)
+    if not confined.shares_gpu:
+        _mount("proc", "/proc", "proc", NOSUID | NODEV | NOEXEC)
+        with socket.socket() as made:
+            fcntl.ioctl(made, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP))
+    _set_attributes(Path("/"), AT_RECURSIVE, on=ATTR_RDONLY | ATTR_NOSUID)
+    for folder in (SCRATCH, Path("/dev/shm"), *confined.temporary, *confined.kept):
+        _set_attributes(folder, 0, off=ATTR_RDONLY)
+    own = tempfile.mkdtemp()
+    os.environ |= {name: str(Path(own, name.lower())) for name in CACHES}
+    resource.setrlimit(resource.RLIMIT_FSIZE, (confined.memory_bytes, confined.memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _give_up_rights()
+    if confined.shares_gpu:
+        _refuse_networks()
+
+
+def _files(confined: Confinement) -> None:
+    """Mount the folders of a confined process."""
+    size = f"size={confined.memory_bytes // 2},nr_inodes=1000000,mode=755"
+    sources = [os.open(folder, os.O_PATH | os.O_DIRECTORY) for folder in confined.kept]
+    shared = os.open("/dev/shm", os.O_PATH | os.O_DIRECTORY)
+    _mount("tmpfs", str(SCRATCH), "tmpfs", NOSUID | NODEV, size)
+    for number, folder in enumerate(confined.temporary):
+        upper, work = (SCRATCH / f"{name}-{number}" for name in ("upper", "work"))
+        upper.mkdir()
+        work.mkdir()
+        upper.chmod(folder.stat().st_mode & 0o7777)
+        layers = f"lowerdir={_escaped(folder)},upperdir={upper},workdir={work},userxattr"
+        _mount("overlay", str(folder), "overlay", NOSUID | NODEV, layers)
+    for folder, source in zip(confined.kept, sources, strict=True):
+        _mount(f"/proc/self/fd/{source}", str(folder), None, BIND)
+    devices = SCRATCH / "dev"
+    (devices / "shm").mkdir(parents=True)
+    for device in [*(Path("/dev", name) for name in PRIVATE_DEVICES), *Path("/dev").glob("nvidia*")]:
+        place = devices / device.name
+        place.mkdir() if device.is_dir() else place.touch()
+        _mount(str(device), str(place), None, BIND | REC)
+    for name, target in (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
+        (devices / name).symlink_to(f"/proc/self/{target}")
+    own = SCRATCH / "shm"
+    own.mkdir()
+    _mount(f"/proc/self/fd/{shared}" if confined.shares_gpu else str(own), str(devices / "shm"), None, BIND)
+    _mount(str(devices), "/dev", None, BIND | REC)
+    for source in (*sources, shared):
+        os.close(source)
+
+
+def _give_up_rights() -> None:
+    """Give up all capabilities for good."""
+    _prctl(PR_SET_NO_NEW_PRIVS, 1)
+    for number in range(CAPABILITIES):
+        with suppress(OSError):  # Linux has no such capability
+            _prctl(PR_CAPBSET_DROP, number)
+    header, none = struct.pack("Ii", 0x20080522, 0), bytes(24)
+    _checked(_libc.capset(header, none), "to give up capabilities")
+
+
+def _refuse_networks() -> None:
+    """Let socket(2) fail for all but Unix sockets."""
+    name, call = SOCKET_CALL.get(platform.machine(), (0, 0))
+    load, equal, above, answer = 0x20, 0x15, 0x35, 0x06  # of linux/bpf_common.h: LD ABS, JEQ, JGE, RET
+    refuse, allow = 0x00050000 | 13, 0x7FFF0000  # SECCOMP_RET_ERRNO | EACCES, SECCOMP_RET_ALLOW
+    program = b"".join(
+        struct.pack("HBBI", *one)
+        for one in (
+            (load, 0, 0, 4),  # the architecture
+            (equal, 0, 6, name),
+            (load, 0, 0, 0),  # the number of the call
+            (above, 4, 0, OTHER_CALLS),
+            (equal, 3, 0, IO_URING_SETUP),
+            (equal, 0, 3, call),
+            (load, 0, 0, 16),  # its first argument
+            (equal, 1, 0, socket.AF_UNIX),
+            (answer, 0, 0, refuse),
+            (answer, 0, 0, allow),
+        )
+    )
+    text = ctypes.create_string_buffer(program, len(program))
+    filtered = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(text))
+    _prctl(PR_SET_SECCOMP, 2, ctypes.create_string_buffer(filtered, len(filtered)))
+
+
+def _unshare(flags: int, what: str) -> None:
+    _checked(_libc.unshare(flags), f"to make {what}")
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+    words = [None if word is None else word.encode() for word in (source, target, kind, data)]
+    done = _libc.mount(words[0], words[1], words[2], ctypes.c_ulong(flags), words[3])
+    _checked(done, f"to mount {kind or 'a folder'} on {target}")
+
+
+def _set_attributes(path: Path, flags: int, on: int = 0, off: int = 0) -> None:
+    attributes = struct.pack("QQQQ", on, off, 0, 0)
+    done = _libc.syscall(
+        MOUNT_SETATTR, AT_FDCWD, str(path).encode(), flags, attributes, ctypes.c_size_t(len(attributes))
+    )
+    _checked(done, f"to set what can be written below {path}")
+
+
+def _prctl(option: int, *arguments: int | ctypes.Array[ctypes.c_char]) -> None:
+    words = [ctypes.c_ulong(one) if isinstance(one, int) else one for one in arguments]
+    zeros = [ctypes.c_ulong(0)] * (4 - len(words))
+    _checked(_libc.prctl(option, *words, *zeros), "to limit this process")
+
+
+def _checked(answer: int, what: str) -> None:
+    if answer < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"Linux refuses {what}: {os.strerror(error)}")
+
+
+def _escaped(path: Path) -> str:
+    return "".join(f"\\{one}" if one in "\\:," else one for one in str(path))
+
+
+def _family(pid: int) -> list[int]:
+    return [pid, *(each for child in children(pid) for each in _family(child))]
+
+
+def _threads(pid: int) -> int:
+    with suppress(OSError):
+        return sum(1 for _ in Path(f"/proc/{pid}/task").iterdir())
+    return 0
+
+
+def _resident(pid: int) -> int:
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
+    return 0
+
+
+def _share(pid: int) -> int:
+    """Return the proportional set size of a process in bytes, or its resident memory if that is unknown."""
+    with suppress(OSError, IndexError):  # it has ended
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        return int(text.partition("\nPss:")[2].split()[0]) * 1024
+    return _resident(pid)
+
+
+def _run(confined: Confinement, words: Sequence[str]) -> NoReturn:
+    try:
+        confine(confined)
+        os.execvp(words[0], [*words])
+    except OSError as error:
+        print(error.strerror, file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+def main(confined: Confinement, words: Sequence[str]) -> NoReturn:
+    """Run a command confined, and end as it ends."""
+    try:
+        enter(confined)
+    except OSError as error:
+        sys.exit(error.strerror)
+    guard(os.getppid(), partial(_run, confined, words), confined.excess)
+
+
+if __name__ == "__main__":
+    main(Confinement.from_json(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,110 @@
+"""The page of a judgement, and the page of a board with the judgements of many submissions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+from kernel_pipeline.judging.folder import GIVEN
+from kernel_pipeline.records.base import Values
+
+from ..verdicts.board import BoardEntry, ranked
+from ..verdicts.judged import NOT_RUN, Judged, Judgement, Speed
+from .document import Items, Page, Section, Text
+from .numbers import number
+from .tables import TextTable
+
+COLUMNS = ("submission", "verdict", "times as fast", "low", "high", "of torch.compile", "us", "reason")
+
+NUMBERS = COLUMNS[2:7]
+
+NOTE = (
+    "`times as fast` compares with the problem's own code; `low` and `high` are its 90 % interval. `us` is "
+    "the median time of a call in the rounds. Over several workloads, these are geometric means."
+)
+
+
+def of_judgement(judgement: Judgement) -> str:
+    """Return the page of one judgement as HTML."""
+    results = judgement.results
+    notes = [
+        f"Submissions were {judgement.isolation}.",
+        f"{judgement.at:%Y-%m-%d %H:%M} UTC: {judgement.command}",
+    ]
+    if GIVEN not in judgement.skipped:
+        notes += [f"Not tried: {name.replace('_', ' ')}: {why}." for name, why in judgement.skipped.items()]
+    found = [one.sentence() for one in results]
+    blocks: list[Any] = [table(results, "Verdicts"), Text(NOTE, "note", has_code=True)]
+    blocks += [_by_workload(one) for one in results if len(one.timed) > 1]
+    title = _title(judgement.problem, judgement.workloads, judgement.gpu)
+    return Page(
+        title, [Items(notes)], [Section("Verdicts", blocks), Section("In words", [Items(found)])], {}
+    ).html({})
+
+
+def of_board(entries: Sequence[BoardEntry]) -> str:
+    """Return the page of a board as HTML: a section for each problem, its workloads and a GPU."""
+    groups: dict[tuple[str, str, Any], list[BoardEntry]] = {}
+    for entry in entries:
+        groups.setdefault((entry.problem, entry.gpu, entry.workloads), []).append(entry)
+    sections = []
+    for (problem, gpu, workloads), some in groups.items():
+        best = ranked(some)
+        kinds = dict.fromkeys(one.isolation for one in best if one.isolation != NOT_RUN)
+        blocks: list[Any] = [table([entry.judged for entry in best], Path(problem).name)]
+        blocks += [Text(f"Submissions were {kind}.", "note") for kind in kinds]
+        about = {"kernel": Path(problem).stem, "gpu": gpu}
+        sections.append(Section(_title(problem, workloads, gpu), blocks, about))
+    choices = {
+        "kernel": {Path(one).stem: Path(one).stem for one, _, _ in groups},
+        "gpu": {gpu: gpu for _, gpu, _ in groups},
+    }
+    return Page(
+        "Submissions by problem and GPU", [Text(NOTE, "note", has_code=True)], sections, choices
+    ).html({})
+
+
+def _title(problem: str, workloads: Sequence[Values], gpu: str) -> str:
+    count = len(workloads)
+    at = _sizes(workloads[0]) if count == 1 else f"with {count} workloads"
+    return f"{Path(problem).stem} {at} on {gpu}"
+
+
+def _sizes(workload: Values) -> str:
+    return " ".join(f"{name}={size}" for name, size in workload.items())
+
+
+def table(results: Sequence[Judged], title: str) -> TextTable:
+    """Return the verdicts as a table."""
+    rows = [
+        [
+            one.submission,
+            one.verdict,
+            *_cells(one.speed),
+            _times(one.over_compiled),
+            number(geometric_mean(each.us for each in one.timed) if one.timed else None),
+            one.reason or "",
+        ]
+        for one in results
+    ]
+    strong = [place for place, one in enumerate(results) if one.verdict == "correct"]
+    return TextTable(title, COLUMNS, rows, NUMBERS, strong)
+
+
+def _by_workload(one: Judged) -> TextTable:
+    """Return the times of a submission at each workload as a table."""
+    rows = [
+        [_sizes(each.workload), *_cells(each.speed), _times(each.over_compiled), number(each.us)]
+        for each in one.timed
+    ]
+    return TextTable(one.submission, ("workload", *NUMBERS), rows, NUMBERS)
+
+
+def _times(speed: Speed | None) -> str:
+    return "" if speed is None else f"{speed.times:.2f}"
+
+
+def _cells(speed: Speed | None) -> list[str]:
+    return ["", "", ""] if speed is None else [f"{one:.2f}" for one in (speed.times, speed.low, speed.high)]

@@ -1,0 +1,49 @@
+"""Choose the rows that count: the newest lines of a ledger, and the rows that can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from pathlib import Path
+
+from kernel_pipeline.records.measurement import Measurement
+from kernel_pipeline.records.point import order
+
+from .ledger import read_rows
+
+USUAL_TIMERS = ("graph", "event", "perf_counter")
+"""The default timers: a CUDA graph on a GPU, events where a graph can't be captured, the host's clock on a
+CPU."""
+
+
+def own_rows(path: Path, warn: Callable[[str], None]) -> list[Measurement]:
+    """Return the rows of a ledger that belong to the kernel and the machine in its path, sorted by point.
+    Only the newest row of each point and settings is kept."""
+    rows = read_rows(path, warn)
+    own = [row for row in rows if (row.point.kernel, row.origin.gpu) == (path.parent.name, path.stem)]
+    if count := len(rows) - len(own):
+        warn(f"{path} holds {count} row{'s' * (count > 1)} of another kernel or machine; skipped.")
+    last = {row.slot: row for row in own}
+    return sorted(last.values(), key=lambda row: (order(row.point), row.parts.settings))
+
+
+def newest(measurements: Iterable[Measurement], slot: Callable[[Measurement], Hashable]) -> list[Measurement]:
+    """Return the newest measurement of each slot."""
+    found: dict[Hashable, Measurement] = {}
+    for row in measurements:
+        known = found.setdefault(slot(row), row)
+        if known.origin.measured_at <= row.origin.measured_at:
+            found[slot(row)] = row
+    return list(found.values())
+
+
+def comparable(measurements: Iterable[Measurement]) -> list[Measurement]:
+    """Return each point's newest row on each machine among the rows that can be compared.
+
+    A row can be compared if a default timer timed it over cold inputs, or if it has no time.
+    """
+    usual = (
+        row
+        for row in measurements
+        if (timing := row.outcome.timing) is None or (timing.cache == "cold" and timing.timer in USUAL_TIMERS)
+    )
+    return newest(usual, lambda row: (row.origin.gpu, row.point))

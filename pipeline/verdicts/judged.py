@@ -1,0 +1,227 @@
+"""Verdicts on submissions, and the reasons for them, as records and as sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp, log, sqrt
+from pathlib import Path
+from statistics import fmean
+from typing import Literal
+
+from kernel_pipeline.records.base import Record, Values
+from kernel_pipeline.records.fields import Microseconds, Name, NotNegative, Text, When
+from kernel_pipeline.records.measurement import Outcome, Status
+
+Verdict = Literal["correct", "incorrect", "cheats", "can't be judged"]
+
+Decided = Literal["same", "faster", "slower", "undecided"]
+
+EXIT_CODES: dict[Verdict, int] = {"correct": 0, "can't be judged": 3, "incorrect": 1, "cheats": 1}
+"""The exit code for each verdict."""
+
+ISOLATED = "isolated"
+"""Submissions have no network, can write no file of the user, and have limits of memory and processes."""
+
+ON_GPU = "isolated, except from the user's other processes, whose namespaces CUDA IPC needs"
+"""As ``ISOLATED``, but submissions can send signals and connect to Unix sockets."""
+
+NOT_ISOLATED = "not isolated"
+"""Submissions run as the user of the command, with access to the network and to all of the user's files."""
+
+NOT_RUN = "not run"
+"""A file that is not in the format is not run."""
+
+FIRST = "first call: "
+"""The beginning of the error for a wrong answer to the first inputs. A submission could have known only these
+in advance."""
+
+FALSE_TIME = "timed at "
+"""The beginning of the error for a time that an audit refutes."""
+
+TAMPERED = "it changed the files of the problem, by which it is judged"
+
+MOST_REWARD = 10.0
+"""The largest reward."""
+
+LATER = ("on other inputs: ", "after timing: ", "on new inputs: ")
+"""The beginnings of the errors for wrong answers to later inputs."""
+
+
+class Speed(Record):
+    """A submission's speed-up with its 90 % interval, and the rounds' verdict on it."""
+
+    times: NotNegative
+    low: NotNegative
+    high: NotNegative
+    decided: Decided
+
+    def __str__(self) -> str:
+        said = f" ({self.decided})" if self.decided in ("same", "undecided") else ""
+        return f"{self.times:.2f} times as fast [{self.low:.2f}, {self.high:.2f}]{said}"
+
+
+class WorkloadTimes(Record):
+    """The times of a submission at a workload: its speed-ups over the problem's own code, eager and compiled
+    by ``torch.compile``, and the medians of the rounds' times of the three."""
+
+    workload: Values
+    speed: Speed
+    over_compiled: Speed | None = None
+    us: Microseconds
+    reference_us: Microseconds
+    compiled_us: Microseconds | None = None
+    rounds: int
+
+
+class Verified(Record):
+    """The verification of a submission at a problem: the outcome's status, and the largest errors."""
+
+    problem: Values
+    status: Status
+    max_abs_err: float | None = None
+    max_rel_err: float | None = None
+
+
+class Judged(Record):
+    """The verdict on one submission.
+
+    reason:
+        Why the submission is not correct, or why a correct submission has no time.
+    speed, over_compiled:
+        The geometric means of the speed-ups of ``timed``.
+    timed:
+        The times, by workload.
+    timed_at:
+        The distribution of the inputs in the rounds.
+    verified:
+        The verifications, of which the last failed if the submission was found wrong by it.
+    right:
+        The distributions of inputs and the workloads for which the submission was right.
+    failing:
+        A file for ``torch.load`` with the smallest inputs for which the submission is wrong.
+    memcheck:
+        The findings of compute-sanitizer's memcheck at the smallest sizes, or why it did not run.
+    is_repeatable:
+        Whether a second call on the same inputs had the same errors; None without a second call.
+    """
+
+    submission: Text
+    verdict: Verdict
+    reason: str | None = None
+    speed: Speed | None = None
+    over_compiled: Speed | None = None
+    timed: tuple[WorkloadTimes, ...] = ()
+    timed_at: Text | None = None
+    verified: tuple[Verified, ...] = ()
+    right: tuple[Text, ...] = ()
+    failing: Path | None = None
+    memcheck: Text | None = None
+    is_repeatable: bool | None = None
+
+    @property
+    def reward(self) -> float:
+        """The lower bound of a correct submission's speed-up, at most ``MOST_REWARD``; otherwise 0."""
+        is_timed = self.verdict == "correct" and self.speed is not None
+        return min(self.speed.low, MOST_REWARD) if is_timed and self.speed is not None else 0.0
+
+    def sentence(self) -> str:
+        """Return the verdict as a line."""
+        said = f"{self.submission}: {self.verdict}"
+        if self.speed is not None:
+            said += f" and {self.speed}"
+            if self.over_compiled is not None:
+                said += f", {self.over_compiled} as torch.compile"
+        if self.reason is not None:
+            said += f": {self.reason}"
+        if self.failing is not None:
+            said += f". The inputs are in {self.failing}"
+        if self.is_repeatable is False:
+            said += ". Its outputs differ from call to call"
+        return f"{said}."
+
+
+class Judgement(Record):
+    """The verdicts on submissions to one problem, on one device. ``workloads`` are those at which submissions
+    were verified. ``skipped`` has, by distribution or workload, the reason why the problem's own code gives
+    no answer to compare with."""
+
+    problem: Text
+    workloads: tuple[Values, ...]
+    scale: NotNegative
+    gpu: Name
+    command: Text
+    at: When
+    isolation: Text
+    skipped: dict[Text, str]
+    results: tuple[Judged, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0 if all submissions are correct, 1 if any is incorrect or cheats, otherwise 3."""
+        codes = {EXIT_CODES[one.verdict] for one in self.results}
+        return 1 if 1 in codes else max(codes)
+
+
+def with_times(one: Judged, timed: Sequence[WorkloadTimes], timed_at: str, margin: float) -> Judged:
+    """Return a verdict with these times. Differences of less than ``margin`` are the same."""
+    compiled = [each.over_compiled for each in timed if each.over_compiled is not None]
+    return one.replace(
+        speed=_mean([each.speed for each in timed], margin),
+        over_compiled=_mean(compiled, margin) if compiled else None,
+        timed=tuple(timed),
+        timed_at=timed_at,
+    )
+
+
+def _mean(speeds: Sequence[Speed], margin: float) -> Speed:
+    """Return the geometric mean of speed-ups, whose errors are independent."""
+    if len(speeds) == 1:
+        return speeds[0]
+    middle = fmean(log(one.times) for one in speeds)
+    half = sqrt(sum((log(one.high / one.low) / 2) ** 2 for one in speeds)) / len(speeds)
+    low, high, same = middle - half, middle + half, log(1 + margin)
+    decided: Decided = "undecided"
+    if low > same:
+        decided = "faster"
+    elif high < -same:
+        decided = "slower"
+    elif -same < low and high < same:
+        decided = "same"
+    return Speed(times=exp(middle), low=exp(low), high=exp(high), decided=decided)
+
+
+def of_failure(outcome: Outcome, needs_gpu: bool) -> tuple[Verdict, str]:
+    """Return the verdict on a submission with this outcome, and the reason.
+
+    A wrong answer to later inputs counts as a cheat, so the caller has to check that the submission is right
+    for other first inputs. ``needs_gpu`` says that a submission for GPUs ran without a GPU.
+    """
+    error = (outcome.error or outcome.status).rstrip(".")
+    if outcome.status == "incorrect":
+        return of_wrong(error)
+    if "UnfitError: " in error:
+        return "can't be judged", error.partition("UnfitError: ")[2]
+    if needs_gpu:
+        return "can't be judged", f"it is written for a GPU, and this machine has none: {error}"
+    if outcome.status in ("runtime_error", "compile_error"):
+        return "incorrect", f"it fails: {error}"
+    return "can't be judged", error
+
+
+def of_wrong(error: str) -> tuple[Verdict, str]:
+    """Return the verdict for the error of an incorrect outcome, and the reason."""
+    if error.startswith(FIRST):
+        return "incorrect", error.removeprefix(FIRST)
+    if is_later(error):
+        return "cheats", f"right for the first inputs and wrong for inputs that it can't know: {error}"
+    return "cheats", error
+
+
+def is_later(error: str) -> bool:
+    """Whether an error is a wrong answer to inputs after the first."""
+    return error.startswith(LATER)
+
+
+def is_false_time(outcome: Outcome) -> bool:
+    """Whether the outputs were right, and an audit refuted the time."""
+    return outcome.status == "incorrect" and (outcome.error or "").startswith(FALSE_TIME)

@@ -1,0 +1,381 @@
+"""Verify submissions to a problem for every distribution of inputs, and time the correct submissions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kernel_pipeline.execution.supervisor import Supervisor
+from kernel_pipeline.judging.facts import Probe, ProblemFacts, found
+from kernel_pipeline.judging.folder import DISTRIBUTIONS, GIVEN, SIGNED, Kept, originally
+from kernel_pipeline.judging.formats import SubmissionFile, Workloads, smaller
+from kernel_pipeline.judging.imported import COMPILED, DISTRIBUTION, REFERENCE, read
+from kernel_pipeline.machine import confinement
+from kernel_pipeline.machine.confinement import Confinement
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.measurement import Outcome
+from kernel_pipeline.records.point import Point
+from kernel_pipeline.statistics.verdicts import FEWEST_ROUNDS, Rule
+
+from .. import ROOT
+from ..execution.session import Session, supervisor
+from ..store import commit
+from ..store.turns import Turn
+from . import judged
+from .judged import Judged, Speed, Verified, WorkloadTimes
+from .rounds import Candidate, Match, RoundLimits, Rounds, Side, medians
+
+BRIEF = {"stopping": "budget", "min_samples": 3, "max_seconds": 0.005}
+"""The timing settings for verification. Short timing is part of it, because the outputs of timed calls are
+verified, too."""
+
+MORE_SEEDS = 3
+"""The number of further seeds that are tried for a submission that was wrong only for later inputs."""
+
+RIGHT = ("ok", "verified")
+
+BATCH = 10
+"""The number of submissions that are verified and then timed together. An interrupted trial has the verdicts
+of earlier batches."""
+
+
+@dataclass
+class Trial:
+    """The trial of one problem's submissions, whose keys are the names of their providers.
+
+    ``tell`` gets a line about each step, and ``settle`` each verdict and the isolation when it is certain.
+    ``skipped`` has, by distribution or workload, the reason why the problem's own code gives no answer to
+    compare with. ``isolation`` says whether the submissions ran within the limits ``confined``. ``memcheck``
+    returns the findings at a point, and whether there is an error.
+    """
+
+    folder: Path
+    session: Session
+    plan: Workloads
+    submissions: Mapping[str, SubmissionFile]
+    limits: RoundLimits
+    rule: Rule
+    tell: Callable[[str], None]
+    confined: Confinement
+    memcheck: Callable[[str, Point, Confinement | None], tuple[str, bool]]
+    settle: Callable[[Judged, str], None] = lambda one, isolation: None
+    beside_compiled: bool = True
+    isolation: str = judged.NOT_ISOLATED
+    skipped: dict[str, str] = field(default_factory=dict)
+    results: dict[str, Judged] = field(default_factory=dict)
+    _main: Values = field(init=False)
+    _tried: list[Values] = field(default_factory=list)
+    _facts: dict[Values, ProblemFacts] = field(default_factory=dict)
+    _kept: Kept = field(init=False)
+    _timed_at: str = GIVEN
+    _timed: list[Values] = field(default_factory=list)
+    _tampered: set[str] = field(default_factory=set)
+    _correct: list[str] = field(default_factory=list)
+    _is_compiled: bool = False
+
+    def run(self) -> tuple[Judged, ...]:
+        """Return the verdict on each submission. Raises UserError if the problem's process fails."""
+        self.tell("Running the problem's own code …")
+        self._main = self.plan.tests[-1]
+        given = [at(GIVEN, one) for one in self.plan.all]
+        if len(given) > 1:
+            self._facts = self._probed(given)
+            fitting = [one for one in self.plan.tests if self._facts[at(GIVEN, one)].skipped is None]
+            self._main = (fitting or self.plan.tests)[-1]
+        self._tried = list(dict.fromkeys((*(at(name, self._main) for name in DISTRIBUTIONS), *given)))
+        signed = [at(SIGNED, one) for one in self.plan.timed]
+        small = [at(name, one) for one in smaller(self._main) for name in DISTRIBUTIONS]
+        lacking = (one for one in (*small, *self._tried, *signed) if one not in self._facts)
+        self._facts |= self._probed(list(dict.fromkeys(lacking)))
+        self._kept = Kept.of(self.folder)
+        own = {self._said(one): self._facts[one].skipped for one in self._tried}
+        self.skipped = {name: originally(self.folder, why) for name, why in own.items() if why is not None}
+        if GIVEN in self.skipped:
+            return self._none_is_judged(self.skipped[GIVEN])
+        if self.beside_compiled:
+            # Not confined: the compiler's cache has to keep the code.
+            with self._supervisor() as worker:
+                compiled = self._outcome(worker, COMPILED, at(GIVEN, self._main))
+                self._is_compiled = compiled.status == "ok"
+        if (why := confinement.why_not(self.confined)) is None:
+            before = dict(self.skipped)
+            with confinement.workers(self.confined):
+                self.isolation = judged.ON_GPU if self.confined.shares_gpu else judged.ISOLATED
+                found = self._judged()
+            if GIVEN not in self.skipped:
+                return found
+            why, self.skipped = f"the problem's own code fails there: {self.skipped[GIVEN]}", before
+        self.isolation = f"{judged.NOT_ISOLATED}: {why}"
+        return self._judged()
+
+    def _judged(self) -> tuple[Judged, ...]:
+        """Return the verdict on each submission to a problem whose own code has an answer."""
+        with self._supervisor() as worker:
+            if (why := self._against_the_problem(worker)) is not None:
+                return self._none_is_judged(why)
+            names = [*self.submissions]
+            for begin in range(0, len(names), BATCH):
+                right = []
+                for name in names[begin : begin + BATCH]:
+                    self.tell(f"Verifying {name} …")
+                    self.results[name] = self._verified(worker, name)
+                    if self.results[name].verdict == "correct" and name in self._correct:
+                        right.append(name)
+                    else:
+                        self.settle(self.results[name], self.isolation)
+                worker.close()  # no process waits while others are timed
+                if right and self._timed:
+                    self._time(right)
+                for name in right:
+                    self.settle(self.results[name], self.isolation)
+        return tuple(self.results[name] for name in names)
+
+    def _against_the_problem(self, worker: Supervisor) -> str | None:
+        """Verify the problem's own code. Returns the reason why no submission can be judged, or None."""
+        any_answer: dict[Values, str | None] = {}
+
+        def verify(problem: Values) -> None:
+            outcome = self._outcome(worker, REFERENCE, problem)
+            if outcome.status in RIGHT or judged.is_false_time(outcome):
+                any_answer[problem] = outcome.any_answer
+            else:
+                why = f"its own code is not right by the answer in float64: {outcome.error}"
+                self.skipped[self._said(problem)] = why
+
+        for problem in self._open():
+            verify(problem)
+        if GIVEN in self.skipped:
+            return self.skipped[GIVEN]
+        told_apart = [
+            name for name in (GIVEN, SIGNED) if any_answer.get(at(name, self._main), "skipped") is None
+        ]
+        if not told_apart:
+            passing = any_answer[at(GIVEN, self._main)]
+            return f"any answer passes this problem: {passing} would be found right, too"
+        self._timed_at = told_apart[0]  # a time counts only for inputs that show a wrong answer
+        for workload in self.plan.timed:
+            problem = at(self._timed_at, workload)
+            if problem not in any_answer and self._facts[problem].skipped is None:
+                verify(problem)
+            if any_answer.get(problem, "skipped") is None:
+                self._timed.append(workload)
+        return None
+
+    def _open(self) -> list[Values]:
+        """Return the problems at which submissions are verified."""
+        return [one for one in self._tried if self._said(one) not in self.skipped]
+
+    def _said(self, problem: Values) -> str:
+        """Return the name of a problem in verdicts: its distribution, or its workload."""
+        workload = Values({name: value for name, value in problem.items() if name != DISTRIBUTION})
+        distribution = str(problem[DISTRIBUTION])
+        if workload == self._main:
+            return distribution
+        said = " ".join(f"{name}={value}" for name, value in workload.items())
+        return said if distribution == GIVEN else f"{said}, {distribution}"
+
+    def _verified(self, worker: Supervisor, name: str) -> Judged:
+        """Return the verdict on a submission's answers, without a time."""
+        file = self.submissions[name]
+        one = Judged(submission=str(file.path), verdict="correct")
+        if file.lacks is not None:
+            return one.replace(verdict="can't be judged", reason=file.lacks)
+        needs_gpu = self.session.device.kind == "cpu" and file.needs_gpu
+        right: list[str] = []
+        for problem in self._open():
+            outcome, place = self._outcome(worker, name, problem), self._said(problem)
+            errors = {"max_abs_err": outcome.max_abs_err, "max_rel_err": outcome.max_rel_err}
+            seen = Verified(problem=problem, status=outcome.status, **errors)
+            one = one.replace(verified=(*one.verified, seen))
+            if outcome.status not in RIGHT and not judged.is_false_time(outcome):
+                said, reason = judged.of_failure(outcome, needs_gpu)
+                if outcome.status == "incorrect" and judged.is_later(outcome.error or ""):
+                    said, reason = self._by_other_seeds(name, problem, said, reason)
+                reason = reason if place == GIVEN else f"{place.replace('_', ' ')}: {reason}"
+                failing = self._smallest(worker, name, problem) if said == "incorrect" else None
+                return one.replace(verdict=said, reason=reason, right=tuple(right), failing=failing)
+            right.append(place)
+            if place == GIVEN:
+                if not read(self.folder).has_checker:  # a checker gives no errors to compare
+                    again = self._outcome(worker, name, problem)
+                    one = one.replace(is_repeatable=_errors(again) == _errors(outcome))
+                if outcome.status == "verified":
+                    one = one.replace(
+                        reason="it is not timed, because Triton runs under its interpreter here"
+                    )
+                elif not self.limits.rounds:
+                    one = one.replace(reason="it is not timed, because rounds=0")
+                else:
+                    self._correct.append(name)
+        return self._memory_checked(one.replace(right=tuple(right)), name)
+
+    def _memory_checked(self, one: Judged, name: str) -> Judged:
+        """Return the verdict on a submission with right answers after memcheck at the smallest sizes."""
+        self.tell(f"Checking the memory accesses of {name} …")
+        problems = (at(GIVEN, each) for each in (*smaller(self._main), self._main))
+        least = next(each for each in problems if self._facts[each].skipped is None)
+        said, is_wrong = self.memcheck(str(self.folder), self._point(name, least), confinement.CHOSEN.get())
+        one = one.replace(memcheck=said)
+        return one.replace(verdict="incorrect", reason=f"memcheck: {said}") if is_wrong else one
+
+    def _by_other_seeds(
+        self, name: str, problem: Values, said: judged.Verdict, reason: str
+    ) -> tuple[judged.Verdict, str]:
+        """Return the verdict on a submission that was wrong for later inputs. A submission that is wrong for
+        other first inputs, too, is incorrect and not a cheat."""
+        for seed in range(1, MORE_SEEDS + 1):
+            with self._supervisor(self.session.seed + seed) as worker:
+                outcome = self._outcome(worker, name, problem)
+            if outcome.status == "incorrect" and (outcome.error or "").startswith(judged.FIRST):
+                return judged.of_failure(outcome, needs_gpu=False)
+        return said, reason
+
+    def _smallest(self, worker: Supervisor, name: str, problem: Values) -> Path | None:
+        """Write the smallest inputs for which a submission is wrong as it is at a problem, and return the
+        file. Returns None if the first inputs of no size show the fault."""
+        self.tell(f"Searching for the smallest inputs for which {name} is wrong …")
+        less = (at(str(problem[DISTRIBUTION]), one) for one in smaller(self._main))
+        for one in (*less, problem):
+            if self._facts[one].skipped is not None:
+                continue
+            outcome = self._outcome(worker, name, one)
+            is_wrong = outcome.status == "incorrect" and (outcome.error or "").startswith(judged.FIRST)
+            if is_wrong or outcome.status == "runtime_error":
+                path = self.folder.parent / f"{name}-failing.pt"
+                self._probed([one], path)
+                return path
+        return None
+
+    def _time(self, names: Sequence[str]) -> None:
+        """Time correct submissions beside the problem's own code, in rounds. Stores a speed-up for each, or
+        the failure that an audit found."""
+        side = Side("tree", ROOT, str(self.folder))
+        beside = (REFERENCE, COMPILED) if self._is_compiled else (REFERENCE,)
+        matches = {
+            (name, workload): Match(
+                # Each submission is compared with turns of the reference beside its own.
+                tuple(
+                    Candidate(
+                        side, self._point(each, at(self._timed_at, workload)), f"{name}/{number}/{each}"
+                    )
+                    for each in (*beside, name)
+                )
+            )
+            for name in names
+            for number, workload in enumerate(self._timed)
+        }
+
+        def report(turn: Turn) -> None:
+            if self._kept.put_back() and turn.point.provider in self.submissions:
+                self._tampered.add(turn.point.provider)
+            self.tell(f"Round {turn.round + 1}: {turn.point.provider} …")
+
+        rounds = Rounds(
+            tuple(matches.values()), self.limits, self.rule, commit.new_run(), report, lambda turns: None
+        )
+        rounds.hold(
+            self.session.device,
+            self.session.timing,
+            self.session.seed,
+            self.session.timeout_s,
+            self.session.canary,
+        )
+        for name in dict.fromkeys(name for name, _ in matches):
+            own = {workload: match for (each, workload), match in matches.items() if each == name}
+            self.results[name] = self._with_times(name, own, rounds)
+
+    def _with_times(self, name: str, matches: Mapping[Values, Match], rounds: Rounds) -> Judged:
+        one = self.results[name]
+        if name in self._tampered:
+            return one.replace(verdict="cheats", reason=judged.TAMPERED)
+        found: list[WorkloadTimes] = []
+        for workload, match in matches.items():
+            own, times = match.candidates[-1], rounds.times(match)
+            if (failed := rounds.failure(match)) is not None:
+                candidate, outcome = failed
+                if candidate is own and outcome.status != "not_judged":
+                    said, reason = judged.of_failure(outcome, needs_gpu=False)
+                    return one.replace(verdict=said, reason=reason)
+                which = "it" if candidate is own else candidate.point.provider
+                return one.replace(verdict="can't be judged", reason=f"{which} has no time: {outcome.error}")
+            if (count := len(times[own])) < FEWEST_ROUNDS:
+                busy = (
+                    f"it is right, but {count} rounds have trusted times: judge it again on a quiet machine"
+                )
+                return one.replace(verdict="can't be judged", reason=busy)
+            found.append(self._timing(workload, match, rounds))
+        return judged.with_times(one, found, self._timed_at, self.rule.margin)
+
+    def _timing(self, workload: Values, match: Match, rounds: Rounds) -> WorkloadTimes:
+        """Return the times of a submission at a workload, and its speed-ups."""
+        times = rounds.times(match)
+        middle, own = medians(times), match.candidates[-1]
+        reference, *others = match.candidates
+        compiled = others[0] if self._is_compiled else None
+
+        def beside(other: Candidate) -> Speed:
+            place = match.candidates.index(other)
+            estimates = rounds.estimates(lambda each: each.candidates[place])
+            verdicts = rounds.verdicts(lambda each: each.candidates[place])
+            one = estimates[match, own]
+            return Speed(
+                times=1 / one.ratio, low=1 / one.high, high=1 / one.low, decided=verdicts[match, own]
+            )
+
+        return WorkloadTimes(
+            workload=workload,
+            speed=beside(reference),
+            over_compiled=None if compiled is None else beside(compiled),
+            us=middle[own],
+            reference_us=middle[reference],
+            compiled_us=None if compiled is None else middle[compiled],
+            rounds=len(times[own]),
+        )
+
+    def _none_is_judged(self, why: str) -> tuple[Judged, ...]:
+        return tuple(
+            Judged(submission=str(one.path), verdict="can't be judged", reason=why)
+            for one in self.submissions.values()
+        )
+
+    def _point(self, provider: str, problem: Values) -> Point:
+        return Point(kernel=self.folder.name, provider=provider, problem=problem)
+
+    def _probed(self, problems: Sequence[Values], save: Path | None = None) -> dict[Values, ProblemFacts]:
+        session = self.session
+        probe = Probe(
+            folder=self.folder,
+            device=session.device.kind,
+            seed=session.seed,
+            problems=tuple(problems),
+            save=save,
+        )
+        return found(probe, session.device, session.timeout_s * len(problems))
+
+    def _supervisor(self, seed: int | None = None) -> Supervisor:
+        session = self.session
+        return supervisor(
+            session.device,
+            session.timing.replace(**BRIEF),
+            session.seed if seed is None else seed,
+            session.timeout_s,
+            in_turns=True,
+        )
+
+    def _outcome(self, worker: Supervisor, provider: str, problem: Values) -> Outcome:
+        point = self._point(provider, problem)
+        worker.canary = self.session.canary
+        outcome = worker.measure(str(self.folder), point)
+        if provider in self.submissions and self._kept.put_back():
+            return Outcome(status="incorrect", error=judged.TAMPERED)
+        return outcome.replace(error=outcome.error and originally(self.folder, outcome.error))
+
+
+def _errors(outcome: Outcome) -> tuple[float | None, ...]:
+    return outcome.max_abs_err, outcome.max_rel_err, outcome.tolerance_used
+
+
+def at(distribution: str, workload: Values) -> Values:
+    """Return the problem of a workload with inputs of a distribution."""
+    return Values({**workload, DISTRIBUTION: distribution})

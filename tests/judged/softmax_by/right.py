@@ -1,0 +1,10 @@
+"""Right for all inputs."""
+
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        powers = torch.exp(x - x.amax(dim=1, keepdim=True))
+        return powers / powers.sum(dim=1, keepdim=True)

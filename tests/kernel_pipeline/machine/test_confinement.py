@@ -1,0 +1,135 @@
+"""Processes that try to do harm, confined by the real namespaces of this machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from kernel_pipeline.machine import confinement
+from kernel_pipeline.machine.confinement import Confinement
+
+MEMORY = 400_000_000
+
+WRITES = """
+import os, sys
+for path in sys.argv[1:]:
+    try:
+        open(path, "a").write("harm")
+    except OSError as error:
+        print(error.strerror)
+    else:
+        print("written")
+"""
+
+CONNECTS = """
+import socket, sys
+for host, port in (("127.0.0.1", int(sys.argv[1])), ("192.0.2.1", 80)):
+    try:
+        socket.create_connection((host, port), 5)
+    except OSError as error:
+        print(error.strerror)
+    else:
+        print("connected")
+"""
+
+FORKS = """
+import os, time
+for _ in range(1000 + 16 * os.cpu_count()):
+    if os.fork() == 0:
+        time.sleep(60)
+        os._exit(0)
+time.sleep(60)
+"""
+
+HOARDS = "held = [bytearray(1 << 26) for _ in range(64)]; import time; time.sleep(60)"
+
+KILLS = """
+import os, sys
+try:
+    os.kill(int(sys.argv[1]), 9)
+except ProcessLookupError:
+    print("no such process")
+"""
+
+
+def limits(shares_gpu: bool = False) -> Confinement:
+    found = confinement.limits(MEMORY, [], shares_gpu)
+    if (why := confinement.why_not(found)) is not None:
+        pytest.skip(f"this machine confines no process: {why}")
+    return found
+
+
+def confined(program: str, *words: object, within: Confinement) -> subprocess.CompletedProcess[str]:
+    command = confinement.command(within, [sys.executable, "-c", program, *map(str, words)])
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.mark.parametrize("shares_gpu", [False, True])
+def test_a_confined_process_reaches_no_network_and_none_of_the_users_files(
+    shares_gpu: bool, tmp_path: Path
+) -> None:
+    within = limits(shares_gpu)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        done = confined(CONNECTS, server.getsockname()[1], within=within)
+    assert len(done.stdout.splitlines()) == 2 and "connected" not in done.stdout, done
+    repository, own = Path(__file__), tmp_path / "verdict.json"
+    own.write_text("{}")
+    before = repository.read_bytes()
+    paths = (repository, Path.home() / "harm", "/proc/sys/kernel/core_pattern", own)
+    done = confined(WRITES, *paths, within=within)
+    # The last file is a temporary one: the process writes to a copy that vanishes with it. This repository
+    # may be in a temporary folder, too.
+    refused = "Read-only file system"
+    first = "written" if repository.is_relative_to(tempfile.gettempdir()) else refused
+    assert done.stdout.splitlines() == [first, refused, refused, "written"], done
+    assert (own.read_text(), repository.read_bytes()) == ("{}", before)
+    assert not (Path.home() / "harm").exists()
+
+
+def test_a_kept_folder_is_the_only_one_that_is_written_to_the_disk(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    within = limits().replace(kept=(kept,))
+    done = confined(WRITES, kept / "file", tmp_path / "other", within=within)
+    assert done.stdout.split() == ["written", "written"], done
+    assert [path.name for path in tmp_path.rglob("*")] == ["kept", "file"]
+
+
+@pytest.mark.parametrize("shares_gpu", [False, True])
+@pytest.mark.parametrize(
+    ("program", "why"), [(FORKS, "it started more than"), (HOARDS, "it used more than 0.4 GB of memory")]
+)
+def test_too_many_processes_and_too_much_memory_end_it_whole(
+    program: str, why: str, shares_gpu: bool
+) -> None:
+    program += f"\n# {uuid4()}"  # tells it from the same program of another test process
+    done = confined(program, within=limits(shares_gpu))
+    assert done.returncode == -9 and done.stderr.splitlines()[-1].startswith(why), done
+    assert not [path for path in Path("/proc").glob("[0-9]*") if program.encode() in _command(path)], (
+        "processes are left"
+    )
+
+
+def test_it_sees_no_process_outside_and_ends_as_its_command_ends() -> None:
+    within = limits()
+    assert confined(KILLS, os.getpid(), within=within).stdout == "no such process\n"
+    assert confined("raise SystemExit(7)", within=within).returncode == 7
+
+
+def test_a_machine_that_refuses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confinement, "command", lambda confined, words: ["sh", "-c", "echo no >&2; exit 1"])
+    assert confinement.why_not(confinement.limits(MEMORY + 1, [], False)) == "no"
+
+
+def _command(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:
+        return b""

@@ -1,0 +1,101 @@
+"""A mistake on the judge's command line, or in a file that it names, ends in one sentence."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline import judge
+from pipeline.command.options import JudgeConfig
+from pipeline.command.run import run_stage
+from pipeline.command.words import positional
+from tests.project import python
+
+PROBLEM = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, dim=1)
+
+dim = 64
+
+def get_inputs():
+    return [torch.rand(16, dim)]
+
+def get_init_inputs():
+    return []
+"""
+
+FILES: dict[str, str | bytes] = {
+    "problem.py": PROBLEM,
+    "empty.py": "",
+    "syntax.py": "import torch\ndef f(:\n",
+    "latin.py": b"# a text\nx = '\xfc'\n",
+    "latin.json": b'{\n"\xfc": 1}',
+    "half.json": '{"name": ',
+    "folder/none.txt": "",
+    "task/task.yml": "files: [1\n",
+}
+
+SAID = {
+    "kernl=problem.py": "unknown option 'kernl'. Did you mean 'kernel'? Known: action, kernel, submission, ",
+    "": "kernel is missing: write kernel=PATH with the path of a problem.",
+    "submission=empty.py": "kernel is missing: write kernel=PATH with the path of a problem.",
+    "kernel=": "kernel: is empty; write a path.",
+    "kernel=absent.py": "absent.py can't be read: No such file or directory.",
+    "kernel=softmax": "kernel=softmax: softmax is a kernel of this repository, which pipeline.sweep ",
+    "kernel=folder": "folder is a folder without task.yml: only a KernelBot task is a folder; ",
+    "kernel=task": "task/task.yml:2: it is not valid YAML: ",
+    "kernel=syntax.py": "syntax.py:2: invalid syntax.",
+    "kernel=latin.py": "latin.py:2: it is not text in UTF-8.",
+    "kernel=empty.py": "empty.py:1: there is no function get_inputs: ",
+    "kernel=half.json": "half.json:1: it is not JSON: ",
+    "kernel=latin.json": "latin.json:2: it is not text in UTF-8.",
+    "kernel=problem.py submision=empty.py": "unknown option 'submision'. Did you mean 'submission'?",
+    "kernel=problem.py scal=0.5": "unknown option 'scal'. Did you mean 'scale'?",
+    "kernel=problem.py rouns=5": "unknown option 'rouns'. Did you mean 'rounds'?",
+    "kernel=problem.py width=5": "unknown size of problem.py 'width'. Known: dim.",
+    "kernel=problem.py dim=0": "dim: write a size, a whole number from 1 to 2**63 - 1, not ",
+    "kernel=problem.py dim=wide": "dim: write a size, a whole number from 1 to 2**63 - 1, not ",
+    "kernel=problem.py submission=": "submission: is empty; write a path, or leave it out.",
+    "kernel=problem.py submission=folder": "folder is a folder: write a submission's file, or judge board ",
+    "kernel=problem.py submission=empty.py": "empty.py:1: there is no class ModelNew: ",
+    "kernel=problem.py submission=latin.py": "latin.py:2: it is not text in UTF-8.",
+    "kernel=problem.py submission=syntax.py": "syntax.py:2: invalid syntax.",
+    "kernel=problem.py submission=problem.py": "problem.py:1: there is no class ModelNew: a submission has a "
+    "class ModelNew(torch.nn.Module). Leave submission= out to judge the problem's own code.",
+    "board kernel=problem.py": "write the folder with the submissions: judge board FOLDER kernel=PROBLEM.",
+    "board empty.py kernel=problem.py": "write the folder with the submissions: judge board FOLDER ",
+}
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, content in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("words", SAID)
+def test_a_mistake_is_one_sentence(
+    words: str, files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = positional([*words.split(), "device=cpu", f"output={files}"], "action", "submission")
+    monkeypatch.setattr(sys, "argv", ["judge", *given])
+    with pytest.raises(SystemExit) as ended:
+        run_stage("judge", JudgeConfig, judge.run)
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"error: {SAID[words]}")
+
+
+def test_paths_without_options_are_refused(files: Path) -> None:
+    done = python("-m", "pipeline.judge", str(files / "problem.py"), "submission=empty.py")
+    said = f"error: can't read '{files}/problem.py': write kernel={files}/problem.py for a problem, "
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith(said)
