@@ -1,4 +1,5 @@
-"""Cheats that only a GPU allows, as submissions in each format."""
+"""Submissions judged on a GPU: those that a CPU can judge too, with times and memcheck, and cheats that only a
+GPU allows."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.pipeline.test_judge import JUDGED, judge
 from tests.pipeline.test_judge_cheats import Wrap, in_each_format, judged
 
 pytestmark = [
@@ -24,3 +26,27 @@ CHEATS = {
 @in_each_format
 def test_no_cheat_of_a_gpu_is_correct(wrap: Wrap, tmp_path: Path) -> None:
     assert judged(wrap, tmp_path, CHEATS, device="cuda") == {}
+
+
+@pytest.mark.alone
+def test_a_right_submission_has_a_time_and_wrong_ones_have_a_reason(tmp_path: Path) -> None:
+    names = ("right", "overflows", "zeros", "caches", "skips")
+    code, found = judge(tmp_path, JUDGED / "softmax.py", *names, device="cuda")
+    results = found["results"]
+    assert {name: results[name]["verdict"] for name in names} == {
+        "right": "correct",
+        **dict.fromkeys(("overflows", "zeros"), "incorrect"),
+        **dict.fromkeys(("caches", "skips"), "cheats"),
+    }, {name: results[name]["reason"] for name in names}
+    right = results["right"]
+    assert 0 < right["speed"]["low"] <= right["speed"]["times"] <= right["speed"]["high"]
+    assert (code, right["is_repeatable"], right["memcheck"]) == (1, True, "no error")
+
+
+@pytest.mark.alone
+def test_memcheck_finds_an_access_that_changes_no_answer(tmp_path: Path) -> None:
+    _, found = judge(tmp_path, JUDGED / "positive.py", "triton_relu", "beyond", device="cuda", n=4000)
+    clean, beyond = (found["results"][name] for name in ("triton_relu", "beyond"))
+    assert (clean["verdict"], clean["memcheck"]) == ("correct", "no error"), clean
+    assert (beyond["verdict"], beyond["memcheck"].startswith("Invalid")) == ("incorrect", True), beyond
+    assert beyond["reason"].startswith("memcheck: Invalid __global__ read")

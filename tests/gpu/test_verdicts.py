@@ -73,6 +73,27 @@ def test_structures_workspaces_and_outputs_whose_size_depends_on_the_data(tmp_pa
     assert {row.outcome.status for row in rows} == {"ok", "incorrect"}
 
 
+@pytest.mark.long
+def test_prepared_weights_and_random_outputs(tmp_path: Path) -> None:
+    tree = Tree(tmp_path, "linear", "dropout")
+    tree.know_ceilings(device.resolve("cuda"))
+    done = [tree.sweep(f"kernel={kernel}", "device=cuda", "audit=all") for kernel in ("linear", "dropout")]
+    assert [one.stderr for one in done] == ["", ""]
+    rows = {row.point.provider: row.outcome for row in tree.rows("linear")}
+    assert {name for name, outcome in rows.items() if outcome.status == "ok"} == {
+        *("torch", "transposed", "viewed"),
+    }, {name: outcome.error for name, outcome in rows.items()}
+    assert {rows[name].status for name in ("keeps", "ahead", "spoils", "writes")} == {"incorrect"}
+    assert {rows[name].status for name in ("listed", "ragged")} == {"runtime_error"}
+    assert rows["transposed"].prepare_ms is not None and rows["torch"].prepare_ms is None
+
+    rows = {row.point.provider: row.outcome for row in tree.rows("dropout")}
+    errors = {name: outcome.error for name, outcome in rows.items()}
+    assert {name for name, outcome in rows.items() if outcome.status == "ok"} == {"torch", "by_parts"}, errors
+    assert {rows[name].status for name in ("more", "pairs", "unscaled")} == {"incorrect"}, errors
+    assert all(rows[name].peak_mib is not None for name in ("torch", "by_parts"))
+
+
 @pytest.mark.alone
 def test_calls_of_which_an_audit_makes_few_are_audited(tmp_path: Path) -> None:
     """Three and four sets: fewer than outputs may be shown."""

@@ -26,7 +26,7 @@ def more(x: torch.Tensor, p: float) -> torch.Tensor:
 
 def pairs(x: torch.Tensor, p: float) -> torch.Tensor:
     """Drop the right number of elements, two neighbours at a time."""
-    return x * dropout(torch.ones(x.shape[0] // 2), p).repeat_interleave(2)
+    return x * dropout(torch.ones(x.shape[0] // 2, device=x.device), p).repeat_interleave(2)
 
 
 def unscaled(x: torch.Tensor, p: float) -> torch.Tensor:
@@ -36,7 +36,7 @@ def unscaled(x: torch.Tensor, p: float) -> torch.Tensor:
 def same(x: torch.Tensor, p: float) -> torch.Tensor:
     """Drop the same elements in each call."""
     kept = torch.rand(x.shape, generator=torch.Generator().manual_seed(1)) >= p
-    return x * kept / (1 - p)
+    return x * kept.to(x.device) / (1 - p)
 
 
 def same_later(x: torch.Tensor, p: float) -> torch.Tensor:

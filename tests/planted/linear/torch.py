@@ -84,7 +84,7 @@ def listed(problem: Linear, weights: Tensors) -> list[list[float]]:
 def longer_each_time(problem: Linear, weights: Tensors) -> Tensors:
     """Return a third tensor, which has one more element for each set of weights."""
     PREPARED[0] += 1
-    return *transpose(problem, weights), torch.zeros(PREPARED[0])
+    return *transpose(problem, weights), weights[0].new_zeros(PREPARED[0])
 
 
 def beside(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor, rest: torch.Tensor) -> torch.Tensor:
