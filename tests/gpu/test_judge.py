@@ -1,5 +1,4 @@
-"""Submissions judged on a GPU: those that a CPU can judge too, with times and memcheck, and cheats that only a
-GPU allows."""
+"""Submissions judged on a GPU, with times and memcheck, and cheats that only a GPU allows."""
 
 from __future__ import annotations
 
