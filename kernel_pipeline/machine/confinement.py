@@ -63,6 +63,9 @@ which a confined process must not reach."""
 
 THREADS, THREADS_PER_CORE = 256, 16
 
+READ_ONLY_PROC = ("bus", "fs", "irq", "sys", "sysrq-trigger")
+"""The parts of /proc that change the machine: those that the OCI runtime runc makes read-only, too."""
+
 CACHES = ("XDG_CACHE_HOME", "TORCH_EXTENSIONS_DIR", "CUDA_CACHE_PATH", "NUMBA_CACHE_DIR", "MPLCONFIGDIR")
 """The variables that name folders of caches. A confined process has its own."""
 
@@ -161,12 +164,12 @@ def confine(confined: Confinement) -> None:
     Path("/proc/self/oom_score_adj").write_text("1000")
     _mount("none", "/", None, REC | PRIVATE)
     _files(confined)
+    own_processes = _processes(confined)
     if not confined.shares_gpu:
-        _mount("proc", "/proc", "proc", NOSUID | NODEV | NOEXEC)
         with socket.socket() as made:
             fcntl.ioctl(made, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP))
     _set_attributes(Path("/"), AT_RECURSIVE, on=ATTR_RDONLY | ATTR_NOSUID)
-    for folder in (SCRATCH, Path("/dev/shm"), *confined.temporary, *confined.kept):
+    for folder in (own_processes, SCRATCH, Path("/dev/shm"), *confined.temporary, *confined.kept):
         _set_attributes(folder, 0, off=ATTR_RDONLY)
     own = tempfile.mkdtemp()
     os.environ |= {name: str(Path(own, name.lower())) for name in CACHES}
@@ -206,6 +209,20 @@ def _files(confined: Confinement) -> None:
     _mount(str(devices), "/dev", None, BIND | REC)
     for source in (*sources, shared):
         os.close(source)
+
+
+def _processes(confined: Confinement) -> Path:
+    """Return the folder below /proc in which a confined process can write. CUDA names its threads there, and
+    fails to start otherwise."""
+    if confined.shares_gpu:  # it sees the processes outside, and writes to its own threads' files alone
+        folder = Path(f"/proc/{os.getpid()}/task")
+        _mount(str(folder), str(folder), None, BIND)
+        return folder
+    folder = Path("/proc")
+    _mount("proc", str(folder), "proc", NOSUID | NODEV | NOEXEC)
+    for part in filter(Path.exists, (folder / name for name in READ_ONLY_PROC)):
+        _mount(str(part), str(part), None, BIND)
+    return folder
 
 
 def _give_up_rights() -> None:

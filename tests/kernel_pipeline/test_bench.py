@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from time import sleep
 from typing import Any
 
@@ -14,6 +15,10 @@ import torch
 
 import kernel_pipeline
 from kernel_pipeline import BenchError, BenchResult, bench, bench_grid, check, compare, known_ceilings
+from kernel_pipeline.timing import stopwatch
+from kernel_pipeline.timing.stopping import Stopping
+from kernel_pipeline.timing.timers import Rotation, Samples
+from kernel_pipeline.timing.timers.cpu import CpuTimer
 from tests.processes import completed
 from tests.project import ROOT
 
@@ -211,6 +216,32 @@ def test_what_cannot_be_timed_is_refused_in_a_sentence(kind: str) -> None:
     with pytest.raises(BenchError, match=r"^[a-z]") as refused:
         call()
     assert sentence in str(refused.value) and str(refused.value).count("\n") == 0
+
+
+def test_memory_that_all_calls_write_to_is_checked_after_a_whole_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A replay of a graph goes through all sets before an output is read."""
+
+    class AsAGraph(CpuTimer):
+        def measure(self, rotation: Rotation, stop: Stopping) -> Samples:
+            sets = range(len(rotation.inputs))
+            assert len(sets) > 1
+            again = lambda index: [rotation.outputs(one) for one in sets][index]  # noqa: E731
+            return replace(super().measure(rotation, stop), again=again)
+
+    monkeypatch.setattr(stopwatch, "CpuTimer", AsAGraph)
+    out = torch.zeros(4096)
+
+    def into(x: torch.Tensor) -> torch.Tensor:
+        return torch.square(x, out=out)
+
+    def make(seed: int) -> torch.Tensor:
+        return torch.randn(4096, generator=torch.Generator().manual_seed(seed))
+
+    result = bench(into, make=make, reference=torch.square, seconds=0.01)
+    assert result.valid, result
+    assert not bench(into, make=make, reference=torch.exp, seconds=0.01).valid
 
 
 def test_what_a_function_raises_comes_through() -> None:

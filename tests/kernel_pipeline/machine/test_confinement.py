@@ -59,6 +59,19 @@ except ProcessLookupError:
 """
 
 
+NAMES_A_THREAD = """
+import threading
+from pathlib import Path
+
+def name():
+    Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text("named")
+    print(Path(f"/proc/self/task/{threading.get_native_id()}/comm").read_text().strip())
+one = threading.Thread(target=name)
+one.start()
+one.join()
+"""
+
+
 def limits(shares_gpu: bool = False) -> Confinement:
     found = confinement.limits(MEMORY, [], shares_gpu)
     if (why := confinement.why_not(found)) is not None:
@@ -82,15 +95,23 @@ def test_a_confined_process_reaches_no_network_and_none_of_the_users_files(
     repository, own = Path(__file__), tmp_path / "verdict.json"
     own.write_text("{}")
     before = repository.read_bytes()
-    paths = (repository, Path.home() / "harm", "/proc/sys/kernel/core_pattern", own)
+    outside = f"/proc/{os.getpid()}/oom_score_adj"
+    paths = (repository, Path.home() / "harm", "/proc/sys/kernel/core_pattern", outside, own)
     done = confined(WRITES, *paths, within=within)
     # The last file is a temporary one: the process writes to a copy that vanishes with it. This repository
     # may be in a temporary folder, too.
     refused = "Read-only file system"
     first = "written" if repository.is_relative_to(tempfile.gettempdir()) else refused
-    assert done.stdout.splitlines() == [first, refused, refused, "written"], done
+    unseen = refused if shares_gpu else "No such file or directory"
+    assert done.stdout.splitlines() == [first, refused, refused, unseen, "written"], done
     assert (own.read_text(), repository.read_bytes()) == ("{}", before)
     assert not (Path.home() / "harm").exists()
+
+
+@pytest.mark.parametrize("shares_gpu", [False, True])
+def test_a_confined_process_names_its_threads_without_which_cuda_does_not_start(shares_gpu: bool) -> None:
+    done = confined(NAMES_A_THREAD, within=limits(shares_gpu))
+    assert (done.stdout, done.stderr) == ("named\n", ""), done
 
 
 def test_a_kept_folder_is_the_only_one_that_is_written_to_the_disk(tmp_path: Path) -> None:
