@@ -69,6 +69,16 @@ READ_ONLY_PROC = ("bus", "fs", "irq", "sys", "sysrq-trigger")
 CACHES = ("XDG_CACHE_HOME", "TORCH_EXTENSIONS_DIR", "CUDA_CACHE_PATH", "NUMBA_CACHE_DIR", "MPLCONFIGDIR")
 """The variables that name folders of caches. A confined process has its own."""
 
+CUDA_STARTS = """
+import ctypes, sys
+try:
+    error = ctypes.CDLL("libcuda.so.1").cuInit(0)
+except OSError:
+    error = 0
+sys.exit(f"CUDA does not start in a confined process: error {error}" if error else 0)
+"""
+"""A program that fails if there is a CUDA driver that does not start."""
+
 CHOSEN: ContextVar[Confinement | None] = ContextVar("CHOSEN", default=None)
 """The limits of the workers that are started in this context; None if they are not confined."""
 
@@ -125,8 +135,10 @@ def limits(memory_bytes: int | None, caches: Sequence[str], shares_gpu: bool) ->
 
 @cache
 def why_not(confined: Confinement) -> str | None:
-    """Return the reason why this machine can't confine a process, as a clause; None if it can."""
-    done = subprocess.run(command(confined, ["true"]), capture_output=True, text=True, check=False)
+    """Return the reason why this machine can't confine a process, or why CUDA does not start there, as a
+    clause; None if both work."""
+    words = [sys.executable, "-S", "-c", CUDA_STARTS] if confined.shares_gpu else ["true"]
+    done = subprocess.run(command(confined, words), capture_output=True, text=True, check=False)
     return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["it failed"])[-1]
 
 

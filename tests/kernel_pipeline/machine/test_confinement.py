@@ -149,6 +149,16 @@ def test_a_machine_that_refuses_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     assert confinement.why_not(confinement.limits(MEMORY + 1, [], False)) == "no"
 
 
+def test_a_driver_that_does_not_start_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    limits(shares_gpu=True)
+    source = tmp_path / "cuda.c"
+    source.write_text("int cuInit(unsigned flags) { return 304; }\n")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "libcuda.so.1", source], check=True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    why = confinement.why_not(confinement.limits(MEMORY + 2, [], shares_gpu=True))
+    assert why == "CUDA does not start in a confined process: error 304"
+
+
 def _command(process: Path) -> bytes:
     try:
         return (process / "cmdline").read_bytes()
