@@ -62,6 +62,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: order.get(item.path.name, 4 if item.path.parent.name == "kernels" else 3))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Remove the group that pytest-xdist's processes add to a test's name, with which ``--last-failed`` would
+    not find it."""
+    name, at, group = report.nodeid.rpartition("@")
+    if "PYTEST_XDIST_WORKER" not in os.environ and at and "]" not in group:
+        report.nodeid = name
+
+
 def pytest_collection_finish() -> None:
     """Freeze what was imported and collected, so that Python's garbage collector does not scan it again."""
     gc.collect()

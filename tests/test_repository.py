@@ -461,6 +461,20 @@ def program(path: Path, script: str) -> Path:
     return path
 
 
+def test_a_failed_test_of_a_group_is_among_those_that_are_run_once_more(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_runtest_logreport\n")
+    (tmp_path / "test_it.py").write_text(
+        "import os, pytest\n\n@pytest.mark.xdist_group('some')\n@pytest.mark.parametrize('it', ['a@b'])\n"
+        "def test_it(it): assert 'PYTEST_XDIST_WORKER' not in os.environ\n\ndef test_other(): pass\n"
+    )
+    words = ("-m", "pytest", "-q", "-c", os.devnull, "--rootdir", str(tmp_path), str(tmp_path))
+    several = python(*words, "-n", "2", "--dist", "loadgroup")
+    again = python(*words, "--last-failed", "--last-failed-no-failures", "none")
+    assert "1 failed, 1 passed" in several.stdout, several
+    assert "1 passed, 1 deselected" in again.stdout or "1 passed in" in again.stdout, again
+    assert "test_it[a@b]" in several.stdout and "@some" not in several.stdout
+
+
 def test_help_lists_every_target_and_variable() -> None:
     makefile = (ROOT / "Makefile").read_text()
     phony = re.search(r"^\.PHONY: ((?:.*\\\n)*.*)", makefile, re.MULTILINE)
