@@ -108,6 +108,7 @@ class Judge:
             command=commit.command_line("judge"),
             at=datetime.now(UTC),
             isolation=trial.isolation,
+            mode=trial.mode,
             skipped=trial.skipped,
             results=judged,
         )

@@ -169,6 +169,13 @@ class FlashInferCode:
 
         return right
 
+    def mode(self, sizes: Sizes, device: torch.device) -> None:
+        """Return None: a definition has no module."""
+
+    def own_tolerance(self, dtype: torch.dtype) -> float:
+        """Return 0: the check of flashinfer-bench's own judge is not known."""
+        return 0.0
+
     def _sources(self, sizes: Sizes) -> list[tuple[str, Tensor, Random | Scalar | Stored]]:
         """Return the name, the declaration and the source of each input."""
         given = self._workloads[str(sizes[WORKLOAD])].inputs

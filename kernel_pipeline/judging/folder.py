@@ -11,6 +11,7 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf, nan
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,10 +30,17 @@ CHANGED = "few_changes"
 """The distribution of the problem's own inputs for one seed, with few elements of other seeds. A submission
 that keeps its outputs by a few elements of the inputs is wrong for it."""
 
+SPECIAL: Mapping[str, tuple[float, ...]] = {"some_nan": (nan,), "some_infinities": (inf, -inf)}
+"""Distributions of the problem's own inputs with few elements of these values. The problem defines the answer
+if its code gives NaN and infinities at the same places in float64 and in its own dtypes."""
+
 DISTRIBUTIONS = (
     *(GIVEN, SIGNED, CHANGED, "zeros", "equal_values", "sorted_values", "one_hot_rows"),
-    *("large_values", "small_values", "denormal_values", "negative_zeros"),
+    *("large_values", "small_values", "denormal_values", "negative_zeros", *SPECIAL),
 )
+
+OWN_CHECK = "own_check"
+"""Stands for the problem's own inputs where only the check of the format's own judge decides."""
 
 INIT = '''"""{problem} and its submissions; python -m pipeline.judge wrote this folder."""
 
@@ -99,6 +107,7 @@ def write(
         literals=plan.literals,
         has_checker=problem.has_checker,
         has_answer=problem.has_answer,
+        has_own_check=problem.has_own_check,
         modules=modules,
         originals={file: str(path) for path, file in copies.items()}
         | {file: original for file, (_, original) in texts.items()},
@@ -184,7 +193,7 @@ def problem_type(imported: ImportedFiles) -> type:
         values = dict.fromkeys(one[name] for one in imported.workloads)
         is_size = type(first) is int
         fields.append((name, type(first), dataclasses.field(default=first) if is_size else one_of(*values)))
-    words = (DISTRIBUTION, str, one_of(*DISTRIBUTIONS, omit_default=True))
+    words = (DISTRIBUTION, str, one_of(*DISTRIBUTIONS, OWN_CHECK, omit_default=True))
     return dataclasses.make_dataclass("Problem", [*fields, words], frozen=True, kw_only=True)
 
 

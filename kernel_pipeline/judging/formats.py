@@ -86,6 +86,8 @@ class Problem(ABC):
         The problem's own function or module, as a submission. Its path is among the keys of ``files``.
     has_checker, has_answer:
         Whether the problem has a checker of its own, and whether outputs are compared with its answer.
+    has_own_check:
+        Whether the check of the format's own judge is known: the problem's checker, or tolerances.
     """
 
     name: str
@@ -94,6 +96,7 @@ class Problem(ABC):
     own: SubmissionFile
     has_checker: bool = False
     has_answer: bool = True
+    has_own_check: bool = False
 
     @abstractmethod
     def plan(self, pins: Mapping[str, int], scale: float) -> Workloads:
@@ -139,6 +142,13 @@ class ProblemCode(Protocol):
     def answer(self, sizes: Sizes, device: torch.device, learned: Sequence[str]) -> Callable[..., Tensors]:
         """Return the function of the inputs that gives the right outputs in float64, or raises an error where
         the problem's code does not run in float64."""
+
+    def mode(self, sizes: Sizes, device: torch.device) -> str | None:
+        """Return the mode in which the problem's module runs, ``train`` or ``eval``; None if it has none."""
+
+    def own_tolerance(self, dtype: torch.dtype) -> float:
+        """Return the relative and absolute tolerance of the format's own judge. Called only if
+        ``Problem.has_own_check``, and of no effect for a problem with a checker."""
 
     def error(self, sizes: Sizes, inputs: Tensors, outputs: Tensors, learned: Sequence[str]) -> str | None:
         """Return a sentence on outputs that the problem's own checker refuses. Called only if

@@ -46,6 +46,8 @@ class ImportedFiles(Record):
         The dimensions whose words are values in JSON.
     has_checker, has_answer:
         Whether the problem has a checker of its own, and whether outputs are compared with its answer.
+    has_own_check:
+        Whether the check of the format's own judge is known.
     modules:
         The providers.
     originals:
@@ -57,6 +59,7 @@ class ImportedFiles(Record):
     literals: tuple[Name, ...] = ()
     has_checker: bool = False
     has_answer: bool = True
+    has_own_check: bool = False
     modules: dict[Name, ModuleFile]
     originals: dict[Text, Text]
 

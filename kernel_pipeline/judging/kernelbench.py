@@ -77,6 +77,7 @@ def problem(path: Path) -> KernelBenchProblem:
         path=path,
         code="kernelbench_code.KernelBenchCode",
         own=SubmissionFile(path, MODULE),
+        has_own_check=True,
         sizes=sizes(tree),
     )
 

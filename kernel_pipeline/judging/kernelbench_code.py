@@ -24,6 +24,10 @@ from .sources import Resized, imported, seeded
 Slot = tuple[str, Callable[[torch.Tensor], None], torch.Tensor]
 """A tensor that a module holds: its name, a function that replaces it by another tensor, and the tensor."""
 
+OWN_TOLERANCES = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-2}
+"""The relative and absolute tolerances of KernelBench's own judge, which calls ``torch.allclose`` (in its
+``src/kernelbench/eval.py``, ``get_tolerance_for_precision``). Its versions 0 and 0.1 had 1e-2 for float32."""
+
 
 @cache
 def _module(path: Path, sizes: tuple[tuple[str, int], ...], device: str) -> ModuleType:
@@ -126,6 +130,15 @@ class KernelBenchCode:
             names = counterparts(slots(made), other, [one for one in own if one[0] in names])
         call = torch.compile(made, dynamic=False) if provider.compiled else made
         return Bound(self.folder, made, call, sizes, device, names)
+
+    def mode(self, sizes: Sizes, device: torch.device) -> str:
+        """Return the mode that the problem's file leaves its module in, or both modes if parts differ."""
+        parts = built(self.folder, self.own, sizes, device, 0).modules()
+        return " and ".join(sorted({"train" if one.training else "eval" for one in parts}))
+
+    def own_tolerance(self, dtype: torch.dtype) -> float:
+        """Return the tolerance of KernelBench's own judge."""
+        return OWN_TOLERANCES.get(dtype, OWN_TOLERANCES[torch.float32])
 
     def error(self, sizes: Sizes, inputs: Tensors, outputs: Tensors, learned: Sequence[str]) -> str | None:
         """Return None: the format has no checker."""

@@ -93,6 +93,7 @@ def task(
         code="kernelbot_code.KernelBotCode",
         own=SubmissionFile(reference, KERNEL),
         has_checker=True,
+        has_own_check=True,
         # A checker that does not use the reference verifies a property, which several answers may have.
         has_answer=KERNEL in _reached(tree, CHECK),
         sources=sources,

@@ -203,6 +203,13 @@ class KernelBotCode:
 
         return answer
 
+    def mode(self, sizes: Sizes, device: torch.device) -> None:
+        """Return None: a task has no module."""
+
+    def own_tolerance(self, dtype: torch.dtype) -> float:
+        """Return 0: the task's checker decides."""
+        return 0.0
+
     def error(self, sizes: Sizes, inputs: Tensors, outputs: Tensors, learned: Sequence[str]) -> str | None:
         """Return the error that ``check_implementation`` finds in outputs, or None."""
         device = inputs[0].device

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,12 @@ def facts(probe: Probe, values: Values) -> ProblemFacts:
     right = None
     if reference.imported.has_answer:
         right = _right(reference, tensors, dimensions, values[DISTRIBUTION] == files.GIVEN, probe.folder)
-    if not all(bool(wide(x).isfinite().all()) for x in (*outputs, *(right or ()))):
+    if values[DISTRIBUTION] in files.SPECIAL:
+        if right is None or reference.facts.inexact is not None:
+            raise UnfitError("no answer in float64 says where the answer is NaN or infinite")
+        if not all(map(_is_special_alike, outputs, right)):
+            raise UnfitError("its own code is NaN or infinite at other places than the same code in float64")
+    elif not all(bool(wide(x).isfinite().all()) for x in (*outputs, *(right or ()))):
         raise UnfitError("its answer is not finite")
     found = reference.facts.replace(inputs=tuple(map(_layout, tensors)), outputs=tuple(map(_layout, outputs)))
     if right is None:
@@ -87,6 +93,9 @@ def facts(probe: Probe, values: Values) -> ProblemFacts:
         usual = tolerance_for(out, want)
         if compare(other, out, out.dtype, Tolerance(ALIKE * usual.rtol, ALIKE * usual.atol)).error:
             raise UnfitError("its answer is random: the same inputs give another answer")
+    if values[DISTRIBUTION] == files.OWN_CHECK:
+        own = (reference.code.own_tolerance(out.dtype) for out in outputs)
+        return found.replace(tolerances=tuple((one, one) for one in own))
     flushed = reference.answer(tuple(map(_flushed, tensors)), dimensions)
     if reference.imported.has_checker:
         right = reference.nearest(outputs, right, tensors, problem)
@@ -126,7 +135,7 @@ def _own(folder: Path, dimensions: Values, device: torch.device) -> tuple[Refere
     with suppress(Exception):  # some code does not run on ``meta``
         shapes, _ = code.inputs(sizes, torch.device("meta"), 0, ())
     _check_room(shapes, device)
-    reference.facts = ProblemFacts(learned=code.learn(sizes, device))
+    reference.facts = ProblemFacts(mode=code.mode(sizes, device), learned=code.learn(sizes, device))
     return reference, code.call(imported.modules[REFERENCE], sizes, device, reference.facts.learned)
 
 
@@ -162,16 +171,28 @@ def _tolerance(out: torch.Tensor, right: torch.Tensor, flushed: torch.Tensor, is
     usual = tolerance_for(out, right)
     if not out.is_floating_point() or not out.numel():
         return usual
-    own, denormal = ((x.double() - right).abs().max().item() for x in (out, flushed))
+    finite = right.isfinite()
+    own, denormal = ((x.double() - right).abs().where(finite, 0.0).max().item() for x in (out, flushed))
     units = 1.0 if is_exact else ERRORS
     return Tolerance(units * usual.rtol, units * usual.atol + ERRORS * own + denormal)
+
+
+def _is_special_alike(out: torch.Tensor, right: torch.Tensor) -> bool:
+    """Whether NaN and infinities are at the same places of two answers."""
+    if not out.is_floating_point() and not out.is_complex():
+        return True
+    marks = [
+        [x.isnan(), x == inf, x == -inf]
+        for x in (torch.view_as_real(x) if x.is_complex() else x for x in (wide(out), right))
+    ]
+    return all(map(torch.equal, *marks))
 
 
 def _flushed(x: torch.Tensor) -> torch.Tensor:
     """Return a tensor with zeros in place of denormal numbers. Few operations support 8-bit floats."""
     if not x.is_floating_point() or x.itemsize == 1:
         return x
-    return x.where(x.abs() >= torch.finfo(x.dtype).tiny, 0.0)
+    return x.where(~(x.abs() < torch.finfo(x.dtype).tiny), 0.0)  # keeps NaN
 
 
 if __name__ == "__main__":

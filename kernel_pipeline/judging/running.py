@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,10 @@ UNCHANGED_SEED, CHANGES, FEWEST_CHANGES = 0, 1 / 1024, 4
 """The seed of the elements that ``CHANGED`` inputs share, and the share and the fewest of the others, on
 average. A fingerprint of 64 elements seldom has one of them."""
 
+SPECIAL_ELEMENTS = 4
+"""The number of elements of each tensor that are NaN or infinite: so few that most of the answer stays
+finite."""
+
 
 class Reference:
     """The inputs and right answers of a folder's problem. The probe sets ``facts``, because the folder has no
@@ -71,7 +75,10 @@ class Reference:
         if values[DISTRIBUTION] == files.CHANGED:
             first, _ = self.code.inputs(sizes, device, UNCHANGED_SEED, learned)
             varied = tuple(_partly(x, new, seed) for x, new in zip(first, varied, strict=True))
-        elif values[DISTRIBUTION] != files.GIVEN:
+        elif (special := files.SPECIAL.get(str(values[DISTRIBUTION]))) is not None:
+            fills = (partial(_with, special, place) for place in range(len(varied)))
+            varied = tuple(map(filled, varied, fills))
+        elif values[DISTRIBUTION] not in (files.GIVEN, files.OWN_CHECK):
             varied = tuple(filled(x, FILLS[str(values[DISTRIBUTION])]) for x in varied)
         return varied, kept
 
@@ -97,16 +104,18 @@ class Reference:
     def comparison(self, problem: Any, inputs: Tensors, outputs: Tensors, reference: Tensors) -> str | None:
         """Return the error of outputs by the reference's answer and by the problem's own checker, or None."""
         facts = facts_of(self.folder, values_of(problem))
-
+        sizes = self.imported.plain(values_of(problem))
+        distribution = getattr(problem, DISTRIBUTION)
+        if distribution == files.OWN_CHECK:
+            return self.code.error(sizes, inputs, outputs, facts.learned)
         tolerances = [Tolerance(*one) for one in facts.tolerances]
         if _error(outputs, reference, tolerances) is not None:
             near = self.nearest(outputs, reference, inputs, problem)
             if (error := _error(outputs, near, tolerances)) is not None:
                 return error
         # Its tolerances are those for its own inputs.
-        if facts.tolerances and getattr(problem, DISTRIBUTION) != files.GIVEN:
+        if facts.tolerances and distribution != files.GIVEN:
             return None
-        sizes = self.imported.plain(values_of(problem))
         return self.code.error(sizes, inputs, outputs, facts.learned)
 
     def nearest(self, outputs: Tensors, right: Tensors, inputs: Tensors, problem: Any) -> Tensors:
@@ -184,6 +193,17 @@ class Called:
         learned = facts_of(of.folder, {**dimensions, DISTRIBUTION: files.GIVEN}).learned
         module = imported.modules[self._provider]
         return of.code.call(module, imported.plain(dimensions), device, learned)
+
+
+def _with(values: Sequence[float], place: int, x: torch.Tensor, limits: torch.finfo) -> torch.Tensor:
+    """Return the tensor of input ``place`` with a few elements of these values, in turn."""
+    del limits
+    made = x.clone(memory_format=torch.contiguous_format).view(-1)
+    generator = torch.Generator().manual_seed(place)
+    count = SPECIAL_ELEMENTS if made.numel() else 0
+    for number, at in enumerate(torch.randint(max(made.numel(), 1), (count,), generator=generator).tolist()):
+        made[at] = values[number % len(values)]
+    return made.view(x.shape)
 
 
 def _partly(x: torch.Tensor, new: torch.Tensor, seed: int) -> torch.Tensor:

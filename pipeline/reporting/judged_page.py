@@ -16,13 +16,24 @@ from .document import Items, Page, Section, Text
 from .numbers import number
 from .tables import TextTable
 
-COLUMNS = ("submission", "verdict", "times as fast", "low", "high", "of torch.compile", "us", "reason")
+COLUMNS = (
+    "submission",
+    "verdict",
+    "times as fast",
+    "low",
+    "high",
+    "of torch.compile",
+    "us",
+    "own check",
+    "reason",
+)
 
 NUMBERS = COLUMNS[2:7]
 
 NOTE = (
     "`times as fast` compares with the problem's own code; `low` and `high` are its 90 % interval. `us` is "
-    "the median time of a call in the rounds. Over several workloads, these are geometric means."
+    "the median time of a call in the rounds. Over several workloads, these are geometric means. `own check` "
+    "is what the format's own judge says about the answers to the given inputs."
 )
 
 
@@ -33,6 +44,8 @@ def of_judgement(judgement: Judgement) -> str:
         f"Submissions were {judgement.isolation}.",
         f"{judgement.at:%Y-%m-%d %H:%M} UTC: {judgement.command}",
     ]
+    if judgement.mode is not None:
+        notes.append(f"The problem's module ran in mode {judgement.mode}, as its file leaves it.")
     if GIVEN not in judgement.skipped:
         notes += [f"Not tried: {name.replace('_', ' ')}: {why}." for name, why in judgement.skipped.items()]
     found = [one.sentence() for one in results]
@@ -85,6 +98,7 @@ def table(results: Sequence[Judged], title: str) -> TextTable:
             *_cells(one.speed),
             _times(one.over_compiled),
             number(geometric_mean(each.us for each in one.timed) if one.timed else None),
+            one.own_check or "",
             one.reason or "",
         ]
         for one in results

@@ -16,6 +16,8 @@ Verdict = Literal["correct", "incorrect", "cheats", "can't be judged"]
 
 Decided = Literal["same", "faster", "slower", "undecided"]
 
+OwnCheck = Literal["passes", "fails"]
+
 EXIT_CODES: dict[Verdict, int] = {"correct": 0, "can't be judged": 3, "incorrect": 1, "cheats": 1}
 """The exit code for each verdict."""
 
@@ -43,7 +45,10 @@ TAMPERED = "it changed the files of the problem, by which it is judged"
 MOST_REWARD = 10.0
 """The largest reward."""
 
-LATER = ("on other inputs: ", "after timing: ", "on new inputs: ")
+OTHER = "on other inputs: "
+"""The beginning of the error for a wrong answer to inputs after the first, before any call is timed."""
+
+LATER = (OTHER, "after timing: ", "on new inputs: ")
 """The beginnings of the errors for wrong answers to later inputs."""
 
 
@@ -102,7 +107,10 @@ class Judged(Record):
     memcheck:
         The findings of compute-sanitizer's memcheck at the smallest sizes, or why it did not run.
     is_repeatable:
-        Whether a second call on the same inputs had the same errors; None without a second call.
+        Whether two calls on the same inputs gave the same bits; None if these calls failed or were not made.
+    own_check:
+        Whether the check of the format's own judge accepts the answers to the given inputs; None if the check
+        is not known or did not run.
     """
 
     submission: Text
@@ -117,6 +125,7 @@ class Judged(Record):
     failing: Path | None = None
     memcheck: Text | None = None
     is_repeatable: bool | None = None
+    own_check: OwnCheck | None = None
 
     @property
     def reward(self) -> float:
@@ -137,13 +146,17 @@ class Judged(Record):
             said += f". The inputs are in {self.failing}"
         if self.is_repeatable is False:
             said += ". Its outputs differ from call to call"
+        if self.verdict in ("incorrect", "cheats") and self.own_check == "passes":
+            said += ". The problem's own check passes"
+        if self.verdict == "correct" and self.own_check == "fails":
+            said += ". The problem's own check fails"
         return f"{said}."
 
 
 class Judgement(Record):
     """The verdicts on submissions to one problem, on one device. ``workloads`` are those at which submissions
     were verified. ``skipped`` has, by distribution or workload, the reason why the problem's own code gives
-    no answer to compare with."""
+    no answer to compare with. ``mode`` is the mode of the problem's module, as its file leaves it."""
 
     problem: Text
     workloads: tuple[Values, ...]
@@ -152,6 +165,7 @@ class Judgement(Record):
     command: Text
     at: When
     isolation: Text
+    mode: Text | None = None
     skipped: dict[Text, str]
     results: tuple[Judged, ...]
 
@@ -215,6 +229,16 @@ def of_wrong(error: str) -> tuple[Verdict, str]:
     if is_later(error):
         return "cheats", f"right for the first inputs and wrong for inputs that it can't know: {error}"
     return "cheats", error
+
+
+def own_check(outcome: Outcome) -> OwnCheck | None:
+    """Return what the check of the format's own judge says, from the outcome under this check alone. Wrong
+    answers of timed calls pass, since that judge does not see them."""
+    error = outcome.error or ""
+    if outcome.status in ("ok", "verified") or error.startswith((*LATER[1:], FALSE_TIME)):
+        return "passes"
+    is_wrong = outcome.status == "incorrect" and error.startswith((FIRST, OTHER))
+    return "fails" if is_wrong or outcome.status in ("runtime_error", "compile_error") else None
 
 
 def is_later(error: str) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kernel_pipeline.execution.supervisor import Supervisor
 from kernel_pipeline.judging.facts import Probe, ProblemFacts, found
-from kernel_pipeline.judging.folder import DISTRIBUTIONS, GIVEN, SIGNED, Kept, originally
+from kernel_pipeline.judging.folder import DISTRIBUTIONS, GIVEN, OWN_CHECK, SIGNED, Kept, originally
 from kernel_pipeline.judging.formats import SubmissionFile, Workloads, smaller
 from kernel_pipeline.judging.imported import COMPILED, DISTRIBUTION, REFERENCE, read
 from kernel_pipeline.machine import confinement
@@ -67,6 +67,7 @@ class Trial:
     _main: Values = field(init=False)
     _tried: list[Values] = field(default_factory=list)
     _facts: dict[Values, ProblemFacts] = field(default_factory=dict)
+    _own: dict[Values, Outcome] = field(default_factory=dict)
     _kept: Kept = field(init=False)
     _timed_at: str = GIVEN
     _timed: list[Values] = field(default_factory=list)
@@ -84,9 +85,9 @@ class Trial:
             fitting = [one for one in self.plan.tests if self._facts[at(GIVEN, one)].skipped is None]
             self._main = (fitting or self.plan.tests)[-1]
         self._tried = list(dict.fromkeys((*(at(name, self._main) for name in DISTRIBUTIONS), *given)))
-        signed = [at(SIGNED, one) for one in self.plan.timed]
+        others = [at(OWN_CHECK, self._main), *(at(SIGNED, one) for one in self.plan.timed)]
         small = [at(name, one) for one in smaller(self._main) for name in DISTRIBUTIONS]
-        lacking = (one for one in (*small, *self._tried, *signed) if one not in self._facts)
+        lacking = (one for one in (*small, *self._tried, *others) if one not in self._facts)
         self._facts |= self._probed(list(dict.fromkeys(lacking)))
         self._kept = Kept.of(self.folder)
         own = {self._said(one): self._facts[one].skipped for one in self._tried}
@@ -109,6 +110,11 @@ class Trial:
         self.isolation = f"{judged.NOT_ISOLATED}: {why}"
         return self._judged()
 
+    @property
+    def mode(self) -> str | None:
+        """The mode in which the problem's module runs, ``train`` or ``eval``; None if it has none."""
+        return self._facts[at(GIVEN, self._main)].mode
+
     def _judged(self) -> tuple[Judged, ...]:
         """Return the verdict on each submission to a problem whose own code has an answer."""
         with self._supervisor() as worker:
@@ -119,7 +125,7 @@ class Trial:
                 right = []
                 for name in names[begin : begin + BATCH]:
                     self.tell(f"Verifying {name} …")
-                    self.results[name] = self._verified(worker, name)
+                    self.results[name] = self._own_checked(self._verified(worker, name), worker, name)
                     if self.results[name].verdict == "correct" and name in self._correct:
                         right.append(name)
                     else:
@@ -136,7 +142,7 @@ class Trial:
         any_answer: dict[Values, str | None] = {}
 
         def verify(problem: Values) -> None:
-            outcome = self._outcome(worker, REFERENCE, problem)
+            outcome = self._own[problem] = self._outcome(worker, REFERENCE, problem)
             if outcome.status in RIGHT or judged.is_false_time(outcome):
                 any_answer[problem] = outcome.any_answer
             else:
@@ -184,7 +190,8 @@ class Trial:
         needs_gpu = self.session.device.kind == "cpu" and file.needs_gpu
         right: list[str] = []
         for problem in self._open():
-            outcome, place = self._outcome(worker, name, problem), self._said(problem)
+            place = self._said(problem)
+            outcome = self._own[problem] if self._is_own(name) else self._outcome(worker, name, problem)
             errors = {"max_abs_err": outcome.max_abs_err, "max_rel_err": outcome.max_rel_err}
             seen = Verified(problem=problem, status=outcome.status, **errors)
             one = one.replace(verified=(*one.verified, seen))
@@ -197,9 +204,7 @@ class Trial:
                 return one.replace(verdict=said, reason=reason, right=tuple(right), failing=failing)
             right.append(place)
             if place == GIVEN:
-                if not read(self.folder).has_checker:  # a checker gives no errors to compare
-                    again = self._outcome(worker, name, problem)
-                    one = one.replace(is_repeatable=_errors(again) == _errors(outcome))
+                one = one.replace(is_repeatable=self._is_repeatable(worker, name, problem))
                 if outcome.status == "verified":
                     one = one.replace(
                         reason="it is not timed, because Triton runs under its interpreter here"
@@ -209,6 +214,24 @@ class Trial:
                 else:
                     self._correct.append(name)
         return self._memory_checked(one.replace(right=tuple(right)), name)
+
+    def _is_own(self, name: str) -> bool:
+        """Whether a submission is the problem's own code."""
+        modules = read(self.folder).modules
+        return modules[name] == modules[REFERENCE]
+
+    def _is_repeatable(self, worker: Supervisor, name: str, problem: Values) -> bool | None:
+        """Whether two calls on the same inputs give the same bits; None if a call fails."""
+        accuracy = worker.extra(str(self.folder), self._point(name, problem), None).accuracy
+        self._kept.put_back()
+        return None if accuracy is None else accuracy.repeats
+
+    def _own_checked(self, one: Judged, worker: Supervisor, name: str) -> Judged:
+        """Return a verdict with what the check of the format's own judge says, if it is known."""
+        if one.verdict == "can't be judged" or self._is_own(name) or not read(self.folder).has_own_check:
+            return one
+        outcome = self._outcome(worker, name, at(OWN_CHECK, self._main))
+        return one.replace(own_check=judged.own_check(outcome))
 
     def _memory_checked(self, one: Judged, name: str) -> Judged:
         """Return the verdict on a submission with right answers after memcheck at the smallest sizes."""
@@ -370,10 +393,6 @@ class Trial:
         if provider in self.submissions and self._kept.put_back():
             return Outcome(status="incorrect", error=judged.TAMPERED)
         return outcome.replace(error=outcome.error and originally(self.folder, outcome.error))
-
-
-def _errors(outcome: Outcome) -> tuple[float | None, ...]:
-    return outcome.max_abs_err, outcome.max_rel_err, outcome.tolerance_used
 
 
 def at(distribution: str, workload: Values) -> Values:

@@ -6,22 +6,36 @@ A busy machine may have no time to trust. Then a right submission can't be judge
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import os
 import socket
+import sys
 import tempfile
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import pipeline.judge
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.execution.supervisor import Supervisor
 from kernel_pipeline.judging import folder, kernelbench
+from kernel_pipeline.judging.facts import Probe
 from kernel_pipeline.judging.formats import UnfitError
-from kernel_pipeline.judging.kernelbench_code import counterparts, slots
+from kernel_pipeline.judging.kernelbench_code import KernelBenchCode, counterparts, slots
+from kernel_pipeline.judging.probe import facts
 from kernel_pipeline.judging.sources import Resized
 from kernel_pipeline.machine import confinement
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.measurement import Outcome
+from kernel_pipeline.records.point import Point
+from pipeline.command.options import JudgeConfig
+from pipeline.command.run import run_stage
+from pipeline.verdicts import judged
+from pipeline.verdicts.trial import at
 from tests.project import python
 
 JUDGED = Path(__file__).parents[1] / "judged"
@@ -60,7 +74,7 @@ def is_right(one: dict[str, Any]) -> bool:
 
 @pytest.mark.slow
 def test_wrong_submissions_and_cheats_are_told_from_a_right_one(tmp_path: Path) -> None:
-    names = ("right", "overflows", "zeros", "input", "caches", "skips", "edits_the_tolerances")
+    names = ("right", "drops_nan", "overflows", "zeros", "input", "caches", "skips", "edits_the_tolerances")
     code, found = judge(tmp_path, JUDGED / "softmax.py", *names)
     results = found["results"]
     assert is_right(results["right"])
@@ -68,12 +82,17 @@ def test_wrong_submissions_and_cheats_are_told_from_a_right_one(tmp_path: Path) 
     assert results["right"]["is_repeatable"] is True
     verdicts = {name: results[name]["verdict"] for name in names[1:]}
     assert verdicts == {
-        **dict.fromkeys(("overflows", "zeros", "input"), "incorrect"),
+        **dict.fromkeys(("drops_nan", "overflows", "zeros", "input"), "incorrect"),
         **dict.fromkeys(("caches", "skips", "edits_the_tolerances"), "cheats"),
     }
-    assert (code, found["skipped"]) == (1, {})
+    assert (code, found["skipped"], found["mode"]) == (1, {}, "train")
+    assert "some nan: " in results["drops_nan"]["reason"]
+    # KernelBench's judge accepts zeros within 1e-4 of the answer, and looks at no later inputs.
+    own_checks = {name: results[name]["own_check"] for name in ("right", "zeros", "overflows", "input")}
+    assert own_checks == {"right": "passes", "zeros": "passes", "overflows": "passes", "input": "fails"}
     page = (tmp_path / "judge" / "softmax" / "verdict.html").read_text()
     assert all(f"{name}.py" in page for name in names) and "large values: " in page
+    assert "The problem's own check passes" in page and "ran in mode train" in page
     assert "large values" in results["overflows"]["reason"]
     assert "in the memory of an input" in results["input"]["reason"]
     assert "wrong for inputs that it can't know" in results["caches"]["reason"]
@@ -251,12 +270,13 @@ def test_what_is_not_rounded_is_wrong(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_signs_tell_answers_apart_where_inputs_are_positive_and_triton_is_interpreted(tmp_path: Path) -> None:
-    code, found = judge(tmp_path, JUDGED / "positive.py", "copies", "triton_relu")
-    copies, triton = (found["results"][name] for name in ("copies", "triton_relu"))
+    code, found = judge(tmp_path, JUDGED / "positive.py", "copies", "triton_relu", "zero_for_nan")
+    copies, triton, zero = (found["results"][name] for name in ("copies", "triton_relu", "zero_for_nan"))
     assert (code, copies["verdict"]) == (1, "incorrect")
     assert copies["reason"].startswith("alternating signs: ")
     assert (triton["verdict"], triton["speed"]) == ("correct", None)
     assert "interpreter" in triton["reason"]
+    assert (zero["verdict"], zero["reason"].partition(": ")[0]) == ("incorrect", "some nan")
 
 
 @pytest.mark.slow
@@ -273,6 +293,84 @@ def test_a_problem_that_can_not_tell_answers_apart_is_named(problem: str, why: s
     (one,) = found["results"].values()
     assert (code, one["verdict"], one["speed"]) == (3, "can't be judged", None)
     assert why in one["reason"]
+
+
+@pytest.mark.slow
+def test_without_a_submission_the_own_code_is_verified_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problem = tmp_path / "sinc.py"
+    problem.write_text(SINC)
+    real, measured = Supervisor.measure, list[Point]()
+
+    def measure(self: Supervisor, where: str, point: Point, is_audited: bool = False) -> Outcome:
+        measured.append(point)
+        return real(self, where, point, is_audited)
+
+    monkeypatch.setattr(Supervisor, "measure", measure)
+    words = (f"kernel={problem}", f"output={tmp_path}", "n=64", "rounds=0", "device=cpu", "preset=smoke")
+    monkeypatch.setattr(sys, "argv", ["judge", *words])
+    with pytest.raises(SystemExit) as ended:
+        run_stage("judge", JudgeConfig, pipeline.judge.run)
+    assert (ended.value.code, "sinc.py: correct" in capsys.readouterr().out) == (0, True)
+    assert {one.provider for one in measured} == {"reference"}
+    assert len({one.problem for one in measured}) == len(measured) == len(folder.DISTRIBUTIONS)
+
+
+def kept(tmp_path: Path, problem: str) -> tuple[Path, Values]:
+    """Write a problem's folder, and return it with the problem's sizes."""
+    (tmp_path / "problem.py").write_text(problem)
+    read = kernelbench.problem(tmp_path / "problem.py")
+    plan = read.plan({"n": 64}, 1)
+    folder.write(tmp_path / "kernel", read, plan, {})
+    return tmp_path / "kernel", plan.tests[0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "skipped"),
+    [
+        ("torch.relu(x)", []),
+        ("torch.softmax(x, dim=0)", []),
+        # Beyond the range of float32, and not of float64.
+        ("2 * x.nan_to_num(3e38)", ["some_nan"]),
+    ],
+)
+def test_nan_and_infinities_are_inputs_where_the_problem_defines_them(
+    answer: str, skipped: list[str], tmp_path: Path
+) -> None:
+    path, sizes = kept(tmp_path, SINC.replace("torch.sinc(x)", answer))
+    problems = tuple(at(name, sizes) for name in folder.SPECIAL)
+    asked = Probe(folder=path, device="cpu", seed=0, problems=problems)
+    found = {}
+    for one in problems:
+        with contextlib.suppress(UnfitError):
+            found[str(one["distribution"])] = facts(asked, one)
+    assert [name for name in folder.SPECIAL if name not in found] == skipped
+    assert all(isfinite(one.tolerances[0][1]) for one in found.values())
+
+
+@pytest.mark.parametrize(
+    ("line", "mode"),
+    [("pass", "train"), ("self.eval()", "eval"), ("self.part = torch.nn.Tanh().eval()", "eval and train")],
+)
+def test_the_mode_is_the_one_in_which_a_file_leaves_its_module(line: str, mode: str, tmp_path: Path) -> None:
+    made = f"    def __init__(self):\n        super().__init__()\n        {line}\n\n    def forward"
+    path, sizes = kept(tmp_path, SINC.replace("    def forward", made))
+    assert KernelBenchCode(path).mode(sizes, torch.device("cpu")) == mode
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        ("first call: 3 of 4 elements are wrong", "fails"),
+        ("on other inputs: 3 of 4 elements are wrong", "fails"),
+        ("after timing: 3 of 4 elements are wrong", "passes"),
+        ("timed at 1 us", "passes"),
+        (judged.TAMPERED, None),
+    ],
+)
+def test_an_own_check_sees_no_answers_of_timed_calls(error: str, said: str | None) -> None:
+    assert judged.own_check(Outcome(status="incorrect", error=error)) == said
 
 
 def test_sizes_are_the_whole_numbers_that_a_file_assigns(tmp_path: Path) -> None:

@@ -25,12 +25,16 @@ CPU = torch.device("cpu")
 
 @pytest.mark.slow
 def test_the_verdict_is_ours_where_the_checker_of_a_task_is_weak(tmp_path: Path) -> None:
-    names = ("right", "input", "unwritten", "caches")
+    names = ("right", "wavers", "input", "unwritten", "caches")
     code, found = judge(tmp_path, JUDGED / "sorts", *names, scale=0.25)
     results = found["results"]
     assert is_right(results["right"]), results["right"]
-    verdicts = {name: results[name]["verdict"] for name in names[1:]}
+    verdicts = {name: results[name]["verdict"] for name in names[2:]}
     assert verdicts == {"input": "incorrect", "unwritten": "incorrect", "caches": "cheats"}
+    assert is_right(results["wavers"]), results["wavers"]
+    assert [results[name]["is_repeatable"] for name in names[:2]] == [True, False]
+    own_checks = [results[name]["own_check"] for name in ("right", "input", "unwritten")]
+    assert own_checks == ["passes", "fails", "fails"]
     assert found["workloads"] == [{"size": size} for size in (33, 64, 1024, 2048)]
     # The last test takes all distributions of inputs; the benchmarks are verified, too.
     others = [f"size={size}" for size in (33, 1024, 2048)]
