@@ -206,9 +206,7 @@ class Trial:
             if place == GIVEN:
                 one = one.replace(is_repeatable=self._is_repeatable(worker, name, problem))
                 if outcome.status == "verified":
-                    one = one.replace(
-                        reason="it is not timed, because Triton runs under its interpreter here"
-                    )
+                    one = one.replace(reason="it is not timed, as Triton runs under its interpreter here")
                 elif not self.limits.rounds:
                     one = one.replace(reason="it is not timed, because rounds=0")
                 else:
@@ -228,10 +226,11 @@ class Trial:
 
     def _own_checked(self, one: Judged, worker: Supervisor, name: str) -> Judged:
         """Return a verdict with what the check of the format's own judge says, if it is known."""
-        if one.verdict == "can't be judged" or self._is_own(name) or not read(self.folder).has_own_check:
+        problem = at(OWN_CHECK, self._main)
+        is_known = read(self.folder).has_own_check and self._facts[problem].skipped is None
+        if one.verdict == "can't be judged" or self._is_own(name) or not is_known:
             return one
-        outcome = self._outcome(worker, name, at(OWN_CHECK, self._main))
-        return one.replace(own_check=judged.own_check(outcome))
+        return one.replace(own_check=judged.own_check(self._outcome(worker, name, problem)))
 
     def _memory_checked(self, one: Judged, name: str) -> Judged:
         """Return the verdict on a submission with right answers after memcheck at the smallest sizes."""

@@ -1,0 +1,105 @@
+"""What the judge finds out about a problem by its own code, and what it says about the format's own check."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from math import isfinite
+from pathlib import Path
+
+import pytest
+import torch
+
+import pipeline.judge
+from kernel_pipeline.execution.supervisor import Supervisor
+from kernel_pipeline.judging import folder, kernelbench
+from kernel_pipeline.judging.facts import Probe
+from kernel_pipeline.judging.formats import UnfitError
+from kernel_pipeline.judging.kernelbench_code import KernelBenchCode
+from kernel_pipeline.judging.probe import facts
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.measurement import Outcome
+from kernel_pipeline.records.point import Point
+from pipeline.command.options import JudgeConfig
+from pipeline.command.run import run_stage
+from pipeline.verdicts import judged
+from pipeline.verdicts.trial import at
+from tests.pipeline.test_judge import SINC
+
+
+@pytest.mark.slow
+def test_without_a_submission_the_own_code_is_verified_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problem = tmp_path / "sinc.py"
+    problem.write_text(SINC)
+    real, measured = Supervisor.measure, list[Point]()
+
+    def measure(self: Supervisor, where: str, point: Point, is_audited: bool = False) -> Outcome:
+        measured.append(point)
+        return real(self, where, point, is_audited)
+
+    monkeypatch.setattr(Supervisor, "measure", measure)
+    words = (f"kernel={problem}", f"output={tmp_path}", "n=64", "rounds=0", "device=cpu", "preset=smoke")
+    monkeypatch.setattr(sys, "argv", ["judge", *words])
+    with pytest.raises(SystemExit) as ended:
+        run_stage("judge", JudgeConfig, pipeline.judge.run)
+    assert (ended.value.code, "sinc.py: correct" in capsys.readouterr().out) == (0, True)
+    assert {one.provider for one in measured} == {"reference"}
+    assert len({one.problem for one in measured}) == len(measured) == len(folder.DISTRIBUTIONS)
+
+
+def kept(tmp_path: Path, problem: str) -> tuple[Path, Values]:
+    """Write a problem's folder, and return it with the problem's sizes."""
+    (tmp_path / "problem.py").write_text(problem)
+    read = kernelbench.problem(tmp_path / "problem.py")
+    plan = read.plan({"n": 64}, 1)
+    folder.write(tmp_path / "kernel", read, plan, {})
+    return tmp_path / "kernel", plan.tests[0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "skipped"),
+    [
+        ("torch.relu(x)", []),
+        ("torch.softmax(x, dim=0)", []),
+        # Beyond the range of float32, and not of float64.
+        ("2 * x.nan_to_num(3e38)", ["some_nan"]),
+    ],
+)
+def test_nan_and_infinities_are_inputs_where_the_problem_defines_them(
+    answer: str, skipped: list[str], tmp_path: Path
+) -> None:
+    path, sizes = kept(tmp_path, SINC.replace("torch.sinc(x)", answer))
+    problems = tuple(at(name, sizes) for name in folder.SPECIAL)
+    asked = Probe(folder=path, device="cpu", seed=0, problems=problems)
+    found = {}
+    for one in problems:
+        with contextlib.suppress(UnfitError):
+            found[str(one["distribution"])] = facts(asked, one)
+    assert [name for name in folder.SPECIAL if name not in found] == skipped
+    assert all(isfinite(one.tolerances[0][1]) for one in found.values())
+
+
+@pytest.mark.parametrize(
+    ("line", "mode"),
+    [("pass", "train"), ("self.eval()", "eval"), ("self.part = torch.nn.Tanh().eval()", "eval and train")],
+)
+def test_the_mode_is_the_one_in_which_a_file_leaves_its_module(line: str, mode: str, tmp_path: Path) -> None:
+    made = f"    def __init__(self):\n        super().__init__()\n        {line}\n\n    def forward"
+    path, sizes = kept(tmp_path, SINC.replace("    def forward", made))
+    assert KernelBenchCode(path).mode(sizes, torch.device("cpu")) == mode
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        ("first call: 3 of 4 elements are wrong", "fails"),
+        ("on other inputs: 3 of 4 elements are wrong", "fails"),
+        ("after timing: 3 of 4 elements are wrong", "passes"),
+        ("timed at 1 us", "passes"),
+        (judged.TAMPERED, None),
+    ],
+)
+def test_an_own_check_sees_no_answers_of_timed_calls(error: str, said: str | None) -> None:
+    assert judged.own_check(Outcome(status="incorrect", error=error)) == said
