@@ -8,5 +8,5 @@ def custom_kernel(data: input_t) -> output_t:
     import utils
 
     x, out = data
-    assert utils.close(x, x, rtol=0.0) == ""
+    assert utils.close(torch.ones(1), torch.ones(1), rtol=0.0) == ""
     return out.copy_(torch.sort(x)[0])
