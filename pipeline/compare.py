@@ -39,19 +39,24 @@ from time import monotonic
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.machine import device
 from kernel_pipeline.machine.lock import DeviceLock
+from kernel_pipeline.toolchain.extension import WITHOUT_GPU
 
 from . import ROOT
 from .command.options import CompareConfig
 from .command.run import UnsuccessfulError, console, run_stage, say, warn
 from .comparing import bisection
 from .comparing.kernel_comparison import KernelComparison
+from .execution.session import Session
+from .inspection import device_code
 from .points import catalog, notation
 from .points.catalog import Entry
 from .points.choice import asked
 from .reporting import gpus
-from .store import runs
-from .verdicts import environments, opponents
+from .reporting.terminal import Progress
+from .store import results, runs
+from .verdicts import code, environments, opponents
 from .verdicts.opponents import TREE, Files, Named
+from .verdicts.rounds import RoundLimits, hold_together
 
 
 def run(config: CompareConfig) -> None:
@@ -103,14 +108,67 @@ def with_packages(named: Named) -> Named:
 def measured(
     config: CompareConfig, chosen: device.Device, entry: Entry | None, a: Named, b: Named
 ) -> list[KernelComparison]:
-    """Measure two sides. Returns the comparison of each kernel that has points to compare."""
-    end = monotonic() + (inf if config.at_most is None else config.at_most)
+    """Measure two sides. Returns the comparison of each kernel that has points to compare. Prints the results
+    also after an interruption."""
+    begin = monotonic()
+    folder = results.folder_for(config.output, chosen.kind)
+    session = Session(chosen, config.timing.settings, config.seed, config.point_timeout_s, folder)
     with opponents.files(entry, a) as of_a, opponents.files(entry, b) as of_b:
-        made = prepared(config, chosen, entry, (of_a, of_b))
-        for number, one in enumerate(made):
-            now = monotonic()
-            one.run(now + (end - now) / (len(made) - number))
+        made = prepared(config, session, entry, (of_a, of_b))
+        try:
+            if made:
+                hold(config, session, made, begin)
+                explain(session, made)
+        finally:
+            for one in made:
+                one.show()
     return made
+
+
+def hold(config: CompareConfig, session: Session, made: Sequence[KernelComparison], begin: float) -> None:
+    """Leave out the points whose machine code is the same, and measure the others of all kernels in rounds.
+    No point is begun later than ``at_most`` after ``begin``."""
+    for one in made:
+        one.match()
+    if session.device.kind == "cuda" and config.same_code == "skip":
+        with console.status("Comparing the machine code of both sides …"):
+            asked = [(one.entry.loaded.kernel, one.matches) for one in made if one.is_of_versions]
+            same = device_code.same(asked, str(session.device), config.seed)
+        for one in made:
+            one.leave_out_same_code(same)
+    prepared_s = monotonic() - begin
+    until = begin + (inf if config.at_most is None else config.at_most)
+    limits = RoundLimits(config.rounds, config.most_rounds, until)
+    if any(one.matches for one in made) and limits.are_over:
+        say(
+            f"No round began: listing the points, building and comparing the code took {prepared_s:.0f} s, "
+            f"longer than at_most={config.at_most:.0f}s. The same command has less to build the next time."
+        )
+    with Progress(console, f"rounds on {session.device.slug}") as progress:
+        hold_together(
+            [one.begin_rounds(limits, progress) for one in made],
+            session.device,
+            config.timing.settings,
+            config.seed,
+            config.point_timeout_s,
+            session.ceilings.canary,
+        )
+    for one in made:
+        one.end()
+    rounds_s = monotonic() - begin - prepared_s
+    say(f"{prepared_s:.0f} s to list, build and compare code, {rounds_s:.0f} s of rounds.")
+
+
+def explain(session: Session, made: Sequence[KernelComparison]) -> None:
+    """Note how the compiled code of both sides differs, where a comparison asks for it."""
+    capability = session.environment.compute_capability
+    architecture = capability.replace(".", "") if capability else WITHOUT_GPU
+    changed = [(one, match) for one in made for match in one.changed()]
+    if changed:
+        with console.status("Comparing the compiled code of both sides …"):
+            lines = code.explained([match for _, match in changed], architecture)
+        for (one, _), of_match in zip(changed, lines, strict=True):
+            one.notes += of_match
 
 
 def bisect(config: CompareConfig, chosen: device.Device, entry: Entry | None, a: Named, b: Named) -> None:
@@ -157,7 +215,7 @@ def bisect(config: CompareConfig, chosen: device.Device, entry: Entry | None, a:
 
 
 def prepared(
-    config: CompareConfig, chosen: device.Device, entry: Entry | None, sides: tuple[Files, Files]
+    config: CompareConfig, session: Session, entry: Entry | None, sides: tuple[Files, Files]
 ) -> list[KernelComparison]:
     """Build the extensions, and return the comparison of each kernel that has points to compare. Raises
     UserError if the named kernel can't be compared, or if a kernel can be read in a but not in b."""
@@ -165,9 +223,9 @@ def prepared(
         folders = [one.root / "kernels" for one in sides]
         names = [name for name in catalog.names() if all((folder / name).is_dir() for folder in folders)]
     entries = [entry] if entry is not None else [catalog.find(name) for name in names]
-    made = [KernelComparison(config, chosen, one, sides) for one in entries]
+    made = [KernelComparison(config, session, one, sides) for one in entries]
     with console.status("Finding the points whose sources differ …"):
-        asked_for = [one.ask([compare.question(one.named) for compare in made]) for one in sides]
+        asked_for = opponents.ask(sides, [[one.question(of.named) for one in made] for of in sides])
     for one, of_a, of_b in zip(made, *asked_for, strict=True):
         if of_a.answer and of_b.answer:
             one.pair(of_a.answer, of_b.answer)
@@ -179,10 +237,18 @@ def prepared(
         for note in made[0].notes:
             say(note)
     made = [one for one in made if one.pairs]
-    for number, of in enumerate(sides):
-        if builds := [(one, build) for one in made if (build := one.to_build(number))]:
-            built = of.ask([one.question(of.named, build) for one, build in builds])
-            for (one, _), reply in zip(builds, built, strict=True):
+    builds = [[(one, build) for one in made if (build := one.to_build(number))] for number in (0, 1)]
+    if any(builds):
+        with console.status("Building the extensions of both sides …"):
+            built = opponents.ask(
+                sides,
+                [
+                    [one.question(of.named, build) for one, build in some]
+                    for of, some in zip(sides, builds, strict=True)
+                ],
+            )
+        for number, some in enumerate(builds):
+            for (one, _), reply in zip(some, built[number], strict=True):
                 one.leave_out(number, reply.answer.broken if reply.answer else {})
     return made
 

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from time import monotonic
 
 from kernel_pipeline.files import write_atomically
-from kernel_pipeline.machine import device
 from kernel_pipeline.statistics.verdicts import Rule
-from kernel_pipeline.toolchain.extension import WITHOUT_GPU
 
 from ..command.options import CompareConfig
 from ..command.run import console, say, warn
 from ..execution.session import Session
-from ..inspection import device_code
 from ..points import notation
 from ..points.catalog import Entry
 from ..reporting import comparison
 from ..reporting.compared_rounds import compared
 from ..reporting.comparison import Compared
 from ..reporting.terminal import Progress
-from ..store import commit, comparisons, results, turns
+from ..store import commit, comparisons, turns
 from ..store.comparisons import Comparison
 from ..store.turns import Turn
 from ..verdicts import code, environments, opponents, rounds
@@ -36,17 +32,16 @@ class KernelComparison:
     """The comparison of one kernel on one device."""
 
     def __init__(
-        self, config: CompareConfig, chosen: device.Device, entry: Entry, sides: tuple[Files, Files]
+        self, config: CompareConfig, session: Session, entry: Entry, sides: tuple[Files, Files]
     ) -> None:
         self.config = config
-        self.device = chosen
+        self.device = session.device
+        self.session = session
         self.entry = entry
         self.sides = sides
         self.a, self.b = (one.named for one in sides)
-        folder = results.folder_for(config.output, chosen.kind)
-        self.session = Session(chosen, config.timing.settings, config.seed, config.point_timeout_s, folder)
         self.rule = Rule(margin=config.by / 2)
-        self.begin = monotonic()
+        self.matches: list[Match] = []
         self.measured_rounds: Rounds | None = None
         self.pairs: list[Pair] = []
         self.extensions: tuple[tuple[str, ...], ...] = ()
@@ -57,7 +52,7 @@ class KernelComparison:
         self.packages: tuple[dict[str, str], ...] = ({}, {})
         word = "self-test" if config.self_test else f"{self.a.name}..{self.b.name}"
         name = re.sub(r"[^A-Za-z0-9_.+-]+", "-", word)
-        self.path = comparisons.path(folder, entry.name, chosen.slug, name)
+        self.path = comparisons.path(session.output, entry.name, session.device.slug, name)
 
     @property
     def is_of_versions(self) -> bool:
@@ -75,18 +70,6 @@ class KernelComparison:
         if self.config.self_test:
             return f"{self.entry.name} on {self.device.slug}: the working tree with itself"
         return f"{self.entry.name} on {self.device.slug}: a is {self.a.name}, b is {self.b.name}"
-
-    def run(self, until: float) -> None:
-        """Measure the pairs in rounds that begin before ``until``, a time of ``monotonic()``. Prints the
-        result, also after an interruption."""
-        try:
-            matches = self.matches()
-            if self.device.kind == "cuda" and self.config.same_code == "skip" and self.is_of_versions:
-                matches = self.without_same_code(matches)
-            self.hold(matches, until)
-            self.explain()
-        finally:
-            self.show()
 
     def question(self, named: Named, build: tuple[str, ...] = ()) -> Question:
         """Return the question that asks a side for its points, and to build the providers in ``build``."""
@@ -125,7 +108,8 @@ class KernelComparison:
 
     def leave_out(self, number: int, broken: Mapping[str, str]) -> None:
         """Leave out the pairs whose provider could not be built on side ``number``: 0 is a, 1 is b."""
-        for provider, reason in broken.items():
+        for provider in {pair[number].point.provider for pair in self.pairs} & broken.keys():
+            reason = broken[provider]
             sentence = f"{self.sides[number].named.name}: {provider} was not built: {reason}"
             warn(sentence)
             if number == 1:
@@ -135,16 +119,14 @@ class KernelComparison:
             self.unknown += len(self.pairs) - len(left)
         self.pairs = left
 
-    def matches(self) -> list[Match]:
-        """Return the matches to measure."""
+    def match(self) -> None:
+        """Make the matches to measure of the pairs that are left."""
         a, b = (of.side(self.entry, name) for of, name in zip(self.sides, self._names(), strict=True))
         noise = self.session.ceilings.noise
-        matches = []
         for one, other in self.pairs:
             kind = rounds.class_of(self.entry, one.point, self.session.ceilings)
             candidates = Candidate(a, one.point, one.parts.key), Candidate(b, other.point, other.parts.key)
-            matches.append(Match(candidates, noise.get(kind, 0.0), kind))
-        return matches
+            self.matches.append(Match(candidates, noise.get(kind, 0.0), kind))
 
     def _names(self) -> tuple[str, str]:
         """Return the names of the sides' processes. Two configurations share a name, and so share a process
@@ -153,53 +135,52 @@ class KernelComparison:
             return "a", "b"
         return (TREE, TREE) if self.b.variant else (self.a.name, self.b.name)
 
-    def without_same_code(self, matches: Sequence[Match]) -> list[Match]:
-        """Return the matches without those whose sides are known to run the same code on the GPU."""
-        with console.status("Comparing the machine code of both sides …"):
-            same = device_code.same(matches, self.entry.loaded.kernel, str(self.device), self.config.seed)
-        self.same_code = Counter(match.candidates[0].point.provider for match in same)
-        return [match for match in matches if match not in same]
+    def leave_out_same_code(self, same: Collection[Match]) -> None:
+        """Leave out the matches whose sides are known to run the same code on the GPU."""
+        left_out = [match for match in self.matches if match in same]
+        self.same_code = Counter(match.candidates[0].point.provider for match in left_out)
+        self.matches = [match for match in self.matches if match not in same]
 
-    def hold(self, matches: Sequence[Match], until: float) -> None:
-        """Measure the rounds, and write each turn after it is measured."""
-        config, ceilings = self.config, self.session.ceilings
-        limits = RoundLimits(config.rounds, config.most_rounds, until)
-        known = [] if config.remeasure else turns.read(self.path, warn)
-        with Progress(console, self.title) as progress:
+    def begin_rounds(self, limits: RoundLimits, progress: Progress) -> Rounds:
+        """Return the rounds to hold, with the turns that an earlier run has measured. Each turn is written
+        after it is measured."""
 
-            def report(turn: Turn) -> None:
-                turns.append(self.path, turn)
-                progress.advance(f"round {turn.round + 1}: {turn.point}")
+        def report(turn: Turn) -> None:
+            turns.append(self.path, turn)
+            progress.advance(f"round {turn.round + 1}: {turn.point}")
 
-            measured_rounds = Rounds(matches, limits, self.rule, commit.new_run(), report, progress.expect)
-            measured_rounds.know(known)
-            self.measured_rounds = measured_rounds
-            if matches and not measured_rounds.lacks():
-                say("Nothing to measure: every round was measured. Write remeasure=true to measure again.")
-            measured_rounds.hold(
-                self.device, config.timing.settings, config.seed, config.point_timeout_s, ceilings.canary
-            )
-        if limits.are_over:
-            self.notes.append("The rounds ended at the time limit of at_most=.")
-        if config.self_test:
-            noise = {name: found for name, (found, _) in self._noise(measured_rounds).items()}
+        made = Rounds(self.matches, limits, self.rule, commit.new_run(), report, progress.expect)
+        made.know([] if self.config.remeasure else turns.read(self.path, warn))
+        self.measured_rounds = made
+        if self.matches and not made.lacks():
+            say("Nothing to measure: every round was measured. Write remeasure=true to measure again.")
+        return made
+
+    def end(self) -> None:
+        """Note which points the rounds left open at the time limit, and keep the noise of a self-test."""
+        assert self.measured_rounds is not None, "end() comes after the rounds"
+        held = self.measured_rounds
+        if held.limits.are_over and any(map(held.open, range(held.limits.most))):
+            why = "the time limit of at_most= ended the rounds."
+            left = sum(not any(held.times(match).values()) for match in held.matches)
+            if left:
+                were = "was" if left == 1 else "were"
+                why = f"{left} of {notation.points(len(held.matches))} {were} not measured: {why}"
+            self.notes.append(f"{self.entry.name}: {why}")
+        if self.config.self_test:
+            ceilings = self.session.ceilings
+            noise = {name: found for name, (found, _) in self._noise(held).items()}
             noted = ceilings.replace(noise={**ceilings.noise, **noise})
             write_atomically(self.session.ceilings_path, noted.to_json(indent=2) + b"\n")
 
-    def explain(self) -> None:
-        """Add a note for each provider that became faster or slower, or for all in a comparison of
-        environments. The note compares the compiled code of both sides at the point with the largest change.
-        """
-        assert self.measured_rounds is not None, "explain() comes after hold()"
-        capability = self.session.environment.compute_capability
-        architecture = capability.replace(".", "") if capability else WITHOUT_GPU
+    def changed(self) -> list[Match]:
+        """Return the match with the largest change for each provider whose compiled code is to be compared:
+        for each that became faster or slower, or for all in a comparison of environments."""
+        assert self.measured_rounds is not None, "changed() comes after the rounds"
         if self.is_of_versions:
             self.notes += comparison.moved(self.rows(), self.config.by)
         kernel = self.entry.loaded.kernel
-        changed = code.most_changed(self.measured_rounds, kernel, self.is_of_environments)
-        for provider, match in changed.items():
-            with console.status(f"Comparing the compiled code of {provider} …"):
-                self.notes += code.explained(match, architecture)
+        return list(code.most_changed(self.measured_rounds, kernel, self.is_of_environments).values())
 
     def rows(self) -> list[Compared]:
         """Return the ratio and the verdict of each measured match."""
@@ -252,7 +233,7 @@ class KernelComparison:
         write_atomically(picture, comparison.plot(rows, self.title, self.rule.margin))
         found = self.found(rows).to_json(indent=2) + b"\n"
         write_atomically(self.path.with_suffix(".json"), found)
-        say(f"{monotonic() - self.begin:.1f} s. Every round's samples: {self.path}; the ratios: {picture}.")
+        say(f"Every round's samples: {self.path}; the ratios: {picture}.")
 
     def found(self, rows: Sequence[Compared]) -> Comparison:
         """Return the comparison's record, which is stored beside its samples."""

@@ -1,9 +1,9 @@
 """Record what a call runs on the GPU: its device operations, and the machine code of its kernels.
 
-``python -m pipeline.inspection.device_code`` reads a ``CodeQuestion`` and prints ``CodeAnswers``; ``ask``
-runs it in a side's tree. Equal records mean that two calls launch the same kernels, copies and memsets of the
-same sizes, and that the kernels have the same machine code. A record holds the scalar arguments of a launch
-for Triton and Gluon, not for CUDA.
+``python -m pipeline.inspection.device_code`` reads ``CodeQuestions`` and prints ``CodeAnswers``; ``same``
+runs it in both sides' trees. Equal records mean that two calls launch the same kernels, copies and memsets of
+the same sizes, and that the kernels have the same machine code. A record holds the scalar arguments of a
+launch for Triton and Gluon, not for CUDA.
 """
 
 from __future__ import annotations
@@ -13,23 +13,26 @@ import json
 import os
 import re
 import struct
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Kernel
-from kernel_pipeline.execution.fork_server import Root, placed
+from kernel_pipeline.execution.compile_pool import CompilePool
+from kernel_pipeline.execution.fork_server import Root
 from kernel_pipeline.records.base import Record
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.toolchain.extension import Place
 from kernel_pipeline.toolchain.resources import resources
 
-from ..verdicts.rounds import Match
+from ..execution.side_process import SideProcess
+from ..verdicts.rounds import Match, Side
 from .disassembler import find_tools
 from .launches import whole
 from .library import architecture_of, known_name
@@ -40,6 +43,9 @@ LANGUAGES = ("triton", "gluon", "cuda")
 
 OF_TORCH = re.compile(r"\bat::(native|cuda)::")
 """Kernels inside torch's own library, which is the same on both sides if its version is."""
+
+ANSWER = "answer: "
+"""The beginning of a line with an answer: providers may print other lines."""
 
 CODE = re.compile(r"\.(?:text|nv\.constant[1-9]\d*|nv\.global\.init)(?:\.(.*))?")
 """Matches the name of a cubin's section with instructions or constants. The group is the section's
@@ -62,40 +68,70 @@ class DeviceCode(Record):
     code: dict[str, str]
 
 
+class CodeQuestions(Record):
+    """The input of a side's process: questions about kernels."""
+
+    each: tuple[CodeQuestion, ...]
+
+
 class CodeAnswers(Record):
-    """The record of each point, or None if it is not known."""
+    """A line of the process's output: the record of each point of a question, or None if it is not known."""
 
     each: tuple[DeviceCode | None, ...]
 
 
-def ask(root: Path | Root, question: CodeQuestion) -> list[DeviceCode | None]:
-    """Let a process in the tree at ``root`` make the records of points there, and return the records. All
-    records are None if the process fails."""
-    done = subprocess.run(
-        [sys.executable, "-m", __name__],
-        **placed(root, os.environ),
-        input=question.to_json().decode(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        return [None] * len(question.points)
-    return list(CodeAnswers.from_json(done.stdout.splitlines()[-1]).each)
+Known = dict[Point, DeviceCode | None]
+"""The records of points. A point that is missing has none."""
 
 
-def same(matches: Sequence[Match], kernel: Kernel, device: str, seed: int) -> set[Match]:
-    """Return the matches of a kernel whose two sides are known to run the same code on a GPU."""
-    known = [
-        one for one in matches if kernel.provider(one.candidates[0].point.provider).language in LANGUAGES
+def same(kernels: Sequence[tuple[Kernel, Sequence[Match]]], device: str, seed: int) -> set[Match]:
+    """Return those of the kernels' matches whose two sides are known to run the same code on a GPU. Both
+    sides record at the same time."""
+    asked = [dict[Side, list[Point]](), dict[Side, list[Point]]()]
+    for kernel, matches in kernels:
+        for match in matches:
+            if kernel.provider(match.candidates[0].point.provider).language in LANGUAGES:
+                for of, one in zip(asked, match.candidates, strict=True):
+                    of.setdefault(one.side, []).append(one.point)
+    questions = [
+        [
+            CodeQuestion(where=side.where, device=device, seed=seed, points=tuple(points))
+            for side, points in of.items()
+        ]
+        for of in asked
     ]
-    if not known:
+    if not questions[0]:
         return set()
-    both = []
-    for number, side in enumerate(one.side for one in known[0].candidates):
-        points = tuple(one.candidates[number].point for one in known)
-        both.append(ask(side.root, CodeQuestion(where=side.where, device=device, seed=seed, points=points)))
-    return {match for match, a, b in zip(known, *both, strict=True) if a is not None and a == b}
+    roots = [next(iter(of)).root for of in asked]
+    with ExitStack() as stack:
+        begun = [stack.enter_context(begin(root, some)) for root, some in zip(roots, questions, strict=True)]
+        known = [records(*one) for one in zip(roots, questions, begun, strict=True)]
+
+    def is_same(match: Match) -> bool:
+        a, b = (of.get(one.point) for of, one in zip(known, match.candidates, strict=True))
+        return a is not None and a == b
+
+    return {match for _, matches in kernels for match in matches if is_same(match)}
+
+
+def begin(root: Path | Root, questions: Sequence[CodeQuestion]) -> SideProcess:
+    """Begin to record points in the tree at ``root``. ``records`` returns the records."""
+    return SideProcess(root, __name__, given=CodeQuestions(each=tuple(questions)).to_json().decode())
+
+
+def records(root: Path | Root, questions: Sequence[CodeQuestion], begun: SideProcess) -> Known:
+    """Return the records of a process that was begun. If it dies, the kernel that it died of has none, and
+    another process goes on with the next kernel."""
+    done = begun.result()
+    lines = [line for line in done.stdout.splitlines() if line.startswith(ANSWER)]
+    found: Known = {}
+    for question, line in zip(questions, lines, strict=False):
+        answers = CodeAnswers.from_json(line.removeprefix(ANSWER))
+        found |= dict(zip(question.points, answers.each, strict=True))
+    if left := questions[len(lines) + bool(done.returncode) :]:
+        with begin(root, left) as other:
+            found |= records(root, left, other)
+    return found
 
 
 def operations(trace: Mapping[str, Any]) -> tuple[str, ...] | None:
@@ -221,21 +257,41 @@ def traced(call: Any) -> dict[str, Any]:
         return made
 
 
-def answer(question: CodeQuestion) -> Sequence[DeviceCode | None]:
-    """Return the record of each point, or None for a point that fails: the rounds report the failure."""
+def answer(questions: Sequence[CodeQuestion]) -> Iterator[CodeAnswers]:
+    """Yield the answer to each question. A point that fails has no record: the rounds report the failure.
+
+    Triton compiles the points ahead in other processes, on half of the cores, because the other side records
+    at the same time. Ends after a question that broke the CUDA context.
+    """
     import torch
 
-    torch.cuda.set_device(torch.device(question.device))
-    traced(lambda: torch.zeros(1, device="cuda"))  # the first profile of a process loses records
-    found: list[DeviceCode | None] = []
-    for point in question.points:
-        try:
-            found.append(record(question.where, point, question.seed))
-        except Exception:  # a provider may raise anything
-            found.append(None)
-        torch.cuda.empty_cache()
-    return found
+    torch.cuda.set_device(torch.device(questions[0].device))
+    with CompilePool("{}{}".format(*torch.cuda.get_device_capability())) as pool:
+        compiling: dict[Point, Future[None]] = {}
+        for question in questions:
+            kernel = loading.load(question.where).kernel
+            points = [one for one in question.points if kernel.provider(one.provider).compiles_ahead]
+            compiling |= pool.submit(question.where, points)
+        traced(lambda: torch.zeros(1, device="cuda"))  # the first profile of a process loses records
+        for question in questions:
+            found: list[DeviceCode | None] = []
+            for point in question.points:
+                if point in compiling:
+                    compiling[point].result()
+                try:
+                    found.append(record(question.where, point, question.seed))
+                except Exception:  # a provider may raise anything
+                    found.append(None)
+            yield CodeAnswers(each=tuple(found))
+            try:
+                torch.cuda.synchronize()
+            except RuntimeError:
+                return
+            torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":
-    print(CodeAnswers(each=tuple(answer(CodeQuestion.from_json(sys.stdin.read())))).to_json().decode())
+    for one in answer(CodeQuestions.from_json(sys.stdin.read()).each):
+        print(f"{ANSWER}{one.to_json().decode()}", flush=True)
+    # Without clean-up: after a device failure a normal exit may hang.
+    os._exit(0)

@@ -7,22 +7,24 @@ share a library.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from math import log
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from kernel_pipeline import loading, problems
 from kernel_pipeline.contract import Kernel
 from kernel_pipeline.declared import shown
 from kernel_pipeline.errors import UserError
-from kernel_pipeline.execution.fork_server import Root, placed
+from kernel_pipeline.execution.fork_server import Root
+from kernel_pipeline.machine.device import cpu_threads
 from kernel_pipeline.records.point import Point
 
 from .. import PACKAGE
+from ..execution.side_process import SideProcess
 from ..points import notation
 from ..store.evidence import CodeRow, read_lines
 from .rounds import Candidate, Match, Rounds
@@ -66,59 +68,86 @@ def _have_code_of_their_own(a: Candidate, b: Candidate, kernel: Kernel) -> bool:
     return a.point.provider == b.point.provider and language in LANGUAGES and language != "cuda"
 
 
-def explained(match: Match, architecture: str) -> list[str]:
-    """Return lines on the differences in the code of a match's sides, or on why they are not known."""
+def explained(matches: Sequence[Match], architecture: str) -> list[list[str]]:
+    """Return, for each match, lines on the differences in the code of its sides, or on why they are not
+    known. As many processes compile at the same time as there are cores."""
+    sides = [(one.side.root, one.side.where, one.point) for match in matches for one in match.candidates]
+    with ExitStack() as stack:
+        begun: list[Compiling] = []
+        for place, side in enumerate(sides):
+            if place >= cpu_threads():
+                begun[place - cpu_threads()].process.result()
+            begun.append(stack.enter_context(Compiling(*side, architecture)))
+        pairs = zip(begun[::2], begun[1::2], strict=True)
+        return [_explained(match, *of) for match, of in zip(matches, pairs, strict=True)]
+
+
+def _explained(match: Match, of_a: Compiling, of_b: Compiling) -> list[str]:
     a, b = match.candidates
-    provider = b.point.provider
+    provider = f"{b.point.kernel} {b.point.provider}"
     try:
-        both = [of_side(one.side.root, one.side.where, one.point, architecture) for one in (a, b)]
+        lines = differences(of_a.numbers(), of_b.numbers())
     except UserError as error:
         return [f"The compiled code of {provider} is not known: {error}"]
-    lines = differences(*both)
     who = provider if a.side != b.side else f"{notation.label(b.point)} beside {notation.label(a.point)}"
     place = f"{who} at {notation.extent(b.point)} {notation.words(b.point)}".strip()
     what = "differs:" if lines else "has the same numbers on both sides."
-    return [f"The code of {place}, sm_{architecture}, {what}", *(f"  {line}" for line in lines)]
+    return [f"The code of {place}, sm_{of_a.architecture}, {what}", *(f"  {line}" for line in lines)]
 
 
-def of_side(root: Path | Root, where: str, point: Point, architecture: str) -> dict[str, Numbers]:
-    """Return the numbers of each function that a tree compiles for a point's provider: the point's functions
-    for Triton and Numba, the whole library for CUDA.
+class Compiling:
+    """A process that compiles a point's provider in a tree, and disassembles the code: the point's functions
+    for Triton and Numba, the whole library for CUDA. A context manager, whose exit ends the process."""
 
-    Raises UserError with codegen's error message if there is no code.
-    """
-    problem = problems.make(loading.load(where).kernel.problem, point.problem)
-    pins = {**problems.values_of(problem), **point.parameters}
-    with tempfile.TemporaryDirectory() as folder:
-        command = [
-            *(sys.executable, "-m", f"{PACKAGE}.codegen", f"kernel={where}", f"provider={point.provider}"),
-            *("device=cpu", f"architectures=[{architecture}]", f"output={folder}", f"artifacts={folder}"),
+    def __init__(self, root: Path | Root, where: str, point: Point, architecture: str) -> None:
+        problem = problems.make(loading.load(where).kernel.problem, point.problem)
+        pins = {**problems.values_of(problem), **point.parameters}
+        self.provider = point.provider
+        self.architecture = architecture
+        self._folder = tempfile.TemporaryDirectory()
+        folder = self._folder.name
+        self.process = SideProcess(
+            root,
+            f"{PACKAGE}.codegen",
+            *(f"kernel={where}", f"provider={point.provider}", f"architectures=[{architecture}]"),
+            *("device=cpu", f"output={folder}", f"artifacts={folder}"),
             *(f"{name}={shown(value)}" for name, value in pins.items()),
-        ]
-        done = subprocess.run(
-            command, **placed(root, os.environ), capture_output=True, text=True, check=False
         )
+
+    def numbers(self) -> dict[str, Numbers]:
+        """Return the numbers of each function. Raises UserError with codegen's error message if there is no
+        code."""
+        done = self.process.result()
         if done.returncode:
             said = done.stderr.strip().splitlines()[-1:] or ["codegen says nothing"]
             raise UserError(said[0].removeprefix("error: "))
         rows = [
             row
-            for path in Path(folder).glob("codegen/*/*.jsonl")
+            for path in Path(self._folder.name).glob("codegen/*/*.jsonl")
             for row in read_lines(path, CodeRow, lambda sentence: None)
         ]
-    found: dict[str, Numbers] = {
-        row.function: {
-            "registers": row.registers or 0,
-            "shared": row.shared or 0,
-            "spilled": row.mix.spilled_bytes,
-            **row.mix.to_dict(),
+        found: dict[str, Numbers] = {
+            row.function: {
+                "registers": row.registers or 0,
+                "shared": row.shared or 0,
+                "spilled": row.mix.spilled_bytes,
+                **row.mix.to_dict(),
+            }
+            for row in rows
+            if row.mix is not None
         }
-        for row in rows
-        if row.mix is not None
-    }
-    if not found:
-        raise UserError(next((row.error for row in rows if row.error), f"{point.provider} has no code."))
-    return found
+        if not found:
+            raise UserError(next((row.error for row in rows if row.error), f"{self.provider} has no code."))
+        return found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.process.__exit__(kind, error, trace)
+        self._folder.cleanup()
 
 
 def differences(a: Mapping[str, Numbers], b: Mapping[str, Numbers]) -> list[str]:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib import metadata, util
 from pathlib import Path
 
@@ -80,12 +81,14 @@ def variables(folder: Path) -> tuple[tuple[str, str], ...]:
     return tuple(found.items())
 
 
+@cache
 def installed() -> dict[str, str]:
     """Return the version of each package that this process can import, and of Triton's ptxas."""
     found: dict[str, str] = {}
     for one in metadata.distributions():  # the first of a name is the one that is imported
-        if name := one.metadata["Name"]:  # the folder of a broken installation has none
-            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), one.version)
+        about = one.metadata  # it is read from the disk at each access
+        if name := about["Name"]:  # the folder of a broken installation has none
+            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), about["Version"])
     spec = util.find_spec("triton")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         ptxas = Path(folder, "backends", "nvidia", "bin", "ptxas")

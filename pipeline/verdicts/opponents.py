@@ -6,7 +6,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,13 +16,14 @@ from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.point import Point
 
 from .. import ROOT
+from ..execution.side_process import SideProcess
 from ..points import choice, notation
 from ..points.catalog import Entry
 from ..points.notation import Variant
 from ..store import commit
-from . import environments
+from . import environments, sides
 from .rounds import Side
-from .sides import SOURCES, Answer, Planned, Question, Reply, ask, folder_of, replies, tree_of
+from .sides import SOURCES, Answer, Planned, Question, Reply, folder_of, tree_of
 
 TREE = "tree"
 """The name of the working tree."""
@@ -139,13 +140,19 @@ class Files:
         """Return the side of a kernel's candidates."""
         return Side(name, self.code, self._where(entry.loaded.where))
 
-    def ask(self, questions: Sequence[Question]) -> list[Reply]:
+    def begin(self, questions: Sequence[Question]) -> SideProcess | None:
+        """Begin to ask the side's own process; None if this process answers, which needs none."""
+        if not questions or (self.named.commit is None and self.named.packages is None):
+            return None
+        return sides.begin(self.code, [one.replace(where=self._where(one.where)) for one in questions])
+
+    def replies(self, questions: Sequence[Question], begun: SideProcess | None) -> list[Reply]:
         """Return the side's reply to each question; an error message begins with the side's name. Raises
-        UserError if the files' process fails."""
-        if self.named.commit is None and self.named.packages is None:
-            return replies(questions)
+        UserError if the side's process fails."""
+        if begun is None:
+            return sides.replies(questions)
         try:
-            found = ask(self.code, [one.replace(where=self._where(one.where)) for one in questions])
+            found = sides.ended(begun)
         except UserError as error:
             raise UserError(f"{self.named.text}: {error}") from error
         self.built.update(one.answer.built for one in found if one.answer and one.answer.built)
@@ -153,6 +160,20 @@ class Files:
 
     def _where(self, where: str) -> str:
         return where if self.folder is None else str(self.folder)
+
+
+def ask(both: Sequence[Files], questions: Sequence[Sequence[Question]]) -> list[list[Reply]]:
+    """Return each side's replies to its questions. The sides answer at the same time."""
+    found: dict[int, list[Reply]] = {}
+    with ExitStack() as stack:
+        begun = [of.begin(some) for of, some in zip(both, questions, strict=True)]
+        for process in begun:
+            if process is not None:
+                stack.enter_context(process)
+        # This process answers while the sides' processes answer.
+        for number in sorted(range(len(both)), key=lambda number: begun[number] is not None):
+            found[number] = both[number].replies(questions[number], begun[number])
+    return [found[number] for number in range(len(both))]
 
 
 @contextmanager

@@ -138,51 +138,14 @@ class Rounds:
         """Measure rounds until each match is decided or has had its most rounds. ``launched`` maps names
         of sides to processes that are already launched; the first round that measures a side uses its
         process."""
+        hold_together([self], device, settings, seed, timeout_s, canary, launched)
 
-        def supervisors(matches: Iterable[Match]) -> dict[str, Supervisor]:
-            roots = {
-                candidate.side.name: candidate.side.root
-                for match in matches
-                for candidate in match.candidates
-            }
-            return {
-                name: supervisor(device, settings, seed, timeout_s, roots[name], in_turns=True)
-                for name in sorted(roots)
-            }
-
-        self.expect(self.lacks())
-        with ExitStack() as all_rounds:
-            ahead = dict(launched)
-            for number in range(self.limits.most):
-                matches = self.open(number)
-                if not matches:
-                    continue
-                if self.limits.are_over:
-                    return
-                if self.prepare is not None:
-                    self.prepare(matches)
-                if number >= self.limits.rounds:
-                    self.expect(sum(len(match.candidates) for match in matches))
-                with ExitStack() as this_round:
-                    workers = {name: ahead.pop(name, made) for name, made in supervisors(matches).items()}
-                    for worker in workers.values():
-                        this_round.enter_context(worker)
-                        worker.canary = canary
-                        worker.start()
-                    for place, match in enumerate(matches):
-                        if self.limits.are_over:
-                            return
-                        if place == len(matches) // 2 and device.kind == "cuda":
-                            # Other processes may import torch meanwhile: that does not affect a GPU's times.
-                            ahead |= supervisors(self._certain(number + 1))
-                            for worker in ahead.values():
-                                all_rounds.enter_context(worker).launch()
-                        for candidate in match.order(number):
-                            self._measure(workers, match, candidate, number)
-
-    def _certain(self, number: int) -> list[Match]:
-        """Return the matches of a round that takes place regardless of the previous round."""
-        return self.open(number) if number < self.limits.rounds else []
+    def announce(self, number: int, matches: Sequence[Match]) -> None:
+        """Announce the matches that round ``number`` is about to measure."""
+        if matches and self.prepare is not None:
+            self.prepare(matches)
+        if number >= self.limits.rounds:
+            self.expect(sum(len(match.candidates) for match in matches))
 
     def lacks(self) -> int:
         """Return the number of turns that are missing from the rounds of every match."""
@@ -302,9 +265,10 @@ class Rounds:
         turns = [self.turns.get(_place(candidate, number)) for candidate in match.candidates]
         return len({None if turn is None else turn.run for turn in turns} - {None}) == 1 and all(turns)
 
-    def _measure(
+    def measure(
         self, workers: Mapping[str, Supervisor], match: Match, candidate: Candidate, number: int
     ) -> None:
+        """Measure a candidate's turn in round ``number`` by its side's process."""
         worker = workers[candidate.side.name]
         outcome = worker.measure(candidate.side.where, candidate.point)
         if outcome.status == "out_of_memory" and len(workers) > 1:
@@ -325,6 +289,60 @@ class Rounds:
             turn = turn.replace(accuracy=found.accuracy, sustained=found.sustained)
         self.turns[_slot(turn)] = turn
         self.report(turn)
+
+
+def hold_together(
+    several: Sequence[Rounds],
+    device: Device,
+    settings: TimingSettings,
+    seed: int,
+    timeout_s: float,
+    canary: Canary | None,
+    launched: Mapping[str, Supervisor] = MappingProxyType({}),
+) -> None:
+    """Hold the rounds of several, as of several kernels, together: a round measures the matches of all of
+    them, by one process for each side. Names of sides mean the same in all."""
+
+    def supervisors(matches: Iterable[tuple[Rounds, Match]]) -> dict[str, Supervisor]:
+        roots = {one.side.name: one.side.root for _, match in matches for one in match.candidates}
+        return {
+            name: supervisor(device, settings, seed, timeout_s, roots[name], in_turns=True)
+            for name in sorted(roots)
+        }
+
+    def open_in(number: int, those: Iterable[Rounds]) -> list[tuple[Rounds, Match]]:
+        return [(one, match) for one in those for match in one.open(number)]
+
+    for one in several:
+        one.expect(one.lacks())
+    with ExitStack() as all_rounds:
+        ahead = dict(launched)
+        for number in range(max((one.limits.most for one in several), default=0)):
+            open_now = open_in(number, (one for one in several if number < one.limits.most))
+            if not open_now:
+                continue
+            if any(one.limits.are_over for one in several):
+                return
+            for one in several:
+                one.announce(number, [match for of, match in open_now if of is one])
+            with ExitStack() as this_round:
+                workers = {name: ahead.pop(name, made) for name, made in supervisors(open_now).items()}
+                for worker in workers.values():
+                    this_round.enter_context(worker)
+                    worker.canary = canary
+                    worker.start()
+                for place, (one, match) in enumerate(open_now):
+                    if one.limits.are_over:
+                        return
+                    if place == len(open_now) // 2 and device.kind == "cuda":
+                        # Other processes may import torch meanwhile: that does not affect a GPU's times.
+                        # Only matches of a round that takes place regardless of this one count.
+                        certain = (some for some in several if number + 1 < some.limits.rounds)
+                        ahead |= supervisors(open_in(number + 1, certain))
+                        for worker in ahead.values():
+                            all_rounds.enter_context(worker).launch()
+                    for candidate in match.order(number):
+                        one.measure(workers, match, candidate, number)
 
 
 def medians(times: Mapping[Candidate, Sequence[float]]) -> dict[Candidate, float]:

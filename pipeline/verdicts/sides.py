@@ -7,19 +7,19 @@ reads ``Questions`` and prints ``Replies``.
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from msgspec import field
 
 from kernel_pipeline.declared import Value
 from kernel_pipeline.errors import UserError
-from kernel_pipeline.execution.fork_server import Root, placed
+from kernel_pipeline.execution.compile_pool import Libraries
+from kernel_pipeline.execution.fork_server import Root
 from kernel_pipeline.files import LOCAL
 from kernel_pipeline.machine import device
 from kernel_pipeline.machine.fingerprint import fingerprint
@@ -28,10 +28,10 @@ from kernel_pipeline.records.fields import Name, Text
 from kernel_pipeline.records.measurement import Parts
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.records.settings import TimingSettings
-from kernel_pipeline.toolchain import extension
 from kernel_pipeline.toolchain.extension import Place
 
 from .. import ROOT
+from ..execution.side_process import SideProcess
 from ..keys.identity import Identity
 from ..points import catalog
 from ..points.plan import Target, plan
@@ -46,7 +46,7 @@ SOURCES = ("kernels", "conf/kernel")
 
 
 class Question(Record):
-    """Ask a tree for the points of a kernel that it would measure, and let it build the extensions of the
+    """Ask a tree for the points of a kernel that it would measure, or to build the extensions of the
     providers in ``build``. With ``of_packages`` the keys cover all installed packages."""
 
     where: str
@@ -70,16 +70,17 @@ class Planned(Record):
 
 class Answer(Record):
     """The points that a tree would measure. ``refusals`` are sentences about points that were left out.
-    ``extensions`` names the providers with an extension to build, and ``broken`` has the reasons why one was
-    not built. ``built`` is the folder of the libraries of a kernel outside of the repository. ``packages``
-    has the versions of the installed packages, if they were asked for."""
+    ``extensions`` names the providers with an extension to build. ``packages`` has the versions of the
+    installed packages, if they were asked for. The answer to a question with ``build`` only has ``broken``,
+    the reasons why a provider was not built. ``built`` is the folder of the libraries of a kernel outside of
+    the repository."""
 
     kernel: Name
     baseline: Name
-    planned: tuple[Planned, ...]
-    refusals: tuple[Text, ...]
-    extensions: tuple[Name, ...]
-    broken: dict[Name, Text]
+    planned: tuple[Planned, ...] = ()
+    refusals: tuple[Text, ...] = ()
+    extensions: tuple[Name, ...] = ()
+    broken: dict[Name, Text] = field(default_factory=dict)
     built: Path | None = None
     packages: dict[Text, Text] = field(default_factory=dict)
 
@@ -104,16 +105,13 @@ class Replies(Record):
 
 
 def answer(question: Question) -> Answer:
-    """Return the points that this tree would measure, and build the extensions that are asked for. Raises
-    UserError as ``plan`` does."""
+    """Return the points that this tree would measure. Raises UserError as ``plan`` does."""
     entry = catalog.find(question.where)
     chosen = device.resolve(question.device)
     target = Target(chosen.kind, device.capabilities(chosen))
     found = plan(entry, question.preset, target, question.pins, question.providers)
-    identity = Identity(entry.loaded, fingerprint(chosen), question.settings, question.seed)
+    identity = Identity(entry.loaded, _fingerprint(chosen), question.settings, question.seed)
     named = dict.fromkeys(point.provider for point in found.points)
-    sources = {name: entry.loaded.kernel.provider(name).extension for name in named}
-    extensions = {name: source for name, source in sources.items() if source is not None}
     packages = environments.installed() if question.of_packages else {}
     others = {name: packages[name] for name in sorted(packages.keys() - environments.IN_KEYS)}
 
@@ -121,13 +119,6 @@ def answer(question: Question) -> Answer:
         made = identity.parts(point)
         return made.replace(environment=digest([made.environment, others])) if others else made
 
-    broken = {}
-    for name, source in extensions.items():
-        try:
-            if name in question.build:
-                extension.build(Place.for_kernel(entry.loaded), [source])
-        except UserError as error:
-            broken[name] = str(error)
     return Answer(
         kernel=entry.name,
         baseline=entry.loaded.kernel.baseline,
@@ -136,15 +127,44 @@ def answer(question: Question) -> Answer:
             for point in found.points
         ),
         refusals=tuple(found.refusals()),
-        extensions=tuple(extensions),
-        broken=broken,
-        built=Place.for_kernel(entry.loaded).output if entry.loaded.is_outside else None,
+        extensions=tuple(name for name in named if entry.loaded.kernel.provider(name).extension),
         packages=packages,
     )
 
 
+_fingerprint = cache(fingerprint)
+"""A device's environment, which is the same for all kernels."""
+
+
+def built(questions: Sequence[Question]) -> list[Answer]:
+    """Build the extensions of all questions at the same time, and return the answers."""
+    with Libraries(gives_way=False) as libraries:
+        begun = []
+        for question in questions:
+            entry = catalog.find(question.where)
+            sources = {name: str(entry.loaded.kernel.provider(name).extension) for name in question.build}
+            begun.append((entry, sources, libraries.submit(entry.loaded, dict.fromkeys(sources.values()))))
+        answers = []
+        for entry, sources, futures in begun:
+            failed = {name: futures[source].exception() for name, source in sources.items()}
+            for error in failed.values():
+                if error is not None and not isinstance(error, UserError):
+                    raise error
+            answers.append(
+                Answer(
+                    kernel=entry.name,
+                    baseline=entry.loaded.kernel.baseline,
+                    broken={name: str(error) for name, error in failed.items() if error is not None},
+                    built=Place.for_kernel(entry.loaded).output if entry.loaded.is_outside else None,
+                )
+            )
+    return answers
+
+
 def replies(questions: Sequence[Question]) -> list[Reply]:
-    """Return this tree's reply to each question."""
+    """Return this tree's reply to each question. Either all of them build, or none."""
+    if all(question.build for question in questions):
+        return [Reply(answer=one) for one in built(questions)]
     found = []
     for question in questions:
         try:
@@ -154,16 +174,16 @@ def replies(questions: Sequence[Question]) -> list[Reply]:
     return found
 
 
-def ask(root: Path | Root, questions: Sequence[Question]) -> list[Reply]:
-    """Return another tree's reply to each question. Raises UserError if it can't read them."""
-    done = subprocess.run(
-        [sys.executable, "-m", f"{__package__}.sides"],
-        **placed(root, os.environ),
-        input=Questions(each=tuple(questions)).to_json().decode(),
-        capture_output=True,
-        text=True,
-        check=False,
+def begin(root: Path | Root, questions: Sequence[Question]) -> SideProcess:
+    """Begin to ask another tree. ``ended`` returns its replies."""
+    return SideProcess(
+        root, f"{__package__}.sides", given=Questions(each=tuple(questions)).to_json().decode()
     )
+
+
+def ended(process: SideProcess) -> list[Reply]:
+    """Return another tree's reply to each question. Raises UserError if it can't read them."""
+    done = process.result()
     if done.returncode:
         said = done.stderr.strip().splitlines()[-1:] or ["listing the points failed without a message"]
         raise UserError(said[0].removeprefix("error: "))

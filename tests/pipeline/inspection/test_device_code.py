@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -116,22 +118,59 @@ def test_only_equal_and_known_records_are_the_same_code(monkeypatch: pytest.Monk
         point = Point(kernel="square", provider=provider, problem=Values({"columns": columns}))
         return Match(tuple(Candidate(Side(name, Path(name), "square"), point, name) for name in "ab"))
 
-    def known(root: Path, question: CodeQuestion) -> list[DeviceCode | None]:
+    def known(root: Path, questions: Sequence[CodeQuestion], begun: object) -> device_code.Known:
         records = {
             1: DeviceCode(operations=("one",), code={"one": "x"}),
             2: DeviceCode(operations=("one",), code={"one": root.name}),
             3: DeviceCode(operations=(root.name,), code={"one": "x"}),
         }
-        return [records.get(int(str(point.problem["columns"]))) for point in question.points]
+        return {
+            point: records.get(int(str(point.problem["columns"])))
+            for question in questions
+            for point in question.points
+        }
 
-    monkeypatch.setattr(device_code, "ask", known)
+    monkeypatch.setattr(device_code, "begin", lambda root, questions: nullcontext())
+    monkeypatch.setattr(device_code, "records", known)
     kernel = loading.load("square").kernel
     matches = [match("triton_flat", columns) for columns in (1, 2, 3, 4)]
-    assert device_code.same([*matches, match("torch_mul", 1)], kernel, "cuda:0", 0) == {matches[0]}
+    asked = [(kernel, [*matches, match("torch_mul", 1)])]
+    assert device_code.same(asked, "cuda:0", 0) == {matches[0]}
+    assert device_code.same([(kernel, [match("torch_mul", 1)])], "cuda:0", 0) == set()
 
 
-def test_a_side_whose_process_fails_is_not_known(tmp_path: Path) -> None:
-    (tmp_path / "pipeline").mkdir()
-    point = Point(kernel="square", provider="cuda", problem=Values({"columns": 1}))
-    question = CodeQuestion(where="square", device="cuda:0", seed=0, points=(point, point))
-    assert device_code.ask(tmp_path, question) == [None, None]
+DIES = f"""
+import os, sys
+from pipeline.inspection.device_code import CodeAnswers, CodeQuestions, DeviceCode
+
+for question in CodeQuestions.from_json(sys.stdin.read()).each:
+    if question.where == "dies":
+        os.abort()
+    found = CodeAnswers(each=(DeviceCode(operations=(question.where,), code={{}}),))
+    print("a provider prints this")
+    print("{device_code.ANSWER}" + found.to_json().decode(), flush=True)
+    if question.where == "breaks":
+        break
+"""
+
+
+def test_a_kernel_that_ends_its_process_is_not_known_and_the_others_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel that breaks the device answers before its process ends, and a kernel that crashes does not."""
+    (tmp_path / "side.py").write_text(DIES)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr(device_code, "__name__", "side")
+    names = ("one", "breaks", "two", "dies", "three")
+    asked = [
+        CodeQuestion(
+            where=name,
+            device="cuda:0",
+            seed=0,
+            points=(Point(kernel=name, provider="cuda", problem=Values({"columns": 1})),),
+        )
+        for name in names
+    ]
+    with device_code.begin(tmp_path, asked) as begun:
+        found = device_code.records(tmp_path, asked, begun)
+    assert [point.kernel for point in found] == ["one", "breaks", "two", "three"]

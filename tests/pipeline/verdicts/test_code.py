@@ -25,6 +25,11 @@ POINT = Point(
 )
 
 
+def of_side(root: Path, where: str, point: Point) -> dict[str, code.Numbers]:
+    with code.Compiling(root, where, point, "90") as compiling:
+        return compiling.numbers()
+
+
 @pytest.mark.slow
 def test_an_edit_of_a_triton_function_is_seen_in_its_numbers(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
@@ -33,8 +38,8 @@ def test_an_edit_of_a_triton_function_is_seen_in_its_numbers(tmp_path: Path) -> 
     edited = text.replace("(values * values)", "(values * values * (values + 1.0) * (values + 3.0))")
     assert edited != text
     source.write_text(edited)
-    before = code.of_side(ROOT, "square", POINT, "90")
-    after = code.of_side(tree.root, "square", POINT, "90")
+    before = of_side(ROOT, "square", POINT)
+    after = of_side(tree.root, "square", POINT)
     assert before.keys() == after.keys() and len(before) == 1
     (line,) = code.differences(before, after)
     (name,) = before
@@ -43,7 +48,7 @@ def test_an_edit_of_a_triton_function_is_seen_in_its_numbers(tmp_path: Path) -> 
     assert code.differences(before, before) == []
 
     with pytest.raises(UserError, match="unknown provider of square"):
-        code.of_side(ROOT, "square", POINT.replace(provider="nope"), "90")
+        of_side(ROOT, "square", POINT.replace(provider="nope"))
 
 
 def looked_into(a: tuple[str, str, int], b: tuple[str, str, int], verdict: str = "slower") -> bool:
