@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
 from kernel_pipeline.files import write_atomically
+from kernel_pipeline.records.measurement import Outcome
 from kernel_pipeline.statistics.verdicts import Rule
 
 from ..command.options import CompareConfig
@@ -224,7 +225,7 @@ class KernelComparison:
         for match in self.measured_rounds.matches:
             if failed := self.measured_rounds.failure(match):
                 candidate, outcome = failed
-                say(f"{candidate.side.name}: {candidate.point}: {outcome.status}: {outcome.error}")
+                say(f"{candidate.side.name}: {candidate.point}: {self._failed(candidate, outcome)}")
         for note in self.notes:
             say(note)
         for line in self._summary(self.measured_rounds, rows):
@@ -255,6 +256,14 @@ class KernelComparison:
             rows=tuple(map(comparison.kept, rows)),
             same_code=dict(self.same_code),
         )
+
+    def _failed(self, candidate: Candidate, outcome: Outcome) -> str:
+        """Return in words why a candidate has no usable time."""
+        if outcome.status != "verified":
+            return f"{outcome.status}: {outcome.error}"
+        language = self.entry.loaded.kernel.provider(candidate.point.provider).language
+        where = "Numba runs in its simulator" if language == "numba" else "Triton runs under its interpreter"
+        return f"right, but not timed, because {where} here"
 
     def _summary(self, measured_rounds: Rounds, rows: Sequence[Compared]) -> list[str]:
         """Return sentences with counts and means."""

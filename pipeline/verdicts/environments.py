@@ -1,8 +1,8 @@
 """Environments as sides of a comparison: folders of packages that come before the installed packages.
 
 pip installs ``env:triton==3.6.0`` into a folder below ``local/environments/``, with the dependencies that the
-installed packages do not satisfy. ``env:FOLDER`` is a virtual environment, or a folder that
-``pip install --target`` filled.
+installed packages do not satisfy. ``env:FOLDER`` is a virtual environment, a folder that
+``pip install --target`` filled, or a CUDA toolkit. If the folder has an nvcc, it builds the side's libraries.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import metadata, util
 from pathlib import Path
@@ -23,6 +24,9 @@ from packaging.version import Version
 
 from kernel_pipeline import files
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.machine import compilers
+from kernel_pipeline.machine.compilers import NoCompilerError
+from kernel_pipeline.machine.fingerprint import find_nvcc
 from kernel_pipeline.machine.reaper import under_reaper
 from kernel_pipeline.records.base import digest
 from kernel_pipeline.toolchain.extension import BUILD
@@ -36,9 +40,9 @@ FOLDER = files.LOCAL / "environments"
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
-IN_KEYS = ("torch", "triton", "ptxas")
-"""The packages that are in the keys of those providers that depend on them. Any other package may change the
-times of any provider."""
+IN_KEYS = ("torch", "triton", "ptxas", "nvcc")
+"""The packages and compilers that are in the keys of those providers that depend on them. Any other package
+may change the times of any provider."""
 
 MOST_SHOWN = 8
 """The maximum number of packages that a line about a side names."""
@@ -57,7 +61,7 @@ def packages(text: str, tell: Tell) -> Path:
     named = text.removeprefix(PREFIX)
     folder = Path(named).expanduser()
     if folder.is_dir():
-        return _of_folder(text, folder.resolve())
+        return _with_whole_toolkit(text, _of_folder(text, folder.resolve()))
     if "/" in named:
         raise UserError(f"{text}: there is no folder {named}.")
     # A comma also separates the conditions on one package's version, and its extras.
@@ -67,23 +71,25 @@ def packages(text: str, tell: Tell) -> Path:
     found = FOLDER / f"{short}-{digest([pins, PYTHON])}"
     if not found.is_dir():
         _install(text, pins, found, tell)
-    return found
+    return _with_whole_toolkit(text, found)
 
 
 def variables(folder: Path) -> tuple[tuple[str, str], ...]:
     """Return the environment variables of processes in which a folder's packages come first."""
-    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
-    found = {"PYTHONPATH": path}
+    toolkit = _toolkit(folder)
+    found = {} if toolkit is None else {"CUDA_HOME": str(toolkit)}
+    if toolkit != folder:
+        found["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
     if IS_INSTALLED:  # else the folder of this package, which is the working folder, would come first
         found["PYTHONSAFEPATH"] = "1"
-    if (folder / "torch").is_dir():  # libraries are built with torch's headers
+    if toolkit is not None or (folder / "torch").is_dir():  # libraries are built with torch's headers
         found[BUILD] = str(files.WORK / "build" / "environments" / digest(str(folder)))
     return tuple(found.items())
 
 
 @cache
 def installed() -> dict[str, str]:
-    """Return the version of each package that this process can import, and of Triton's ptxas."""
+    """Return the version of each package that this process can import, of Triton's ptxas, and of nvcc."""
     found: dict[str, str] = {}
     for one in metadata.distributions():  # the first of a name is the one that is imported
         about = one.metadata  # it is read from the disk at each access
@@ -95,6 +101,8 @@ def installed() -> dict[str, str]:
         if ptxas.is_file():
             said = subprocess.run([ptxas, "--version"], capture_output=True, text=True, check=False).stdout
             found["ptxas"] = (re.findall(r"\bV([\d.]+)", said) or ["unknown"])[0]
+    with suppress(UserError):
+        found["nvcc"] = find_nvcc().version
     return found
 
 
@@ -134,8 +142,31 @@ def versions(good: str, bad: str, tell: Tell) -> list[str]:
     return [*(f"{PREFIX}{one[1]}=={each}" for each in between), bad]
 
 
+def _toolkit(folder: Path) -> Path | None:
+    """Return the folder of the CUDA toolkit among a folder's packages, or the folder if it is a toolkit."""
+    found = [*sorted(folder.glob("nvidia/cu[0-9]*/bin/nvcc"), reverse=True), folder / "bin" / "nvcc"]
+    return next((path.parent.parent for path in found if path.is_file()), None)
+
+
+def _with_whole_toolkit(text: str, folder: Path) -> Path:
+    """Return a folder of packages. Raises UserError if it has an nvcc that can't build libraries."""
+    toolkit = _toolkit(folder)
+    if toolkit is not None:
+        with suppress(NoCompilerError):
+            if compilers.find_nvcc({"CUDA_HOME": str(toolkit)}, toolkit).path.is_relative_to(toolkit):
+                return folder
+        raise UserError(
+            f"{text}: the nvcc in {toolkit} has no libcudart_static.a, or is older than CUDA "
+            f"{compilers.OLDEST_CUDA}: name a whole toolkit, as "
+            f"{PREFIX}cuda-toolkit[nvcc,cudart,crt,cccl]==13.1.*."
+        )
+    return folder
+
+
 def _of_folder(text: str, folder: Path) -> Path:
     """Return the folder of an environment's packages. Raises UserError if it can't be a side."""
+    if (folder / "bin" / "nvcc").is_file() and not (folder / "pyvenv.cfg").is_file():
+        return folder
     sites = sorted(folder.glob("lib/python3*/site-packages"))
     found = folder / "lib" / f"python{PYTHON}" / "site-packages" if sites else folder
     if sites and found not in sites:
@@ -145,8 +176,8 @@ def _of_folder(text: str, folder: Path) -> Path:
         )
     if not any(found.glob("*.dist-info")):
         raise UserError(
-            f"{text}: {found} holds no installed package: name a virtual environment, or a folder that "
-            "pip install --target filled."
+            f"{text}: {found} holds no installed package: name a virtual environment, a folder that "
+            "pip install --target filled, or a CUDA toolkit."
         )
     config = files.content(folder / "pyvenv.cfg").decode()
     if sites and not (found / "torch").is_dir() and "include-system-site-packages = true" not in config:

@@ -195,6 +195,13 @@ def test_the_tree_is_compared_with_itself(tree: Tree) -> None:
     assert '"noise": {\n    "launch": 0.' in ceilings
 
 
+def test_a_point_that_only_an_interpreter_runs_says_why_it_has_no_time(tree: Tree) -> None:
+    words = ("provider=triton_flat", "size=64", "dtype=float32", "num_warps=4", "self_test=true")
+    done = compare(tree, "kernel=square", *words, "rounds=2", "most_rounds=2", "output=outputs/interpreted")
+    assert done.returncode == 0, done.stderr
+    assert "num_warps=4: right, but not timed, because Triton runs under its interpreter here" in done.stdout
+
+
 def test_two_configurations_of_the_tree(tree: Tree) -> None:
     words = ("a=mul", "b=blocks/block_size=512", *SHORT, "output=outputs/configurations")
     done = compare(tree, "kernel=quick", "size=64", *words)
