@@ -13,13 +13,21 @@ from pathlib import Path
 
 import pytest
 
+from kernel_pipeline import files
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.execution.fork_server import Root
+from kernel_pipeline.machine.fingerprint import find_nvcc
+from kernel_pipeline.records.settings import TimingSettings
+from kernel_pipeline.toolchain import extension
+from pipeline import ROOT
 from pipeline.comparing import bisection
 from pipeline.points import catalog
 from pipeline.reporting.comparison import Compared, moved
 from pipeline.store.comparisons import Comparison
-from pipeline.verdicts import environments
+from pipeline.verdicts import environments, sides
 from pipeline.verdicts.opponents import Named
+from pipeline.verdicts.sides import Answer, Question
+from tests.kernel_pipeline.toolchain.tiny import needs_nvcc
 from tests.planted.tree import PLANTED, cpu_tree, trust_busy_cores
 
 PACE = """
@@ -111,6 +119,70 @@ def test_each_side_is_measured_and_verified_with_its_own_packages(
     same = compare("a=env:pace>=1.2,<1.4", f"b=env:{made}")
     assert same.returncode == 0, same.stderr
     assert "Left out, for both sides have the same sources and packages: 1 point." in same.stdout
+
+
+def toolkit(folder: Path, version: str) -> Path:
+    """Make a CUDA toolkit whose nvcc is this machine's, but reports another version."""
+    nvcc = folder / "bin" / "nvcc"
+    nvcc.parent.mkdir(parents=True)
+    real = find_nvcc().path
+    nvcc.write_text(
+        f'#!/bin/sh\ncase "$*" in\n--version) echo "release, V{version}";;\n*) exec {real} "$@";;\nesac\n'
+    )
+    nvcc.chmod(0o755)
+    return folder
+
+
+@needs_nvcc
+@pytest.mark.slow
+def test_the_nvcc_of_an_environment_builds_its_side_s_libraries_into_a_folder_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = tmp_path / "elsewhere" / "tripled"
+    shutil.copytree(PLANTED / "tripled", kernel, ignore=shutil.ignore_patterns("__pycache__"))
+    declared = (kernel / "__init__.py").read_text()
+    cpp = 'Provider("cpp", "cpp.cpp:cpp"),'
+    assert cpp in declared
+    (kernel / "__init__.py").write_text(declared.replace(cpp, 'Provider("cuda", "cuda.cu:cuda"),'))
+    (kernel / "cuda.cu").write_text("__global__ void nothing() {}\n")
+    monkeypatch.setattr(files, "WORK", tmp_path)
+    side = environments.packages(f"env:{toolkit(tmp_path / 'toolkit', '13.99.1')}", quiet)
+    listing = Question(
+        where=str(kernel),
+        preset="smoke",
+        device="cpu",
+        settings=TimingSettings(),
+        seed=0,
+        of_packages=True,
+    )
+
+    def asked(question: Question) -> Answer:
+        with sides.begin(Root(ROOT, environments.variables(side)), [question]) as process:
+            (reply,) = sides.ended(process)
+        assert reply.answer is not None, reply.error
+        return reply.answer
+
+    theirs, ours = asked(listing), sides.answer(listing)
+    assert theirs.packages["nvcc"] == "13.99.1" and ours.packages["nvcc"] == find_nvcc().version
+    assert [one.parts.key for one in theirs.planned] == [one.parts.key for one in ours.planned], (
+        "nvcc compiles nothing that a CPU times"
+    )
+    of_a, of_b = environments.differing(ours.packages, theirs.packages)
+    assert "nvcc 13.99.1" in environments.shown(of_b) and "nvcc 13.99.1" not in environments.shown(of_a)
+    done = asked(listing.replace(build=("cuda",)))
+    assert done.broken == {}
+    (made,) = (tmp_path / "build" / "environments").rglob("cuda.json")
+    assert extension.Manifest.from_json(made.read_bytes()).recipe.compilers[0] == "13.99.1"
+
+
+def test_a_toolkit_that_can_not_build_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    nvcc = tmp_path / "nvidia/cu13/bin/nvcc"
+    nvcc.parent.mkdir(parents=True)
+    nvcc.write_text("#!/bin/sh\necho V13.1.0\n")
+    nvcc.chmod(0o755)
+    (tmp_path / "nvidia_cuda_nvcc-13.1.0.dist-info").mkdir()
+    with pytest.raises(UserError, match=r"has no libcudart_static.a, .*: name a whole toolkit, as env:cuda-"):
+        environments.packages(f"env:{tmp_path}", quiet)
 
 
 MISTAKES = {
