@@ -142,7 +142,7 @@ def hold(config: CompareConfig, session: Session, made: Sequence[KernelCompariso
     if any(one.matches for one in made) and limits.are_over:
         say(
             f"No round began: listing the points, building and comparing the code took {prepared_s:.0f} s, "
-            f"longer than at_most={config.at_most:.0f}s. The same command has less to build the next time."
+            f"longer than at_most={config.at_most:g}s. The same command has less to build the next time."
         )
     with Progress(console, f"rounds on {session.device.slug}") as progress:
         hold_together(
