@@ -139,14 +139,16 @@ def hold(config: CompareConfig, session: Session, made: Sequence[KernelCompariso
     prepared_s = monotonic() - begin
     until = begin + (inf if config.at_most is None else config.at_most)
     limits = RoundLimits(config.rounds, config.most_rounds, until)
-    if any(one.matches for one in made) and limits.are_over:
-        say(
-            f"No round began: listing the points, building and comparing the code took {prepared_s:.0f} s, "
-            f"longer than at_most={config.at_most:g}s. The same command has less to build the next time."
-        )
     with Progress(console, f"rounds on {session.device.slug}") as progress:
+        begun = [one.begin_rounds(limits, progress) for one in made]
+        if limits.are_over and any(one.lacks() for one in begun):
+            say(
+                "No round began: listing the points, building and comparing the code took "
+                f"{prepared_s:.0f} s, longer than at_most={config.at_most:g}s. The same command has less to "
+                "build the next time."
+            )
         hold_together(
-            [one.begin_rounds(limits, progress) for one in made],
+            begun,
             session.device,
             config.timing.settings,
             config.seed,

@@ -255,6 +255,7 @@ def test_a_wrong_commit_is_a_regression_and_its_repair_is_none(tmp_path: Path) -
     )
     assert last.returncode == 1 and "quick: 2 points right in a, and not in b." in last.stderr
     assert repaired.returncode == 0, repaired.stderr
+    assert "No round began: listing the points, building and comparing the code took" in unknown.stdout
     assert unknown.returncode == 3 and "undecided whether 1 point became slower" in unknown.stderr
     assert (
         "quick: 1 of 1 point was not measured: the time limit of at_most= ended the rounds." in unknown.stdout

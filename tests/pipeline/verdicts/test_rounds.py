@@ -15,7 +15,7 @@ from kernel_pipeline.records.settings import TimingSettings
 from kernel_pipeline.statistics.verdicts import Rule
 from pipeline.execution import session
 from pipeline.store.turns import Turn
-from pipeline.verdicts.rounds import Candidate, Match, RoundLimits, Rounds, Side
+from pipeline.verdicts.rounds import Candidate, Match, RoundLimits, Rounds, Side, hold_together
 from tests import factory
 
 
@@ -78,6 +78,23 @@ def test_one_process_a_round_serves_all_kernels_of_a_tree(monkeypatch: pytest.Mo
     tree = Path("tree")
     rounds = held([Side("tree", tree, "softmax"), Side("tree", tree, "gelu")], monkeypatch)
     assert [one.asked for one in rounds] == [["softmax", "softmax", "gelu", "gelu"]] * 2
+
+
+def test_one_process_a_round_serves_the_rounds_of_several_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And every kernel has its first round before any has its second."""
+    monkeypatch.setattr(Counted, "made", [])
+    monkeypatch.setattr(session, "Supervisor", Counted)
+    several = []
+    for kernel in ("softmax", "gelu"):
+        side = Side("tree", Path("tree"), kernel)
+        points = (Point(kernel=kernel, provider=name, problem=Values({"n": 1})) for name in ("one", "other"))
+        match = Match(tuple(Candidate(side, point, str(point)) for point in points))
+        several.append(
+            Rounds([match], RoundLimits(2, 2), Rule(), "run", lambda turn: None, lambda turns: None)
+        )
+    hold_together(several, CPU, TimingSettings(), 0, 1.0, None)
+    assert [one.asked for one in Counted.made] == [["softmax", "softmax", "gelu", "gelu"]] * 2
+    assert all(len(one.turns) == 4 for one in several)
 
 
 def test_two_sides_have_processes_of_their_own_even_of_one_tree(monkeypatch: pytest.MonkeyPatch) -> None:
