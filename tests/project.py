@@ -84,8 +84,11 @@ class Project:
                 shutil.copy2(ROOT / name, self.root / name)
         # Bytecode, too: each of hundreds of commands imports 200 modules.
         for package in ("kernel_pipeline", "kernels", "pipeline"):
-            for compiled in (ROOT / package).rglob("__pycache__"):
-                shutil.copytree(compiled, self.root / compiled.relative_to(ROOT), dirs_exist_ok=True)
+            for compiled in (ROOT / package).rglob("*.pyc"):
+                folder = (self.root / compiled.relative_to(ROOT)).parent
+                if folder.parent.is_dir():
+                    folder.mkdir(exist_ok=True)
+                    shutil.copy2(compiled, folder)
         # Start like a machine that has measured nothing, whatever results are in this repository.
         (self.root / "dvc.lock").unlink(missing_ok=True)
         shutil.rmtree(self.root / "reports", ignore_errors=True)
