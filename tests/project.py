@@ -42,6 +42,9 @@ STAGES = (
     *("build", "codegen", "tune", "report", "publish"),
 )
 
+DROPPED = ("torch_mul", "torch_pow", "torch_compile")
+"""The providers of square that ``Project.measure_less`` drops."""
+
 OF_MAKE = ("ARGS", "JOBS", "PROOFS", "PYTHON", "TORCH", "VENV", "WHEELHOUSE")
 """The variables that `make test` passes on to its commands if its caller set them."""
 
@@ -100,11 +103,12 @@ class Project:
         self.commit("Start")
 
     def measure_less(self) -> None:
-        """Drop slow points of the smallest grid that add no coverage: one size of softmax, torch.compile
-        for square, and the closer look at smaller problems."""
+        """Drop slow points of the smallest grid that add no coverage: one size of softmax, square in torch
+        but for one way of it, and the closer look at smaller problems."""
         self.edit(f"conf/preset/{PRESET}.yaml", lambda text: f"{text}closer: largest\n")
         self.edit("conf/kernel/softmax.yaml", lambda text: f"{text}workloads:\n  smoke: {{size: [64]}}\n")
-        self.edit("kernels/square/__init__.py", lambda text: re.sub(".*compiled=True.*\n", "", text))
+        dropped = rf'.*Provider\("({"|".join(DROPPED)})".*\n'
+        self.edit("kernels/square/__init__.py", lambda text: re.sub(dropped, "", text))
 
     def adopt_builds(self) -> None:
         """Copy the libraries from this repository's build folder, after building any that are missing.
@@ -241,7 +245,7 @@ def is_measured(point: Point) -> bool:
     """Return whether ``Project.measure_less`` keeps a point of the smallest grid."""
     if point.kernel == "softmax":
         return point.problem["columns"] == 64
-    return point.provider != "torch_compile"
+    return point.provider not in DROPPED
 
 
 def python(*command: str | Path, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
