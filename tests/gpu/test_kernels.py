@@ -22,14 +22,13 @@ def on_gpu(case: Case) -> bool:
     return "cuda" in case.provider.devices
 
 
-@pytest.mark.parametrize(
-    ("block_size", "num_warps"), [(64, 1), (64, 32), (512, 4), (512, 16), (4096, 4), (4096, 32)]
-)
+@pytest.mark.parametrize(("block_size", "num_warps"), [(64, 1), (64, 32), (512, 4), (4096, 32)])
 @pytest.mark.parametrize(
     "case",
     matrix_cases(lambda case: on_gpu(case) and {"block_size", "num_warps"} <= set(case.provider.variables())),
 )
-def test_every_launch(case: MatrixCase, block_size: int, num_warps: int) -> None:
+def test_launches_of_few_and_many_threads(case: MatrixCase, block_size: int, num_warps: int) -> None:
+    """Both ends of both parameters, and one between. ``test_every_value_of_a_parameter`` has all values."""
     inputs = case.of_size(1823, torch.bfloat16)
     case.compare(case.run(*inputs, block_size=block_size, num_warps=num_warps), *inputs)
 
@@ -108,7 +107,7 @@ def test_replays_in_a_cuda_graph(case: Case) -> None:
 def test_torch_compile_compiles_every_shape(case: Case) -> None:
     """More shapes than Dynamo's default limit, after which it would run eagerly without a word."""
     before = counters["stats"]["unique_graphs"]
-    for size in range(101, 113):
+    for size in range(101, 110):
         problem = case.problem(size)
         case.verify(problem, case.inputs(problem), case.configuration(problem))
-    assert counters["stats"]["unique_graphs"] == before + 12
+    assert counters["stats"]["unique_graphs"] == before + 9

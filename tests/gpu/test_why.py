@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,15 @@ pytestmark = pytest.mark.gpu
 
 
 def rows(folder: Path, stage: str, *options: str) -> list[dict[str, Any]]:
-    """The rows of a stage on the GPU with the smallest grid."""
+    """The rows of a stage on the GPU with the smallest grid. The stage has a lock of its own on the GPU, as
+    nothing is timed."""
     fixed = ["preset=smoke", "device=cuda", f"output={folder}", f"artifacts={folder}/artifacts"]
-    done = completed([sys.executable, "-m", f"pipeline.{stage}", *fixed, *options], cwd=ROOT)
+    with tempfile.TemporaryDirectory() as temporary:
+        done = completed(
+            [sys.executable, "-m", f"pipeline.{stage}", *fixed, *options],
+            cwd=ROOT,
+            env=os.environ | {"TMPDIR": temporary},
+        )
     assert done.returncode == 0, done.stderr[-3000:]
     (path,) = (folder / stage).glob("*/*.jsonl")
     return [json.loads(line) for line in path.read_text().splitlines()]

@@ -150,8 +150,8 @@ def test_a_failure_that_may_pass_is_tried_again_three_times_and_others_when_told
     }
 
 
-QUICK = ("kernel=quick", f"size=[{','.join(map(str, range(1, 81)))}]", "timing.cache=hot")
-POINTS = 160
+QUICK = ("kernel=quick", f"size=[{','.join(map(str, range(1, 41)))}]", "timing.cache=hot")
+POINTS = 80
 
 
 def lines(tree: Tree) -> int:

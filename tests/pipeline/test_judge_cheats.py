@@ -1,9 +1,9 @@
 """The cheats of tests/planted/cheats as submissions in each format, judged by the real command.
 
 A cheat is a function of a vector in place of sin(pi x) / (pi x). It is written once, as a provider. Here it
-is wrapped as a module ``ModelNew``, a function ``custom_kernel`` and a solution in JSON. The suite runs a
-few of each family, of which tests/pipeline/test_cheats.py runs all, and fewer of those that need times.
-``TEST_PROOFS=cheats`` runs all cheats in each format.
+is wrapped as a module ``ModelNew``, a function ``custom_kernel`` and a solution in JSON. The suite runs one
+of each family, of which tests/pipeline/test_cheats.py runs all; those with false outputs in one format each;
+and two of those that need times. ``TEST_PROOFS=cheats`` runs all cheats in each format.
 """
 
 from __future__ import annotations
@@ -176,9 +176,10 @@ call and harm only other providers, which a submission does not reach."""
 @pytest.mark.slow
 @in_each_format
 def test_no_cheat_is_correct(wrap: Wrap, tmp_path: Path) -> None:
-    families = {family: sorted(names)[: None if WHOLE else 2] for family, names in BY_OUTPUTS.items()}
+    families = {family: sorted(names)[: None if WHOLE else 1] for family, names in BY_OUTPUTS.items()}
     if not WHOLE and wrap is not kernelbench:
-        families = {"torch_outputs": families["torch_outputs"]}
+        # The other formats share what finds a cheat, and differ in what they take for an output.
+        families = {"torch_outputs": sorted(cheats.OUTPUTS)[wrap is kernelbot :: 2]}
     assert judged(wrap, tmp_path, families, rounds=0, scale=1 / 16) == {}
 
 

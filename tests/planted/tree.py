@@ -71,7 +71,8 @@ class Tree:
     def __init__(self, folder: Path, *planted: str) -> None:
         self.root = folder / "tree"
         for part in ("kernel_pipeline", "kernels", "pipeline", "conf"):
-            shutil.copytree(ROOT / part, self.root / part, ignore=shutil.ignore_patterns("__pycache__"))
+            # Bytecode, too, for each command imports 200 modules; without what another process is writing.
+            shutil.copytree(ROOT / part, self.root / part, ignore=shutil.ignore_patterns("*.pyc.*"))
         for name in planted:
             plant(name, self.root)
         self.temporary = folder / "tmp"
