@@ -69,6 +69,7 @@ def run(source: str, *arguments: Any) -> None:
 def _library(source: str, for_gpu: bool) -> ctypes.CDLL:
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder, "exercise.so")
+        words: list[str | Path]
         if for_gpu:
             words = [find_nvcc().path, "-arch=native", "-Xcompiler", "-fPIC"]
         else:
@@ -81,7 +82,15 @@ def ptx(source: str, capability: int) -> str:
     """Return the PTX that nvcc makes. Raises ValueError with the compiler's first error."""
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder, "exercise.ptx")
-        words = [find_nvcc().path, f"-arch=compute_{capability}", "-std=c++20", "-O3", "-ptx", "-o", made]
+        words: list[str | Path] = [
+            find_nvcc().path,
+            f"-arch=compute_{capability}",
+            "-std=c++20",
+            "-O3",
+            "-ptx",
+            "-o",
+            made,
+        ]
         _compile(words, source, "cu")
         return made.read_text()
 
