@@ -1,4 +1,4 @@
-"""What the judge finds out about a problem by its own code, and what it says about the format's own check."""
+"""The facts that the judge learns from a problem's own code, and the verdict of the format's own check."""
 
 from __future__ import annotations
 
