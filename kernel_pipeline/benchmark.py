@@ -30,7 +30,7 @@ from .records.measurement import State
 from .records.settings import TimingSettings
 from .statistics.quantiles import median_interval, quantile
 from .subject import Subject, subject
-from .timing.calls import host_us
+from .timing.call_readings import host_us
 from .timing.launch_gap import SecondContext
 from .timing.stopwatch import MOST_SETS, Stopwatch, spanned
 from .timing.timers import Rotation, Samples

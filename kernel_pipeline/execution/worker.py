@@ -20,7 +20,7 @@ from ..records.base import Record
 from ..records.fields import SAMPLE_DIGITS, rounded
 from ..records.measurement import Sustained
 from ..statistics.quantiles import quantile
-from ..timing import calls
+from ..timing.call_readings import bytes_of_call, host_us
 from ..timing.launch_gap import SetMode
 from ..timing.monitor import Energy, Monitor, counter
 from ..timing.stopwatch import COLD_FACTOR, Another, last_level_cache, ring
@@ -76,8 +76,8 @@ class Endurance(ProviderRunner):
         given = tuple(map(apart, running.taken))
         on_host = request.host and self.device.type == "cuda"
         return CallsRead(
-            host_us=calls.host_us(call, given) if on_host else None,
-            peak_mib=calls.bytes_of_call(call, given, running.in_place) / 2**20 if request.memory else None,
+            host_us=host_us(call, given) if on_host else None,
+            peak_mib=bytes_of_call(call, given, running.in_place) / 2**20 if request.memory else None,
         )
 
     def sustain(self, request: Sustain) -> Sustained:
