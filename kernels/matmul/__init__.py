@@ -14,7 +14,10 @@ model's step), which reads all of b for a handful of rows.
 
 The providers are the steps by which a product gets fast. ``cuda_naive`` and ``cuda_tiled`` are the two
 kernels of a first lecture on CUDA (Kirk and Hwu, "Programming Massively Parallel Processors", chapters 3 and
-5). ``triton_naive`` uses tensor cores. ``triton_tiled`` takes its tiles in groups of ``group_m`` rows, so
+5). The providers ``step_...`` each take one more idea, in a file of at most 120 lines: ``step_block_1d`` and
+``step_block_2d`` compute several elements a thread, ``step_vector_loads`` reads four elements at once,
+``step_warp_tile`` has squares for a warp, ``step_mma`` uses tensor cores, and ``step_wgmma`` Hopper's, with
+TMA. ``triton_naive`` uses tensor cores. ``triton_tiled`` takes its tiles in groups of ``group_m`` rows, so
 that neighbouring programs share tiles in L2, and prefetches, as in Triton's tutorial "Matrix
 Multiplication". ``triton_split_k`` shares the products of a tile among programs. ``triton_persistent`` copies
 tiles by TMA and keeps one program on each multiprocessor. ``cuda_wgmma`` is for Hopper alone, after the
@@ -45,12 +48,41 @@ from .parameters import (
     peer_fits,
     persistent_fits,
     split_fits,
+    step_mma_fits,
     tiles_fit,
     torch_fits,
     triton_gemv_fits,
+    vectors_fit,
     wgmma_fits,
 )
 from .problem import Problem, interpreted, tolerance, work
+
+STEPS = (
+    Provider("step_block_1d", "cuda_steps.py:step_block_1d", None, ieee_fits, extension="step_block_1d.cu"),
+    Provider("step_block_2d", "cuda_steps.py:step_block_2d", None, ieee_fits, extension="step_block_2d.cu"),
+    Provider(
+        "step_vector_loads",
+        "cuda_steps.py:step_vector_loads",
+        None,
+        vectors_fit,
+        extension="step_vector_loads.cu",
+    ),
+    Provider(
+        "step_warp_tile", "cuda_steps.py:step_warp_tile", None, vectors_fit, extension="step_warp_tile.cu"
+    ),
+    Provider(
+        "step_mma", "cuda_steps.py:step_mma", None, step_mma_fits, extension="step_mma.cu", needs="sm_80"
+    ),
+    Provider(
+        "step_wgmma",
+        "cuda_steps.py:step_wgmma",
+        None,
+        step_mma_fits,
+        extension="step_wgmma.cu",
+        needs="sm_90a",
+    ),
+)
+"""The steps from ``cuda_tiled`` to ``cuda_wgmma``, for docs/lectures. Their tiles are fixed."""
 
 kernel = Kernel(
     problem=Problem,
@@ -74,6 +106,7 @@ kernel = Kernel(
         ),
         Provider("cuda_naive", "cuda.py:cuda_naive", None, ieee_fits, extension="cuda.cu"),
         Provider("cuda_tiled", "cuda.py:cuda_tiled", Square, ieee_fits, extension="cuda.cu"),
+        *STEPS,
         Provider("triton_naive", "triton.py:naive", NaiveTiles, naive_fits),
         Provider("triton_tiled", "triton.py:tiled", Tiles, tiles_fit, compile_weight=compile_weight),
         Provider(

@@ -191,6 +191,30 @@ def ieee_fits(problem: Problem, parameters: object, gpu: Gpu | None) -> str | No
     return None
 
 
+def vectors_fit(problem: Problem, parameters: object, gpu: Gpu | None) -> str | None:
+    """Return the reason why a float32 kernel that loads four elements at once can't compute the product, or
+    None."""
+    if reason := ieee_fits(problem, parameters, gpu):
+        return reason
+    return _in_units(problem, 4)
+
+
+def step_mma_fits(problem: Problem, parameters: object, gpu: Gpu | None) -> str | None:
+    """Return the reason why the steps by tensor cores, which copy 16 bytes at once, can't compute the
+    product, or None."""
+    del parameters, gpu
+    if problem.dtype not in ("bfloat16", "float16"):
+        return "it multiplies only bfloat16 and float16"
+    return refused(problem.dtype, problem.arithmetic) or _in_units(problem, 8)
+
+
+def _in_units(problem: Problem, unit: int) -> str | None:
+    """Return the reason why rows of both inputs can't be read by ``unit`` elements, or None."""
+    if problem.n % unit or problem.k % unit:
+        return f"it reads {unit} elements at once: n and k must be multiples of {unit}"
+    return None
+
+
 def gemv_fits(problem: Problem, parameters: Gemv, gpu: Gpu | None) -> str | None:
     """Return the reason why the matrix-vector kernel can't compute the product, or None: ``a`` has too many
     rows, or a block has too many warps."""

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from kernel_pipeline import loading
+from kernels.matmul import STEPS
 from kernels.matmul.parameters import Wgmma
 from kernels.matmul.problem import FLOAT8, Problem, tolerance
 from tests.kernels.agreement import agree
@@ -212,6 +213,61 @@ def test_few_rows(n: int, k: int, dtype: str, layout: str, m: int) -> None:
     for columns, num_warps in itertools.product((32, 64, 128), (4, 8 if m > 4 else 16)):
         if layout == "nn" or columns == 32:
             agrees("cuda_gemv", problem, columns=columns, num_warps=num_warps)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize(
+    "shape", [*SHAPES, (1, 1, 1), (37, 40, 24), (259, 133, 77), (1, 4096, 8192)], ids=str
+)
+@pytest.mark.parametrize("name", [one.name for one in STEPS])
+def test_steps(name: str, shape: tuple[int, int, int], dtype: str, layout: str) -> None:
+    m, n, k = shape
+    agrees(name, Problem(m=m, n=n, k=k, dtype=dtype, layout=layout))
+
+
+@pytest.mark.parametrize("name", [one.name for one in STEPS])
+def test_steps_take_strided_matrices_that_begin_anywhere(name: str) -> None:
+    """Rows of wider matrices, and matrices without gaps that begin at an element."""
+    problem = Problem(m=300, n=264, k=136, dtype="bfloat16")
+    case = CASES[name]
+    if not case.runs_here:
+        pytest.skip(f"{name} needs another GPU")
+    a, b = MATMUL.inputs(problem, CUDA, 0)
+    (exact,) = MATMUL.expected(problem, (a, b))
+    for step, offset in ((3, 1), (0, 1), (8, 8)):
+        views = []
+        for x in (a, b):
+            wide = torch.full((x.numel() + (step + 1) * x.shape[0],), torch.nan, device=CUDA, dtype=x.dtype)
+            views.append(wide.as_strided(x.shape, (x.shape[1] + step, 1), offset).copy_(x))
+        (out,) = case.call(problem, tuple(views), {})
+        agree(out, exact, tolerance(problem))
+
+
+@pytest.mark.parametrize("name", ["step_mma", "step_wgmma"])
+def test_steps_give_the_same_bits_each_time(name: str) -> None:
+    """A race of copies and multiplications would show in some of many calls."""
+    problem = Problem(m=1024, n=1024, k=2048, dtype="bfloat16")
+    first = agrees(name, problem)
+    inputs = MATMUL.inputs(problem, CUDA, 0)
+    for _ in range(200):
+        assert torch.equal(CASES[name].call(problem, inputs, {})[0], first)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem", "sentence"),
+    [
+        ("step_vector_loads", Problem(m=8, n=6, k=8, dtype="float32"), "multiples of 4, not 6 and 8"),
+        ("step_mma", Problem(m=8, n=8, k=12, dtype="bfloat16"), "multiples of 8, not 8 and 12"),
+        ("step_wgmma", Problem(m=8, n=8, k=8, dtype="float32"), "takes no Float"),
+    ],
+)
+def test_steps_refuse_what_they_do_not_multiply(name: str, problem: Problem, sentence: str) -> None:
+    case = CASES[name]
+    if not case.runs_here:
+        pytest.skip(f"{name} needs another GPU")
+    with pytest.raises(RuntimeError, match=sentence):
+        case.call(problem, MATMUL.inputs(problem, CUDA, 0), {})
 
 
 def test_wgmma_refuses_what_it_has_no_tensor_cores_for() -> None:

@@ -34,7 +34,7 @@
 #define __CUDA_ARCH_FEAT_SM90_ALL
 
 struct Index {
-  unsigned x;
+  unsigned x, y;
 };
 inline Index threadIdx, blockIdx, gridDim;
 
@@ -157,6 +157,7 @@ struct Cluster {
   std::mt19937 random;
   bool copies_late = false;
   bool wgmma_late = false;
+  int behind = -1;  // a warp of each block that goes on only when no other can
   std::function<void()> kernel;
 };
 inline Cluster* cluster = nullptr;
@@ -248,6 +249,7 @@ inline void run_cluster(unsigned first, unsigned grid, const std::vector<unsigne
   here.random.seed(seed * 7919 + first);
   here.copies_late = seed & 1;
   here.wgmma_late = seed & 2;
+  const bool warps_fall_behind = seed & 4;
   here.kernel = std::move(kernel);
   gridDim.x = grid;
   std::vector<std::pair<Block*, int>> order;
@@ -273,12 +275,18 @@ inline void run_cluster(unsigned first, unsigned grid, const std::vector<unsigne
     bool any_ran = false;
     bool all_done = true;
     std::shuffle(order.begin(), order.end(), here.random);
+    if (warps_fall_behind && here.random() % 16 == 0) {
+      here.behind = static_cast<int>(here.random() % static_cast<unsigned>(threads / 32));
+    }
     for (const auto& [of, i] : order) {
       Fiber* const fiber = of->fibers[static_cast<size_t>(i)].get();
       if (fiber->is_done) {
         continue;
       }
       all_done = false;
+      if (i / 32 == here.behind) {
+        continue;
+      }
       if (fiber->may_go && !fiber->may_go()) {
         continue;
       }
@@ -293,6 +301,10 @@ inline void run_cluster(unsigned first, unsigned grid, const std::vector<unsigne
       break;
     }
     if (!any_ran) {
+      if (here.behind >= 0) {
+        here.behind = -1;
+        continue;
+      }
       if (here.copies.empty() && here.stores.empty()) {
         fail("every thread waits for ever");
       }

@@ -1,0 +1,124 @@
+"""The steps of the matrix product on a CPU: their files compiled against an emulated multiprocessor."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kernel_pipeline import loading
+from kernels.matmul import STEPS
+from kernels.matmul.problem import Problem, tolerance
+from tests.kernels.agreement import agree
+from tests.kernels.compiled import answer, program
+from tests.kernels.kernel_cases import CPU
+
+MATMUL = loading.load("matmul")
+HERE = Path(__file__).parent / "emulated"
+SOURCES = {one.name: one.extension or "" for one in STEPS}
+LAUNCH = re.compile(r"(\w+<T>)<<<([^>]*)>>>\((.*?)\);", re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tree in which the steps' includes find the emulated multiprocessor, and a launch is a call."""
+    made = tmp_path_factory.mktemp("steps")
+    for name in ("matmul", "include", "run"):
+        (made / name).mkdir()
+    for source in SOURCES.values():
+        text, launches = LAUNCH.subn(
+            r"emulated::launch([&] { \1(\3); }, \2);", (loading.ROOT / "matmul" / source).read_text()
+        )
+        assert launches == 1, source
+        (made / "matmul" / source).write_text(text)
+    for header in ("step_vectors.cuh", "step_tensor_map.cuh"):
+        shutil.copy(loading.ROOT / "matmul" / header, made / "matmul")
+    shutil.copy(loading.ROOT / "include" / "wgmma_descriptors.h", made / "include")
+    for header in ("mma.cuh", "tma.cuh", "wgmma.cuh"):
+        (made / "include" / header).write_text('#include "step.h"\n')
+    (made / "matmul" / "step.cuh").write_text('#include "../include/step.h"\n')
+    for header in ("hopper.h", "step.h"):
+        shutil.copy(HERE / header, made / "include")
+    shutil.copy(HERE / "step.cpp", made / "run")
+    return made
+
+
+def check(folder: Path, name: str, problem: Problem, seed: int) -> None:
+    """The step gives the reference's answer, and ends."""
+    inputs = MATMUL.inputs(problem, CPU, seed)
+    path = program(folder / "run" / "step.cpp", STEP=f'"../matmul/{SOURCES[name]}"')
+    out = answer(path, inputs, [problem.m, problem.n, problem.k, seed, problem.dtype])
+    (exact,) = MATMUL.expected(problem, inputs)
+    agree(out.view(problem.m, problem.n), exact, tolerance(problem))
+
+
+SHAPES = [
+    (1, 1, 1),
+    # Less than a tile; a tile exactly; several, with a rest of each dimension.
+    (1, 8, 8),
+    (37, 40, 24),
+    (128, 128, 64),
+    (131, 136, 200),
+    (129, 133, 37),
+]
+
+
+@pytest.mark.parametrize("seed", [5, 6])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_step_multiplies(
+    folder: Path, name: str, dtype: str, shape: tuple[int, int, int], seed: int
+) -> None:
+    m, n, k = shape
+    problem = Problem(m=m, n=n, k=k, dtype=dtype)
+    if reason := MATMUL.kernel.provider(name).fits(problem, None, None):
+        pytest.skip(reason)
+    check(folder, name, problem, seed)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_step_has_at_most_120_lines(name: str) -> None:
+    assert (loading.ROOT / "matmul" / SOURCES[name]).read_text().count("\n") <= 120
+
+
+BARRIER = "    __syncthreads();  // before the next step overwrites what others may still read"
+FAULTS = [
+    ("step_block_1d", BARRIER, ""),
+    ("step_block_1d", "sums[r] += tile_of_a[top + r][i]", "sums[r] += tile_of_a[top + r / 2][i]"),
+    ("step_block_1d", "row < of.m && k < of.k", "k < of.k"),
+    ("step_block_2d", BARRIER, ""),
+    ("step_block_2d", "right < of.n ?", "right <= of.n ?"),
+    ("step_block_2d", "column = first_column + x + c * kApart", "column = first_column + x + c"),
+    ("step_vector_loads", BARRIER, ""),
+    ("step_vector_loads", "&tile_of_a[i][y + kHalf]", "&tile_of_a[i][y]"),
+    ("step_vector_loads", "row < of.m && column < of.n", "row < of.m"),
+    ("step_warp_tile", BARRIER, ""),
+    ("step_warp_tile", "lane / kLanesAcross * kVector", "lane / kLanesDown * kVector"),
+    ("step_warp_tile", "start + below < of.k &&", ""),
+    ("step_mma", "    __syncthreads();", ""),
+    ("step_mma", "cp_async_wait_group<kStages - 2>", "cp_async_wait_group<kStages - 1>"),
+    ("step_mma", "buffers[(stage + kStages - 1) % kStages]", "buffers[stage]"),
+    ("step_mma", "b[c / 2][c % 2 * 2 + 1]", "b[c / 2][c % 2 * 2]"),
+    ("step_wgmma", "wgmma_wait_group<1>", "wgmma_wait_group<2>"),
+    ("step_wgmma", "    __syncthreads();   ", ""),
+    ("step_wgmma", "step / kStages % 2", "0"),
+    ("step_wgmma", "step - 1 + kStages < steps", "step + kStages < steps"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "before", "after"), FAULTS)
+def test_a_fault_shows(folder: Path, tmp_path: Path, name: str, before: str, after: str) -> None:
+    """Or these tests would say nothing."""
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("step-*"))
+    source = tmp_path / "matmul" / SOURCES[name]
+    text = source.read_text()
+    assert text.count(before) == 1
+    source.write_text(text.replace(before, after))
+    with pytest.raises((AssertionError, subprocess.TimeoutExpired)):
+        for seed in range(8):
+            check(tmp_path, name, Problem(m=131, n=136, k=264, dtype="bfloat16"), seed)
