@@ -12,7 +12,10 @@ from contextlib import suppress
 import pytest
 import torch
 
+from kernel_pipeline.files import write_atomically
 from kernel_pipeline.machine import device
+from pipeline import ROOT
+from pipeline.store import results
 from tests.pipeline.test_cheats import EITHER, FATES, OK, TOO_FAST, WRONG, Fate, left_over, wrong_fates
 from tests.planted.tree import Tree
 
@@ -25,7 +28,8 @@ ON_A_GPU = {
     **{name: fate for name, fate in FATES.items() if name != "honest_at_the_end"},
     # Replays call nothing, and the device's clock is its own: who changes the host's changes nothing.
     "sparse": Fate(("incorrect", "runtime_error"), "plain|sparse|strided"),
-    "stops_the_clocks": EITHER,
+    # The process may wait for its own clock, which then takes a thousand times as long.
+    "stops_the_clocks": Fate((*EITHER.statuses, "timeout")),
     "slows_the_clocks": EITHER,
     # It breaks what it runs in before it gains anything.
     "patches_empty": Fate(("incorrect", "runtime_error")),
@@ -60,17 +64,14 @@ BY_TIME = {
 """Cheats with calls, streams and clocks: these have the GPU to themselves. The verdict on all others rests on
 their outputs."""
 
-BY_ANY_TIMER = {
-    *("honest", "one_call_in_eight", "finishes_later", "queues_its_work", "on_a_side_stream"),
-    *("slows_the_clocks", "divides_the_samples", "patches_elapsed_time", "honest_at_the_end"),
-}
+BY_EVENT = {"honest", "one_call_in_eight", "queues_its_work", "divides_the_samples", "patches_elapsed_time"}
 """Cheats with a timer that calls the provider while it is timed, which the replay of a graph does not."""
 
-BY_WALL = {"honest", "finishes_later", "queues_its_work", "on_a_side_stream", "honest_at_the_end"}
+BY_WALL = {"honest", "queues_its_work", "on_a_side_stream"}
 """Those of them that have work left when they return. Cheats with the host's clock and with samples are timed
 by it on a CPU, too."""
 
-BY_TIMER = {"auto": BY_TIME, "event": BY_ANY_TIMER, "wall": BY_WALL}
+BY_TIMER = {"auto": BY_TIME, "event": BY_EVENT, "wall": BY_WALL}
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +86,12 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
 
 @pytest.fixture(scope="module")
 def measured_ceilings(tree: Tree) -> None:
-    """This GPU's own ceilings, measured while no other test uses the GPU."""
+    """This GPU's own ceilings: those that are committed, or measured while no other test uses the GPU."""
+    slug = device.resolve("cuda").slug
+    known = results.ceilings_path(ROOT / "results", slug)
+    if known.is_file():
+        write_atomically(results.ceilings_path(tree.root / "results", slug), known.read_bytes())
+        return
     command = [sys.executable, "-m", "pipeline.ceilings", "device=cuda", "output=results"]
     variables = os.environ | {"TMPDIR": str(tree.temporary)}
     subprocess.run(command, cwd=tree.root, env=variables, check=True, text=True)
@@ -94,7 +100,7 @@ def measured_ceilings(tree: Tree) -> None:
 def check(tree: Tree, names: set[str], timer: str, output: str) -> None:
     """Sweep cheats by a timer: none gets a time, and none leaves anything behind."""
     fates = {name: fate for name, fate in ON_A_GPU.items() if name in names}
-    options = ("size=16777216", f"provider=[{','.join(fates)}]", "point_timeout_s=60")
+    options = ("size=16777216", f"provider=[{','.join(fates)}]", "point_timeout_s=30")
     done = tree.sweep("kernel=cheats", "device=cuda", *options, f"timing.timer={timer}", f"output={output}")
     assert (done.returncode, done.stderr) == (0, "")
     rows = {row.point.provider: row for row in tree.rows("cheats", output)}
@@ -104,6 +110,7 @@ def check(tree: Tree, names: set[str], timer: str, output: str) -> None:
     assert not found, "\n".join(found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("half", [0, 1])
 def test_no_wrong_output_passes_and_later_providers_are_unharmed(tree: Tree, half: int) -> None:
     """Halves, side by side, in the order of the sweep: who looks for what was left follows who leaves it."""

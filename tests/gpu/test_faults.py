@@ -9,7 +9,7 @@ import pytest
 from kernel_pipeline.machine import device
 from tests.planted.tree import Tree, size
 
-pytestmark = [pytest.mark.gpu, pytest.mark.alone]
+pytestmark = pytest.mark.gpu
 
 STATUSES = {
     "right": ("ok", None),
@@ -22,17 +22,18 @@ STATUSES = {
     "allocates": ("out_of_memory", "out of memory"),
     "illegal_access": ("runtime_error", "illegal memory access"),
     "triton_right": ("ok", None),
-    "endless": ("timeout", "no answer in 20 s; its worker was replaced"),
+    "endless": ("timeout", "no answer in 10 s; its worker was replaced"),
     "too_much_shared": ("runtime_error", "out of resource: shared memory"),
     "does_not_compile": ("compile_error", "CompilationError: "),
     "right_at_the_end": ("ok", None),
 }
 
 
+@pytest.mark.alone
 def test_a_fault_gets_its_status_and_later_points_are_unharmed(tmp_path: Path) -> None:
     tree = Tree(tmp_path, "gpu_faults")
     tree.know_ceilings(device.resolve("cuda"))
-    done = tree.sweep("kernel=gpu_faults", "device=cuda", "point_timeout_s=20")
+    done = tree.sweep("kernel=gpu_faults", "device=cuda", "point_timeout_s=10")
     assert (done.returncode, done.stderr) == (0, "")
     assert tree.workers() == []
     assert "tells_openmp changed its worker process" not in done.stdout

@@ -8,36 +8,31 @@ import pytest
 import torch
 
 from tests.pipeline.test_judge import JUDGED, judge
-from tests.pipeline.test_judge_cheats import Wrap, flashinfer, judged, kernelbench, kernelbot
+from tests.pipeline.test_judge_cheats import judged, kernelbench
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="streams, events and CUDA graphs need a GPU"),
 ]
 
-CHEATS = [
-    (kernelbench, {"torch_gpu": ("nothing_in_a_graph",), "triton_skips": ("fingerprint_in_a_graph",)}),
-    (kernelbot, {"torch_gpu": ("patches_elapsed_time",), "triton_skips": ("third_in_a_graph",)}),
-    (flashinfer, {"torch_gpu": ("patches_replay",)}),
-]
-"""The other cheats of a GPU may be honest: a stream that is joined is timed."""
+CHEATS = {"torch_gpu": ("patches_elapsed_time",), "triton_skips": ("third_in_a_graph",)}
+"""tests/gpu/test_cheats.py sweeps all cheats of a GPU, by the same supervisor. A CPU judges each format."""
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("wrap", "families"), CHEATS)
-def test_no_cheat_of_a_gpu_is_correct(wrap: Wrap, families: dict[str, tuple[str]], tmp_path: Path) -> None:
-    assert judged(wrap, tmp_path, families, device="cuda") == {}
+def test_no_cheat_of_a_gpu_is_correct(tmp_path: Path) -> None:
+    assert judged(kernelbench, tmp_path, CHEATS, device="cuda") == {}
 
 
 @pytest.mark.alone
 def test_a_right_submission_has_a_time_and_wrong_ones_have_a_reason(tmp_path: Path) -> None:
-    names = ("right", "overflows", "zeros", "caches", "skips")
+    names = ("right", "zeros", "skips")
     code, found = judge(tmp_path, JUDGED / "softmax.py", *names, device="cuda")
     results = found["results"]
     assert {name: results[name]["verdict"] for name in names} == {
         "right": "correct",
-        **dict.fromkeys(("overflows", "zeros"), "incorrect"),
-        **dict.fromkeys(("caches", "skips"), "cheats"),
+        "zeros": "incorrect",
+        "skips": "cheats",
     }, {name: results[name]["reason"] for name in names}
     right = results["right"]
     assert 0 < right["speed"]["low"] <= right["speed"]["times"] <= right["speed"]["high"]
@@ -46,9 +41,11 @@ def test_a_right_submission_has_a_time_and_wrong_ones_have_a_reason(tmp_path: Pa
     assert (code, right["is_repeatable"], right["memcheck"]) == (1, True, "no error")
 
 
-@pytest.mark.alone
+@pytest.mark.long
 def test_memcheck_finds_an_access_that_changes_no_answer(tmp_path: Path) -> None:
-    _, found = judge(tmp_path, JUDGED / "positive.py", "triton_relu", "beyond", device="cuda", n=4000)
+    _, found = judge(
+        tmp_path, JUDGED / "positive.py", "triton_relu", "beyond", device="cuda", n=4000, rounds=0
+    )
     clean, beyond = (found["results"][name] for name in ("triton_relu", "beyond"))
     assert (clean["verdict"], clean["memcheck"]) == ("correct", "no error"), clean
     assert (beyond["verdict"], beyond["memcheck"].startswith("Invalid")) == ("incorrect", True), beyond

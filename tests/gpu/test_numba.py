@@ -72,7 +72,7 @@ def test_a_launch_is_recorded() -> None:
     assert launch.shared_bytes == 4 * (128 + 32)
 
 
-@pytest.mark.alone
+@pytest.mark.long
 def test_every_numba_provider_has_a_time_by_graph_and_a_host_cost(tmp_path: Path) -> None:
     chosen = ["kernel=vector_add,square,softmax,matmul", "provider=numba", "preset=smoke", "device=cuda"]
     for stage in ("sweep", "profile"):

@@ -93,6 +93,7 @@ def test_what_was_profiled_is_not_profiled_again(tmp_path: Path) -> None:
 
 
 # layernorm's functions have a template among their arguments.
+@pytest.mark.long
 @pytest.mark.parametrize("kernel", ["softmax", "layernorm"])
 def test_code_is_joined_to_the_points_that_launch_it(tmp_path: Path, kernel: str) -> None:
     found = rows(tmp_path, "codegen", f"kernel={kernel}", "provider=[triton_row,cuda]", "size=64")
