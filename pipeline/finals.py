@@ -26,13 +26,11 @@ from kernel_pipeline.machine import device
 from kernel_pipeline.machine.lock import DeviceLock
 from kernel_pipeline.records.measurement import Origin
 from kernel_pipeline.statistics.verdicts import Rule
-from kernel_pipeline.toolchain import extension
-from kernel_pipeline.toolchain.extension import Place
 
 from . import as_typed
 from .command.options import FinalsConfig
 from .command.run import console, run_stage, say, warn
-from .execution.session import Session
+from .execution.session import Session, build_libraries
 from .keys import identity
 from .keys.identity import Identity
 from .keys.old_rows import OldRows, reasons
@@ -194,16 +192,7 @@ class Finals:
     def _build(self, matches: Sequence[Match]) -> None:
         """Build the libraries of the providers that a round measures. Raises UserError if one can't be
         built."""
-        sources: defaultdict[str, set[str]] = defaultdict(set)
-        for match in matches:
-            entry = self.finalists[match].entry
-            providers = (
-                entry.loaded.kernel.provider(candidate.point.provider) for candidate in match.candidates
-            )
-            sources[entry.name] |= {one.extension for one in providers if one.extension}
-        for entry in self.entries:
-            if sources[entry.name]:
-                extension.build(Place.for_kernel(entry.loaded), sorted(sources[entry.name]))
+        build_libraries((one.side.where, one.point) for match in matches for one in match.candidates)
 
     def _extra(self, worker: Supervisor, match: Match, candidate: Candidate, turn: Turn) -> Extra:
         """Read a finalist's accuracy in the first round. In the preset's ``lasting`` rounds, also time a long

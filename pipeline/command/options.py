@@ -228,6 +228,25 @@ class FinalsConfig(Options):
     wait_s: float | None = Field(ge=0)
 
 
+class HeldOutConfig(Options):
+    """The options of conf/heldout.yaml. ``draw`` None means the number of today's date."""
+
+    kernel: Pin[str]
+    problems: int = Field(ge=1)
+    draw: int | None = Field(ge=0)
+    device: str
+    preset: PresetConfig
+    timing: TimingConfig
+    by: Share
+    rounds: int = Field(ge=FEWEST_ROUNDS)
+    most_rounds: int = Field(ge=FEWEST_ROUNDS, le=1000)
+    at_most: Duration
+    output: Place
+    seed: Seed
+    point_timeout_s: float = Field(gt=0)
+    wait_s: float | None = Field(ge=0)
+
+
 class BestConfig(KernelOptions):
     """The options of conf/best.yaml. ``pin`` holds values of the kernel's dimensions. ``gpu`` None means this
     machine's GPU, or on a machine without a GPU the only GPU with rows.

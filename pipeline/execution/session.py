@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,10 +14,14 @@ from kernel_pipeline.machine.device import Device
 from kernel_pipeline.machine.fingerprint import fingerprint
 from kernel_pipeline.records.ceilings import Canary, Ceilings
 from kernel_pipeline.records.environment import Environment
+from kernel_pipeline.records.point import Point
 from kernel_pipeline.records.settings import TimingSettings
+from kernel_pipeline.toolchain import extension
+from kernel_pipeline.toolchain.extension import Place
 
 from .. import ROOT
 from ..keys import identity
+from ..points import catalog
 from ..store import results
 from . import sidecar_files
 
@@ -63,6 +68,18 @@ class Session:
     def supervisor(self, **options: Any) -> Supervisor:
         """Return a supervisor of this device with these settings. ``options`` are passed to Supervisor."""
         return supervisor(self.device, self.timing, self.seed, self.timeout_s, **options)
+
+
+def build_libraries(points: Iterable[tuple[str, Point]]) -> None:
+    """Build the libraries of the providers of points, each with its kernel's address. Raises UserError if one
+    can't be built."""
+    sources: dict[str, set[str]] = {}
+    for where, point in points:
+        provider = catalog.find(where).loaded.kernel.provider(point.provider)
+        if provider.extension:
+            sources.setdefault(where, set()).add(provider.extension)
+    for where, files in sources.items():
+        extension.build(Place.for_kernel(catalog.find(where).loaded), sorted(files))
 
 
 def supervisor(

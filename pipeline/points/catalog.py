@@ -141,9 +141,19 @@ class Group(Options):
         return dict(self.__pydantic_extra__ or {})
 
 
-class KernelConfig(Options):
-    """A kernel's YAML: its workloads, and the groups of workloads that each preset measures."""
+class Span(Options):
+    """The whole numbers from ``least`` to ``most`` that are multiples of ``multiple``."""
 
+    least: int = Field(ge=1)
+    most: int
+    multiple: int = Field(default=1, ge=1)
+
+
+class KernelConfig(Options):
+    """A kernel's YAML: its workloads, the groups of workloads that each preset measures, and the values of
+    each dimension from which problems are drawn at random (``drawn``)."""
+
+    drawn: dict[str, Span | Some] = Field(default_factory=dict)
     workloads: dict[Annotated[str, StringConstraints(pattern=f"^{NAME}$", max_length=100)], Workload]
     presets: dict[str, Annotated[tuple[Group, ...], BeforeValidator(as_list), Field(min_length=1)]]
 
@@ -288,6 +298,9 @@ def _check(config: KernelConfig, path: Path, loaded: loading.Loaded) -> None:
     """Check that the kernel declares every name in the YAML. Raises UserError."""
     kernel = loaded.kernel
     dimensions = kernel.dimensions()
+    for word in config.drawn:
+        if word not in dimensions:
+            raise UserError(f"{path}: drawn: {unknown('dimension', word, dimensions)}")
     for name, workload in config.workloads.items():
         named = {*workload.lists, *(key for problem in workload.problems or () for key in problem)}
         for word in (*named, *([] if workload.x == "size" else [workload.x])):

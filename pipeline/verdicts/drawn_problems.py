@@ -1,0 +1,159 @@
+"""Compare the configuration that callers of ``kernel_pipeline.ops`` get at drawn problems with torch's and
+other projects' providers, and sum up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from statistics import geometric_mean
+from typing import Any, cast
+
+from kernel_pipeline.contract import Provider
+from kernel_pipeline.ops import tuned
+from kernel_pipeline.ops.tuned import Choice
+from kernel_pipeline.problems import identity_of
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.ceilings import Ceilings
+from kernel_pipeline.records.point import Point
+
+from .. import ROOT
+from ..keys.identity import Identity
+from ..points import notation
+from ..points.catalog import Entry
+from ..points.plan import Target, unavailable
+from ..store.finals import How, written_by
+from ..store.held_out import HeldOutProblem, Other
+from . import rounds
+from .rounds import Candidate, Match, Rounds, Side, medians
+
+TREE = "tree"
+"""The name of the only side: all candidates are of this repository."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A drawn problem of a kernel. The match's first candidate is the called configuration; without others it
+    is not measured."""
+
+    entry: Entry
+    choice: Choice
+    match: Match
+
+    @property
+    def called(self) -> Candidate:
+        """The configuration that callers get."""
+        return self.match.candidates[0]
+
+    def result(self, measured: Rounds) -> HeldOutProblem:
+        """Return the result of the rounds so far."""
+        point = self.called.point
+        failed = {
+            one.point.provider: outcome.error or outcome.status
+            for one, outcome in measured.failures(self.match).items()
+        }
+        found = HeldOutProblem(
+            problem=point.problem,
+            called=notation.label(point),
+            provider=point.provider,
+            how=cast(How, self.choice.how),
+            failed=failed,
+        )
+        times = measured.times(self.match)
+        middle = medians(times)
+        if self.called not in middle:
+            return found
+        estimates, verdicts = measured.estimates(), measured.verdicts()
+        others = []
+        for one in self.match.candidates[1:]:
+            estimate = estimates[self.match, one]
+            others.append(
+                Other(
+                    provider=one.point.provider,
+                    us=middle[one],
+                    ratio=estimate.ratio,
+                    low=estimate.low,
+                    high=estimate.high if isfinite(estimate.high) else None,
+                    verdict=verdicts[self.match, one],
+                )
+            )
+        return found.replace(us=middle[self.called], rounds=len(times[self.called]), others=tuple(others))
+
+
+def drawn(
+    entry: Entry, problem: Any, slug: str, target: Target, identity: Identity, known: Ceilings
+) -> Drawn:
+    """Return a drawn problem with its candidates: the called configuration first, then the default
+    configuration of each provider by torch or another project that fits. Compiled torch, which compiles for
+    each problem, is left out."""
+    choice = tuned.choose(entry.loaded, problem, target.gpu, slug if target.kind == "cuda" else None)
+    values = identity_of(problem)
+    called = Point(
+        kernel=entry.name, provider=choice.provider, problem=values, parameters=Values(choice.parameters)
+    )
+    points = dict.fromkeys([called, *_others(entry, problem, values, target)])
+    side = Side(TREE, ROOT, entry.loaded.where)
+    candidates = tuple(Candidate(side, point, identity.key(point)) for point in points)
+    kind = rounds.class_of(entry, called, known)
+    return Drawn(entry, choice, Match(candidates, known.noise.get(kind, 0.0), kind))
+
+
+def _others(entry: Entry, problem: Any, values: Values, target: Target) -> Iterator[Point]:
+    for provider in entry.loaded.kernel.providers:
+        if (
+            written_by(provider) not in ("torch", "peer")
+            or provider.compiled
+            or unavailable(provider, target)
+        ):
+            continue
+        parameters = _defaults(provider)
+        made = None if provider.parameters is None else provider.parameters(**parameters)
+        if provider.fits(problem, made, target.gpu) is None:
+            yield Point(
+                kernel=entry.name, provider=provider.name, problem=values, parameters=Values(parameters)
+            )
+
+
+def _defaults(provider: Provider) -> dict[str, Any]:
+    return {name: one.default for name, one in provider.variables().items()}
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The results of a kernel. ``decided`` counts the problems with a verdict on the baseline, or where the
+    baseline itself is called. ``within`` are those of them at which the called configuration is at most the
+    difference that counts slower, and ``slower`` those with that verdict. ``over_baseline`` and ``over_best``
+    are geometric means of the baseline's and of the fastest other provider's time over the called
+    configuration's; None without times."""
+
+    problems: int
+    decided: int
+    within: int
+    slower: int
+    over_baseline: float | None
+    over_best: float | None
+
+
+def summary(baseline: str, by: float, problems: Sequence[HeldOutProblem]) -> Summary:
+    """Sum up the results of a kernel."""
+    calls_it = sum(one.provider == baseline for one in problems)
+    beside = [other for one in problems for other in one.others if other.provider == baseline]
+    decided = [other for other in beside if other.verdict != "undecided"]
+    best = [min(other.ratio for other in one.others) for one in problems if one.others]
+    ratios = [other.ratio for other in beside]
+    return Summary(
+        problems=len(problems),
+        decided=calls_it + len(decided),
+        within=calls_it + sum(other.ratio >= 1 / (1 + by) for other in decided),
+        slower=sum(other.verdict == "faster" for other in decided),
+        over_baseline=geometric_mean(ratios) if ratios else None,
+        over_best=geometric_mean(best) if best else None,
+    )
+
+
+def worst(problems: Sequence[HeldOutProblem], most: int) -> list[tuple[HeldOutProblem, Other]]:
+    """Return at most ``most`` problems at which another provider is faster than the called configuration,
+    with the fastest one; the largest loss first."""
+    found = [(one, min(one.others, key=lambda other: other.ratio)) for one in problems if one.others]
+    losses = [pair for pair in found if pair[1].ratio < 1]
+    return sorted(losses, key=lambda pair: pair[1].ratio)[:most]

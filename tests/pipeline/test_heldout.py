@@ -1,0 +1,103 @@
+"""Problems that nobody tuned: they are drawn from what a kernel's YAML lists, measured by the real command,
+and summed up without hiding a loss."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kernel_pipeline.errors import UserError
+from kernel_pipeline.records.base import Values
+from pipeline.points import catalog
+from pipeline.points.catalog import Span
+from pipeline.points.drawn import MOST, draw
+from pipeline.store.held_out import HeldOut, HeldOutProblem, Other
+from pipeline.store.turns import Turn
+from pipeline.verdicts.drawn_problems import summary, worst
+from tests.project import python
+
+DRAWN = [name for name in catalog.names() if catalog.find(name).config.drawn]
+
+
+def other(provider: str, ratio: float, verdict: str = "same") -> Other:
+    """Return another provider whose time is ``ratio`` times the called configuration's, 10 us."""
+    interval = {"low": ratio, "high": ratio}
+    return Other.from_dict(
+        {"provider": provider, "us": 10 * ratio, "ratio": ratio, "verdict": verdict, **interval}
+    )
+
+
+def problem(provider: str, *others: Other) -> HeldOutProblem:
+    values = Values({"rows": 3, "columns": 777, "dtype": "float32"})
+    return HeldOutProblem(
+        problem=values, called=provider, provider=provider, how="guessed", us=10.0, rounds=3, others=others
+    )
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_problems_lie_within_the_yaml_and_a_larger_count_adds_some(name: str) -> None:
+    entry = catalog.find(name)
+    found = draw(entry, "cuda", 20261130, 40)
+    assert draw(entry, "cuda", 20261130, 15) == found[:15]
+    assert draw(entry, "cuda", 20261129, 40) != found
+    for one in found:
+        work = entry.loaded.kernel.work(one)
+        most_bytes, most_flops = MOST["cuda"]
+        assert work.bytes <= most_bytes and work.flops <= most_flops
+        for dimension, listed in entry.config.drawn.items():
+            value = getattr(one, dimension)
+            if isinstance(listed, Span):
+                assert listed.least <= value <= listed.most
+            else:
+                assert value in listed
+
+
+def test_a_kernel_without_what_to_draw_and_too_many_problems_are_sentences() -> None:
+    with pytest.raises(UserError, match="drawn is missing: list the values of each dimension there"):
+        draw(catalog.find("sparsify"), "cuda", 1, 1)
+    with pytest.raises(UserError, match="drawn gives fewer than 100000 problems"):
+        draw(catalog.find("matmul_int4"), "cpu", 1, 100000)
+
+
+def test_no_loss_is_hidden_in_the_sum() -> None:
+    found = (
+        problem("torch", other("quack", 0.5, "faster")),  # the baseline itself is called, and a peer wins
+        problem("triton", other("torch", 2.0, "slower"), other("quack", 0.8, "faster")),
+        problem("triton", other("torch", 0.9, "faster")),
+        problem("triton", other("torch", 0.7, "undecided")),
+    )
+    sum_ = summary("torch", 0.03, found)
+    assert (sum_.problems, sum_.decided, sum_.within, sum_.slower) == (4, 3, 2, 1)
+    assert sum_.over_baseline == pytest.approx((2.0 * 0.9 * 0.7) ** (1 / 3))
+    assert sum_.over_best == pytest.approx((0.5 * 0.8 * 0.9 * 0.7) ** (1 / 4))
+    assert [(one.provider, best.provider, best.ratio) for one, best in worst(found, 2)] == [
+        ("torch", "quack", 0.5),
+        ("triton", "torch", 0.7),
+    ]
+
+
+@pytest.mark.slow
+def test_the_command_measures_goes_on_and_leaves_its_samples(tmp_path: Path) -> None:
+    words = ("kernel=softmax", "problems=1", "draw=7", "rounds=2", "most_rounds=2", "device=cpu")
+    command = ("-m", "pipeline.heldout", *words, f"output={tmp_path}")
+    done = python(*command, TMPDIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "Problems that nobody tuned" in done.stdout
+    (record,) = tmp_path.glob("held_out/softmax/*/7.json")
+    found = HeldOut.from_json(record.read_bytes())
+    (one,) = found.problems
+    assert (one.how, one.provider, found.draw) == ("torch", found.baseline, 7)
+    turns = [Turn.from_json(line) for line in record.with_suffix(".jsonl").read_text().splitlines()]
+    assert {turn.round for turn in turns} == {0, 1}
+    again = python(*command, TMPDIR=str(tmp_path))
+    assert again.returncode == 0, again.stderr
+    left = record.with_suffix(".jsonl").read_text().splitlines()
+    without = sum(turn.timing is None for turn in turns)  # on a busy machine
+    assert len(left) == len(turns) + without or (without and len(left) > len(turns)), "a time is kept"
+
+
+def test_a_kernel_that_ops_lacks_is_a_sentence() -> None:
+    done = python("-m", "pipeline.heldout", "kernel=sparsify", "device=cpu")
+    assert done.returncode == 2
+    assert "kernel_pipeline.ops has no sparsify: write one of " in done.stderr
