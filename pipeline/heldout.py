@@ -30,7 +30,7 @@ from kernel_pipeline.machine.lock import DeviceLock
 from kernel_pipeline.statistics.verdicts import Rule
 
 from . import ROOT
-from .command.options import HeldOutConfig
+from .command.options import HeldoutConfig
 from .command.run import UnsuccessfulError, console, run_stage, say, warn
 from .execution.session import Session, build_libraries
 from .keys.identity import Identity
@@ -47,7 +47,7 @@ from .verdicts.drawn_problems import Drawn, drawn, summary
 from .verdicts.rounds import Match, RoundLimits, Rounds
 
 
-def run(config: HeldOutConfig) -> None:
+def run(config: HeldoutConfig) -> None:
     """Measure the drawn problems and print the result. Raises UnsuccessfulError if the called configuration
     is slower than the baseline at a problem."""
     begin = monotonic()
@@ -79,7 +79,7 @@ def _drawn_kernels() -> list[str]:
 class Stage:
     """One run on one device."""
 
-    def __init__(self, config: HeldOutConfig, session: Session, seed: int, entries: Sequence[Entry]) -> None:
+    def __init__(self, config: HeldoutConfig, session: Session, seed: int, entries: Sequence[Entry]) -> None:
         self.config, self.session, self.draw, self.entries = config, session, seed, entries
         self.run = commit.new_run()
         target = Target(session.device.kind, device.capabilities(session.device))
@@ -150,4 +150,4 @@ def show(found: Sequence[HeldOut]) -> None:
 
 
 if __name__ == "__main__":
-    run_stage("heldout", HeldOutConfig, run)
+    run_stage("heldout", HeldoutConfig, run)

@@ -228,7 +228,7 @@ class FinalsConfig(Options):
     wait_s: float | None = Field(ge=0)
 
 
-class HeldOutConfig(Options):
+class HeldoutConfig(Options):
     """The options of conf/heldout.yaml. ``draw`` None means the number of today's date."""
 
     kernel: Pin[str]
