@@ -10,11 +10,16 @@ from pathlib import Path
 import pytest
 
 from kernel_pipeline import loading
+from kernel_pipeline.contract import Gpu
 from kernels.matmul import STEPS
 from kernels.matmul.problem import Problem, tolerance
+from pipeline.points import catalog
+from pipeline.points.plan import Target, plan
 from tests.kernels.agreement import agree
 from tests.kernels.compiled import answer, program
 from tests.kernels.kernel_cases import CPU
+
+pytestmark = pytest.mark.xdist_group("matmul steps")
 
 MATMUL = loading.load("matmul")
 HERE = Path(__file__).parent / "emulated"
@@ -83,6 +88,14 @@ def test_a_step_multiplies(
 @pytest.mark.parametrize("name", SOURCES)
 def test_a_step_has_at_most_120_lines(name: str) -> None:
     assert (loading.ROOT / "matmul" / SOURCES[name]).read_text().count("\n") <= 120
+
+
+@pytest.mark.parametrize("preset", ["quick", "broad", "standard"])
+def test_a_preset_measures_the_steps_only_by_name(preset: str) -> None:
+    on = Target("cuda", Gpu((9, 0), 132, 232448, 60 << 20))
+    entry = catalog.find("matmul")
+    assert not {point.provider for point in plan(entry, preset, on).points} & SOURCES.keys()
+    assert {point.provider for point in plan(entry, preset, on, {}, [*SOURCES]).points} == SOURCES.keys()
 
 
 BARRIER = "    __syncthreads();  // before the next step overwrites what others may still read"
