@@ -189,7 +189,7 @@ def test_what_is_not_measured_is_said(figures: Figures) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("", "unknown figures ''. Known: providers, finals, gpus."),
+        ("", "unknown figures ''. Known: providers, shares, finals, gpus."),
         ("finls kernel=softmax workload=columns", "unknown figures 'finls'. Did you mean 'finals'?"),
         ("providers workload=columns", "write NAME kernel=KERNEL workload=WORKLOAD"),
         ("providers kernel=softmax columns", "write NAME kernel=KERNEL workload=WORKLOAD"),
