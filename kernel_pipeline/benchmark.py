@@ -12,8 +12,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from statistics import median
-from time import perf_counter
 from typing import Any, Literal
 
 import pynvml
@@ -32,14 +30,11 @@ from .records.measurement import State
 from .records.settings import TimingSettings
 from .statistics.quantiles import median_interval, quantile
 from .subject import Subject, subject
+from .timing.call_readings import host_us
 from .timing.launch_gap import SecondContext
 from .timing.stopwatch import MOST_SETS, Stopwatch, spanned
 from .timing.timers import Rotation, Samples
 from .timing.timers.capture import NotCapturableError, capture
-
-HOST_CALLS = 30
-"""Calls that measure the host's time; few enough that the GPU's launch queue never fills."""
-
 
 UNKNOWN_MODE_US = 0.4
 """Microseconds that the slow mode of the launch gap may add to a launch: an H100 showed 0.12 to 0.36."""
@@ -287,7 +282,7 @@ def _timed(
         cache=watch.cache(samples),
         valid=state.valid,
         why=state.invalid_reason or "",
-        host_us=_host_us(first.call, own) if one.device.type == "cuda" else None,
+        host_us=host_us(first.call, own) if one.device.type == "cuda" else None,
         notes=tuple(notes),
         state=state,
     )
@@ -347,18 +342,6 @@ def _why_events(first: FirstCalls, one: Subject, watch: Stopwatch) -> str:
     except NotCapturableError as error:
         return f"the function can't be captured into a CUDA graph: {str(error).splitlines()[0]}"
     return f"a cold ring of such small inputs would need more than {MOST_SETS} sets"
-
-
-def _host_us(call: Callable[..., Any], tensors: Tensors) -> float:
-    """Return the median microseconds until a call returns to the host."""
-    times = []
-    torch.cuda.synchronize()
-    for _ in range(HOST_CALLS):
-        begin = perf_counter()
-        call(*tensors)
-        times.append((perf_counter() - begin) * 1e6)
-    torch.cuda.synchronize()
-    return median(times)
 
 
 def with_rates(

@@ -162,10 +162,11 @@ def tolerance_for(out: torch.Tensor, want: torch.Tensor, given: Tolerances = Non
         return Tolerance(rtol=0.0, atol=0.0)
     real = out.dtype.to_real() if out.is_complex() else out.dtype
     unit = ULPS.get(real, FEW_ULPS) * torch.finfo(real).eps
-    finite = want.abs().double()
-    finite = finite[finite.isfinite()]
-    size = float(finite.square().mean().sqrt()) if finite.numel() else 0.0
-    return Tolerance(rtol=unit, atol=unit * size)
+    sizes = want.abs().double()
+    finite = sizes.isfinite()
+    # Indexing by a mask would list four indices of 8 bytes for each element of a tensor with four dimensions.
+    mean = sizes.masked_fill_(~finite, 0.0).square_().sum() / finite.sum().clamp(min=1)
+    return Tolerance(rtol=unit, atol=unit * float(mean.sqrt()))
 
 
 def wide(x: torch.Tensor) -> torch.Tensor:

@@ -188,6 +188,9 @@ class Kernel:
     peak_memory:
         Whether the memory of a call is measured: the most bytes that it allocates through torch at a time,
         beyond its inputs and outputs. One more call after the timing measures it.
+    host_time:
+        Whether the time until a call on a GPU returns to the host is measured, by a few more calls after the
+        timing.
     as_made:
         Whether the tolerance is guaranteed only for inputs as ``inputs`` makes them: finite and of that
         magnitude.
@@ -215,6 +218,7 @@ class Kernel:
     as_made: bool = False
     draws: int = 0
     peak_memory: bool = False
+    host_time: bool = False
     baseline: str = "torch"
 
     def __post_init__(self) -> None:

@@ -13,7 +13,6 @@ from .child_process import FailedError
 from .point_audit import Ask
 from .protocol import (
     AccuracyMeasured,
-    Begin,
     Check,
     Checked,
     Done,
@@ -54,14 +53,7 @@ def ask(
     accuracy = None
     try:
         prepared = verifier(Prepare(where=where, point=point), Prepared)
-        begin = Begin(
-            where=where,
-            point=point,
-            shared=prepared.shared,
-            bytes=prepared.bytes,
-            interpreted=prepared.interpreted,
-            canary=canary,
-        )
+        begin = prepared.begin(where, point, canary)
         verifier(Offer(edition=0), Done)
         worker(begin, Ran)
         appraised = verifier(MeasureAccuracy(edition=0), AccuracyMeasured)
@@ -109,15 +101,7 @@ def read(
     try:
         prepared = verifier(Prepare(where=where, point=point), Prepared)
         verifier(Offer(edition=0), Done)
-        begin = Begin(
-            where=where,
-            point=point,
-            shared=prepared.shared,
-            bytes=prepared.bytes,
-            interpreted=prepared.interpreted,
-            canary=canary,
-        )
-        worker(begin, Ran)
+        worker(prepared.begin(where, point, canary), Ran)
         found.error = verifier(Check(edition=0), Checked).error
         if found.error is None and prepared.interpreted:
             found.error = "an interpreter runs it here, which has no time"

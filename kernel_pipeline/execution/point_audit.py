@@ -23,6 +23,7 @@ from .protocol import (
     Again,
     Arm,
     Begin,
+    CallsRead,
     Check,
     Checked,
     Done,
@@ -33,8 +34,6 @@ from .protocol import (
     Fill,
     Go,
     Inspect,
-    MeasureMemory,
-    MemoryMeasured,
     Offer,
     Prepare,
     Prepared,
@@ -133,16 +132,8 @@ class PointAudit:
         except FailedError as error:
             return Outcome(status=error.failed.status, error=error.failed.error)
         interpreted = prepared.problem if prepared.problem != point.problem else None
-        begin = Begin(
-            where=where,
-            point=point,
-            shared=prepared.shared,
-            bytes=prepared.bytes,
-            interpreted=prepared.interpreted,
-            canary=canary,
-        )
         try:
-            outcome = self._steps(begin, prepared)
+            outcome = self._steps(prepared.begin(where, point, canary), prepared)
             self._end()
         except WrongError as wrong:
             self._end()
@@ -201,7 +192,7 @@ class PointAudit:
                 state = state.distrusted("not audited: there is no memory for its sets")
             finally:
                 self.audit_s += self.outside.clock() - started
-        peak = self.worker(MeasureMemory(), MemoryMeasured).bytes if prepared.peak_memory else None
+        more = CallsRead() if prepared.more is None else self.worker(prepared.more, CallsRead)
         return Outcome(
             status="ok",
             timing=timed.timing,
@@ -209,7 +200,8 @@ class PointAudit:
             launch=ran.launch,
             audit_ratio=ratio,
             prepare_ms=timed.prepare_ms,
-            peak_mib=None if peak is None else peak / 2**20,
+            peak_mib=more.peak_mib,
+            host_us=more.host_us,
             tolerance_used=first.used,
             **errors,
         )

@@ -97,6 +97,22 @@ class Release(Record):
     """Asks the worker or the verifier to free all memory that it can do without; answered with Done."""
 
 
+class ReadCalls(Record):
+    """Asks the worker for readings of a few more calls, answered with CallsRead: the ``memory`` that a call
+    allocates, and its time on the ``host``."""
+
+    memory: bool = False
+    host: bool = False
+
+
+class CallsRead(Record):
+    """The most MiB that a call held at a time, beyond its inputs and outputs, and the microseconds until a
+    call returns to the host. ``host_us`` is None on a CPU, where it is the call's time."""
+
+    peak_mib: NotNegative | None = None
+    host_us: Microseconds | None = None
+
+
 class Prepare(Record):
     """Asks the verifier for the inputs of a point, answered with Prepared."""
 
@@ -112,8 +128,8 @@ class Prepared(Record):
     the verification would accept; None if there is none. ``edition_s`` is the time in seconds to make an
     edition. ``read`` are the files outside of the kernel's folder that the inputs and the reference have
     read. ``weights`` are the places of the inputs that the provider prepares. ``draws`` is the number of
-    calls on the same inputs that are verified together; 0 unless outputs are random. ``peak_memory`` says
-    that a call's memory is to be measured.
+    calls on the same inputs that are verified together; 0 unless outputs are random. ``more`` asks for
+    further readings of a call that is timed; None for a kernel that declares none.
     """
 
     shared: Shared
@@ -125,7 +141,18 @@ class Prepared(Record):
     read: tuple[str, ...] = ()
     weights: tuple[int, ...] = ()
     draws: int = 0
-    peak_memory: bool = False
+    more: ReadCalls | None = None
+
+    def begin(self, where: str, point: Point, canary: Canary | None) -> Begin:
+        """Return the request for a provider's first call."""
+        return Begin(
+            where=where,
+            point=point,
+            shared=self.shared,
+            bytes=self.bytes,
+            interpreted=self.interpreted,
+            canary=canary,
+        )
 
 
 class Offer(Record):
@@ -220,16 +247,6 @@ class Repeated(Record):
     """Whether the outputs are the same bit by bit."""
 
     same: bool
-
-
-class MeasureMemory(Record):
-    """Asks the worker for the memory that one more call allocates, answered with MemoryMeasured."""
-
-
-class MemoryMeasured(Record):
-    """The most bytes that a call held at a time, beyond its inputs and outputs."""
-
-    bytes: NotNegative
 
 
 class Sustain(Record):

@@ -28,6 +28,7 @@ from .protocol import (
     MeasureAccuracy,
     Prepare,
     Prepared,
+    ReadCalls,
     Release,
     Repeat,
     Repeated,
@@ -66,7 +67,9 @@ class AccuracyVerifier(Verifier):
         kernel = loaded.kernel
         is_prepared = kernel.provider(request.point.provider).prepare is not None
         weights = loaded.weights() if is_prepared else ()
-        return found.replace(weights=weights, draws=kernel.draws, peak_memory=kernel.peak_memory)
+        more = ReadCalls(memory=kernel.peak_memory, host=kernel.host_time)
+        is_asked = kernel.peak_memory or kernel.host_time
+        return found.replace(weights=weights, draws=kernel.draws, more=more if is_asked else None)
 
     def check(self, request: Check) -> Checked:
         """Check that shared memory holds the right answer, and random outputs together with those of earlier

@@ -20,30 +20,30 @@ from ..records.base import Record
 from ..records.fields import SAMPLE_DIGITS, rounded
 from ..records.measurement import Sustained
 from ..statistics.quantiles import quantile
+from ..timing.call_readings import bytes_of_call, host_us
 from ..timing.launch_gap import SetMode
 from ..timing.monitor import Energy, Monitor, counter
 from ..timing.stopwatch import COLD_FACTOR, Another, last_level_cache, ring
 from ..timing.timers import Rotation
 from ..timing.timers.capture import capture
 from ..timing.timers.event import recorded
-from . import peak_memory
 from .faults import failed
 from .message_connection import receive, send, serve
 from .protocol import (
     Again,
     Arm,
     Begin,
+    CallsRead,
     Echo,
     Echoed,
     Empty,
     End,
     Go,
-    MeasureMemory,
-    MemoryMeasured,
     ModeSet,
     ModeWanted,
     PrepareWeights,
     Rate,
+    ReadCalls,
     Release,
     Setup,
     Show,
@@ -66,16 +66,19 @@ class Endurance(ProviderRunner):
 
     def answer(self, request: Record) -> Record:
         """Answer any request. Raises whatever the provider raises."""
-        if isinstance(request, MeasureMemory):
-            return self.measure_memory()
+        if isinstance(request, ReadCalls):
+            return self.read_calls(request)
         return self.sustain(request) if isinstance(request, Sustain) else super().answer(request)
 
-    def measure_memory(self) -> MemoryMeasured:
-        """Call the provider once more, and measure the memory that it allocates."""
-        running = self._now
+    def read_calls(self, request: ReadCalls) -> CallsRead:
+        """Call the provider a few more times, and take the readings."""
+        running, call = self._now, self._now.found.call
         given = tuple(map(apart, running.taken))
-        bytes_ = peak_memory.bytes_of_call(running.found.call, given, running.in_place)
-        return MemoryMeasured(bytes=bytes_)
+        on_host = request.host and self.device.type == "cuda"
+        return CallsRead(
+            host_us=host_us(call, given) if on_host else None,
+            peak_mib=bytes_of_call(call, given, running.in_place) / 2**20 if request.memory else None,
+        )
 
     def sustain(self, request: Sustain) -> Sustained:
         """Time the provider after seconds of its calls.
@@ -140,7 +143,7 @@ def sustained(
 
 REQUESTS = (
     *(Begin, Time, Stamp, Again, Arm, PrepareWeights, Empty, Go, Show),
-    *(Sustain, MeasureMemory, End, Echo, Rate, Release),
+    *(Sustain, ReadCalls, End, Echo, Rate, Release),
 )
 
 

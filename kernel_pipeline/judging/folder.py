@@ -182,6 +182,7 @@ def declared(folder: Path) -> Kernel:
         ],
         arguments=dimensions,
         comparison="comparison" if imported.has_checker else None,
+        host_time=True,
         baseline=REFERENCE,
     )
 

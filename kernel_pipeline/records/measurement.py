@@ -238,6 +238,9 @@ class Outcome(Record):
     peak_mib:
         The memory in MiB that a call held at most beyond its inputs and outputs; None for a kernel that does
         not declare it.
+    host_us:
+        The median microseconds until a call on a GPU returns to the host, by the worker's own clock; None on
+        a CPU and for a kernel that does not declare it.
     tolerance_used:
         The largest error of an element as a share of its tolerance.
     unkeyed:
@@ -256,6 +259,7 @@ class Outcome(Record):
     audit_us: Microseconds | None = None
     prepare_ms: Annotated[float, Meta(ge=0), Rounded(3)] | None = None
     peak_mib: Annotated[float, Meta(ge=0), Rounded(4)] | None = None
+    host_us: Microseconds | None = None
     any_answer: MaskedText | None = None
     tolerance_used: NotNegative | None = None
     unkeyed: MaskedText | None = None

@@ -294,6 +294,7 @@ class CompareConfig(PointsConfig):
     a: Annotated[str | None, AsWritten()]
     b: Annotated[str | None, AsWritten()]
     self_test: bool
+    language: Pin[Literal["torch", "triton", "gluon", "cuda", "cpp", "numba"]]
     rounds: int = Field(ge=FEWEST_ROUNDS)
     most_rounds: int = Field(ge=FEWEST_ROUNDS, le=1000)
     by: Share

@@ -95,6 +95,10 @@ class KernelComparison:
             pairs = opponents.pairs_of_equals(of_a, of_b)
         else:
             pairs, self.notes = opponents.pairs_of_trees(self.a, of_a, self.b, of_b)
+        if self.config.language is not None:
+            providers = self.entry.loaded.kernel.providers
+            written = {one.name for one in providers if one.language in self.config.language}
+            pairs = [pair for pair in pairs if pair[1].point.provider in written]
         self.packages = environments.differing(of_a.packages, of_b.packages)
         for name, found in zip("ab", self.packages, strict=True):
             if found:

@@ -38,6 +38,9 @@ path, which must not be in a key."""
 ADDED = ("destination", "workspaces", "bounded")
 """Fields of a kernel's declaration that decide how entries are called."""
 
+READINGS = ("draws", "peak_memory", "host_time")
+"""Fields of a kernel's declaration that add readings to its rows."""
+
 
 @dataclass(frozen=True)
 class ProviderSource:
@@ -169,7 +172,7 @@ def source(loaded: loading.Loaded, provider: Provider) -> ProviderSource:
         if provider.prepare is not None:
             of_text["weights"] = kernel.weights
         # Rows from before the declaration lack these readings, and other kernels' keys stay as they are.
-        of_text |= {name: getattr(kernel, name) for name in ("draws", "peak_memory") if getattr(kernel, name)}
+        of_text |= {name: value for name in READINGS if (value := getattr(kernel, name))}
         if provider.extension is not None:
             shared = [loading.ROOT, loading.ROOT / "include"]
             of_text["text"] = cpp_digest.closure(folder / provider.extension, [folder, *shared])

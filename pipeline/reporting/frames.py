@@ -22,7 +22,7 @@ TEXTS = (
 NUMBERS = (
     *("median_us", "p20_us", "p80_us", "rel_ci", "noise_floor", "earlier_us"),
     *("gbps", "tflops", "ceiling_fraction", "bytes", "flops"),
-    *("prepare_ms", "peak_mib"),
+    *("prepare_ms", "peak_mib", "host_us"),
 )
 
 COLUMNS = [

@@ -24,16 +24,18 @@ COLUMNS = (
     "high",
     "of torch.compile",
     "us",
+    "host us",
     "own check",
     "reason",
 )
 
-NUMBERS = COLUMNS[2:7]
+NUMBERS = COLUMNS[2:8]
 
 NOTE = (
     "`times as fast` compares with the problem's own code; `low` and `high` are its 90 % interval. `us` is "
-    "the median time of a call in the rounds. Over several workloads, these are geometric means. `own check` "
-    "is what the format's own judge says about the answers to the given inputs."
+    "the median time of a call in the rounds. `host us` is the time until a call on a GPU returns to the "
+    "host; on a CPU there is none beside `us`. Over several workloads, these are geometric means. `own "
+    "check` is what the format's own judge says about the answers to the given inputs."
 )
 
 
@@ -97,7 +99,8 @@ def table(results: Sequence[Judged], title: str) -> TextTable:
             one.verdict,
             *_cells(one.speed),
             _times(one.over_compiled),
-            number(geometric_mean(each.us for each in one.timed) if one.timed else None),
+            _mean([each.us for each in one.timed]),
+            _mean([each.host_us for each in one.timed if each.host_us is not None]),
             one.own_check or "",
             one.reason or "",
         ]
@@ -110,10 +113,17 @@ def table(results: Sequence[Judged], title: str) -> TextTable:
 def _by_workload(one: Judged) -> TextTable:
     """Return the times of a submission at each workload as a table."""
     rows = [
-        [_sizes(each.workload), *_cells(each.speed), _times(each.over_compiled), number(each.us)]
+        [
+            *(_sizes(each.workload), *_cells(each.speed), _times(each.over_compiled)),
+            *(number(each.us), number(each.host_us)),
+        ]
         for each in one.timed
     ]
     return TextTable(one.submission, ("workload", *NUMBERS), rows, NUMBERS)
+
+
+def _mean(us: Sequence[float]) -> str:
+    return number(geometric_mean(us) if us else None)
 
 
 def _times(speed: Speed | None) -> str:

@@ -40,9 +40,9 @@ MAX_REMARKS = 12
 WAS = "was us"
 """The heading of the times before the source was edited."""
 
-BESIDE = {"prepare_ms": "prepare ms", "peak_mib": "peak MiB"}
-"""Headings of readings that only some kernels declare, by field: the time to prepare weights, and the memory
-of a call beyond its inputs and outputs."""
+BESIDE = {"prepare_ms": "prepare ms", "peak_mib": "peak MiB", "host_us": "host us"}
+"""Headings of readings that only some kernels declare, by field: the time to prepare weights, the memory of
+a call beyond its inputs and outputs, and its time on the host."""
 
 
 @dataclass(frozen=True)

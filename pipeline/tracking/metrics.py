@@ -24,7 +24,7 @@ TIMED = ("median_us", "p20_us", "p80_us", "min_us", "rel_ci")
 SHARE = "ceiling_fraction"
 RATES = ("gbps", "tflops", SHARE)
 STATE = ("sm_clock_mhz", "mem_clock_mhz", "temperature_c", "power_w")
-OUTCOME = ("max_abs_err", "max_rel_err", "prepare_ms", "peak_mib")
+OUTCOME = ("max_abs_err", "max_rel_err", "prepare_ms", "peak_mib", "host_us")
 """The fields of a measurement that become metrics if they have a value."""
 
 COMPARED = ("median_us", *RATES)

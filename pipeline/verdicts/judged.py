@@ -42,6 +42,9 @@ FALSE_TIME = "timed at "
 
 TAMPERED = "it changed the files of the problem, by which it is judged"
 
+BUSY = "it is right, but {} rounds have trusted times: judge it again on a quiet machine"
+"""The reason for the lack of a time where other programs disturb the rounds."""
+
 MOST_REWARD = 10.0
 """The largest reward."""
 
@@ -67,7 +70,9 @@ class Speed(Record):
 
 class WorkloadTimes(Record):
     """The times of a submission at a workload: its speed-ups over the problem's own code, eager and compiled
-    by ``torch.compile``, and the medians of the rounds' times of the three."""
+    by ``torch.compile``, and the medians of the rounds' times of the three. ``host_us`` is the time until an
+    eager call returns to the host, ``reference_host_us`` that of the problem's own code. On a CPU both are
+    None."""
 
     workload: Values
     speed: Speed
@@ -75,6 +80,8 @@ class WorkloadTimes(Record):
     us: Microseconds
     reference_us: Microseconds
     compiled_us: Microseconds | None = None
+    host_us: Microseconds | None = None
+    reference_host_us: Microseconds | None = None
     rounds: int
 
 

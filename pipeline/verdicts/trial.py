@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
 from kernel_pipeline.execution.supervisor import Supervisor
 from kernel_pipeline.judging.facts import Probe, ProblemFacts, found
@@ -322,36 +323,35 @@ class Trial:
                 which = "it" if candidate is own else candidate.point.provider
                 return one.replace(verdict="can't be judged", reason=f"{which} has no time: {outcome.error}")
             if (count := len(times[own])) < FEWEST_ROUNDS:
-                busy = (
-                    f"it is right, but {count} rounds have trusted times: judge it again on a quiet machine"
-                )
-                return one.replace(verdict="can't be judged", reason=busy)
+                return one.replace(verdict="can't be judged", reason=judged.BUSY.format(count))
             found.append(self._timing(workload, match, rounds))
         return judged.with_times(one, found, self._timed_at, self.rule.margin)
 
     def _timing(self, workload: Values, match: Match, rounds: Rounds) -> WorkloadTimes:
         """Return the times of a submission at a workload, and its speed-ups."""
         times = rounds.times(match)
-        middle, own = medians(times), match.candidates[-1]
-        reference, *others = match.candidates
-        compiled = others[0] if self._is_compiled else None
+        middle, own, reference = medians(times), match.candidates[-1], match.candidates[0]
+        compiled = match.candidates[1] if self._is_compiled else None
 
-        def beside(other: Candidate) -> Speed:
-            place = match.candidates.index(other)
-            estimates = rounds.estimates(lambda each: each.candidates[place])
-            verdicts = rounds.verdicts(lambda each: each.candidates[place])
-            one = estimates[match, own]
-            return Speed(
-                times=1 / one.ratio, low=1 / one.high, high=1 / one.low, decided=verdicts[match, own]
-            )
+        def host_us(candidate: Candidate) -> float | None:
+            each = [turn.outcome.host_us for turn in rounds.timings_of(candidate)]
+            read = [us for us in each if us is not None]
+            return median(read) if read else None
+
+        def beside(place: int) -> Speed:
+            one = rounds.estimates(lambda each: each.candidates[place])[match, own]
+            decided = rounds.verdicts(lambda each: each.candidates[place])[match, own]
+            return Speed(times=1 / one.ratio, low=1 / one.high, high=1 / one.low, decided=decided)
 
         return WorkloadTimes(
             workload=workload,
-            speed=beside(reference),
-            over_compiled=None if compiled is None else beside(compiled),
+            speed=beside(0),
+            over_compiled=None if compiled is None else beside(1),
             us=middle[own],
             reference_us=middle[reference],
             compiled_us=None if compiled is None else middle[compiled],
+            host_us=host_us(own),
+            reference_host_us=host_us(reference),
             rounds=len(times[own]),
         )
 

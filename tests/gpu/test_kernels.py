@@ -10,6 +10,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from kernel_pipeline.declared import Value
+from pipeline.points.choice import few
 from tests.gpu_sharing import much_memory
 from tests.kernels.kernel_cases import SMALL, Case, MatrixCase, cases, matrix_cases, with_values
 
@@ -28,16 +29,17 @@ def on_gpu(case: Case) -> bool:
     matrix_cases(lambda case: on_gpu(case) and {"block_size", "num_warps"} <= set(case.provider.variables())),
 )
 def test_launches_of_few_and_many_threads(case: MatrixCase, block_size: int, num_warps: int) -> None:
-    """Both ends of both parameters, and one between. ``test_every_value_of_a_parameter`` has all values."""
+    """Both ends of both parameters, and one between. ``test_values_of_every_parameter`` has
+    one parameter at a time."""
     inputs = case.of_size(1823, torch.bfloat16)
     case.compare(case.run(*inputs, block_size=block_size, num_warps=num_warps), *inputs)
 
 
 @pytest.mark.parametrize(
     ("case", "name", "value"),
-    with_values((case for one in cases(on_gpu) for case in one.values if isinstance(case, Case)), tuple),
+    with_values((case for one in cases(on_gpu) for case in one.values if isinstance(case, Case)), few),
 )
-def test_every_value_of_a_parameter(case: Case, name: str, value: Value) -> None:
+def test_values_of_every_parameter(case: Case, name: str, value: Value) -> None:
     problem = case.problem(1823)
     parameters = case.configuration(problem, pinned={name: value})
     case.verify(problem, case.inputs(problem), parameters)
@@ -103,9 +105,15 @@ def test_replays_in_a_cuda_graph(case: Case) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("case", cases(lambda case: on_gpu(case) and case.compiles_slowly, slow=True))
+@pytest.mark.parametrize(
+    "case",
+    cases(
+        lambda case: on_gpu(case) and case.compiles_slowly and "autotune" not in case.provider.name, slow=True
+    ),
+)
 def test_torch_compile_compiles_every_shape(case: Case) -> None:
-    """More shapes than Dynamo's default limit, after which it would run eagerly without a word."""
+    """More shapes than Dynamo's default limit, after which it would run eagerly without a word. Autotuning
+    takes minutes for nine shapes, and the limit does not know of it."""
     before = counters["stats"]["unique_graphs"]
     for size in range(101, 110):
         problem = case.problem(size)

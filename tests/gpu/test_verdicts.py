@@ -111,6 +111,7 @@ def test_random_outputs(tmp_path: Path) -> None:
     assert {name for name, outcome in rows.items() if outcome.status == "ok"} == {"torch", "by_parts"}, errors
     assert {rows[name].status for name in ("more", "pairs", "unscaled")} == {"incorrect"}, errors
     assert all(rows[name].peak_mib is not None for name in ("torch", "by_parts"))
+    assert all(rows[name].host_us for name in ("torch", "by_parts")), rows
 
 
 @pytest.mark.alone

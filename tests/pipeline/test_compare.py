@@ -196,10 +196,12 @@ def test_the_tree_is_compared_with_itself(tree: Tree) -> None:
 
 
 def test_a_point_that_only_an_interpreter_runs_says_why_it_has_no_time(tree: Tree) -> None:
-    words = ("provider=triton_flat", "size=64", "dtype=float32", "num_warps=4", "self_test=true")
+    providers = "provider=[triton_flat,torch_square]"
+    words = (providers, "language=triton", "size=64", "dtype=float32", "num_warps=4", "self_test=true")
     done = compare(tree, "kernel=square", *words, "rounds=2", "most_rounds=2", "output=outputs/interpreted")
     assert done.returncode == 0, done.stderr
     assert "num_warps=4: right, but not timed, because Triton runs under its interpreter here" in done.stdout
+    assert "torch_square" not in done.stdout
 
 
 def test_two_configurations_of_the_tree(tree: Tree) -> None:

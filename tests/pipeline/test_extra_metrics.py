@@ -29,6 +29,7 @@ def test_a_sweep_shows_and_publishes_what_the_kernel_declares(
     }
     assert heads["linear"].endswith("prepare ms") and "peak MiB" not in heads["linear"]
     assert heads["dropout"].endswith("peak MiB") and "prepare ms" not in heads["dropout"]
+    assert "host us" not in heads["dropout"], "a CPU has no host time beside the time"
     for row in tree.rows("dropout"):
         assert row.outcome.peak_mib is not None
         assert re.search(rf"{row.point.provider} .* {row.outcome.peak_mib:.2g}", shown["dropout"].stdout)

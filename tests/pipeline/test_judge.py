@@ -54,7 +54,9 @@ def is_right(one: dict[str, Any]) -> bool:
     """Whether a submission was right for everything, and has a time unless the machine was busy."""
     if one["verdict"] == "correct":
         speed = one["speed"]
-        return bool(0 < speed["low"] <= speed["times"] <= speed["high"] and one["timed"][0]["rounds"] >= 2)
+        (times,) = one["timed"]
+        assert times["host_us"] is None and times["reference_host_us"] is None
+        return bool(0 < speed["low"] <= speed["times"] <= speed["high"] and times["rounds"] >= 2)
     return one["verdict"] == "can't be judged" and BUSY in one["reason"]
 
 
@@ -78,6 +80,7 @@ def test_wrong_submissions_and_cheats_are_told_from_a_right_one(tmp_path: Path) 
     assert own_checks == {"right": "passes", "zeros": "passes", "overflows": "passes", "input": "fails"}
     page = (tmp_path / "judge" / "softmax" / "verdict.html").read_text()
     assert all(f"{name}.py" in page for name in names) and "large values: " in page
+    assert "host us" in page and "on a CPU there is none" in page
     assert "own check passes" in page and "ran in mode train" in page
     assert "large values" in results["overflows"]["reason"]
     assert "in the memory of an input" in results["input"]["reason"]

@@ -144,6 +144,7 @@ def test_outputs_of_the_right_distribution_are_right_and_memory_is_beyond_inputs
     whole, parts = (measured_dropout(worker, name) for name in ("torch", "by_parts"))
     assert (whole.status, parts.status) == ("ok", "ok"), (whole, parts)
     assert whole.any_answer is None
+    assert whole.host_us is None, "on a CPU a call's time is the host's"
     # torch's CPU dropout holds a mask of the whole input, and by_parts a result and a mask of 1024 elements.
     assert whole.peak_mib is not None and parts.peak_mib is not None
     assert N / 2**20 <= whole.peak_mib <= 16 * N / 2**20

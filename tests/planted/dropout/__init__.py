@@ -32,6 +32,7 @@ kernel = Kernel(
     comparison="compare",
     draws=8,
     peak_memory=True,
+    host_time=True,
     providers=(
         Provider("torch", "torch.py:dropout"),
         Provider("by_parts", "torch.py:by_parts"),

@@ -1,9 +1,12 @@
-"""Measure the memory that one call allocates beyond its inputs and outputs."""
+"""Readings of a few calls that are not timed: the memory that a call allocates beyond its inputs and outputs,
+and its time on the host."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from math import ceil
+from statistics import median
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -12,6 +15,9 @@ from ..loading import Tensors, as_tuple
 
 BLOCK = 512
 """torch's CUDA allocator gives memory in multiples of this number of bytes."""
+
+HOST_CALLS, HOST_S = 30, 0.1
+"""The most calls that measure the host's time, and the seconds after which no further call is made."""
 
 
 def bytes_of_call(call: Callable[..., Any], inputs: Tensors, in_place: bool) -> int:
@@ -49,3 +55,19 @@ def _on_cpu(call: Callable[[], Tensors]) -> tuple[int, Tensors]:
             now += event.nbytes()
             most = max(most, now)
     return most, outputs
+
+
+def host_us(call: Callable[..., Any], inputs: Tensors) -> float:
+    """Return the median microseconds until a call on a GPU returns to the host.
+
+    Each call finds the GPU idle, so no call waits for room in the GPU's queue.
+    """
+    times: list[float] = []
+    torch.cuda.synchronize()
+    started = perf_counter()
+    while len(times) < HOST_CALLS and perf_counter() - started < HOST_S:
+        begin = perf_counter()
+        call(*inputs)
+        times.append((perf_counter() - begin) * 1e6)
+        torch.cuda.synchronize()
+    return median(times)
