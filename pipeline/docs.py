@@ -265,7 +265,11 @@ class Figures:
             times = _times(self._best[0], request, gpu)
             if not {baseline, *request.providers} <= {name for some in times.values() for name in some}:
                 continue
-            shown = {" ".join(place): times[place] for place in request.problems if baseline in times.get(place, {})}
+            shown = {
+                " ".join(place): times[place]
+                for place in request.problems
+                if baseline in times.get(place, {})
+            }
             columns = ["provider"]
             for problem in shown:
                 columns += [f"{problem}, us", f"`{baseline}` / provider"]
