@@ -42,8 +42,8 @@ def ptx(source: str) -> str:
     """The PTX that nvcc makes of a file."""
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder, "made.ptx")
-        words = ["-std=c++17", "-O3", "-DUSE_CUDA", "-arch=compute_90a", "-ptx", "-o", made]
-        headers = [
+        words: list[str | Path] = ["-std=c++17", "-O3", "-DUSE_CUDA", "-arch=compute_90a", "-ptx", "-o", made]
+        headers: list[str | Path] = [
             "-isystem",
             installed_torch().folder / "include",
             "-DTORCH_TARGET_VERSION=0x020a000000000000",
@@ -63,7 +63,7 @@ with ThreadPoolExecutor(os.cpu_count()) as pool:
 print("step               threads   from memory   from shared memory   instructions for it")
 for step, (_, name, tile) in STEPS.items():
     function = next(one for one in compiled[step].split(".entry ")[1:] if name in one[: one.index("(")])
-    threads = re.search(r"\.maxntid (\d+)", function)[1]
+    threads = re.findall(r"\.maxntid (\d+)", function)[0]
     multiply_adds = count(function, MULTIPLIES)[1]
     instructions, elements = count(function, READS)
     print(
