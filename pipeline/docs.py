@@ -9,6 +9,8 @@ This command writes the table between ``<!-- figures: NAME kernel=KERNEL workloa
 
     providers   every provider's fastest time at each problem, in microseconds, and the least time at the
                 machine's ceilings. The times come from finals if the problem had finals, else from sweeps
+    shares      each provider's fastest time in sweeps, and the baseline's time over it, for each GPU that has
+                times of all providers
     finals      the newest finals: our fastest provider, and the times of the baseline, torch.compile and the
                 best provider that was not written here, each over ours. Without a kernel and a workload it
                 shows all kernels; with ``problems=largest`` each kernel's largest problem and worst losses
@@ -167,6 +169,8 @@ class Figures:
         match name:
             case "providers":
                 found = self.providers(Request.read(options))
+            case "shares":
+                found = self.shares(Request.read(options))
             case "finals" if not options or options == [LARGEST]:
                 found = self.finals(self._met, is_largest=bool(options))
             case "finals":
@@ -180,7 +184,7 @@ class Figures:
             case "gpus":
                 found = self.gpus()
             case _:
-                raise unknown("figures", name, ["providers", "finals", "gpus"])
+                raise unknown("figures", name, ["providers", "shares", "finals", "gpus"])
         return "\n\n".join(found) or NOTHING
 
     def finals(self, met: Sequence[HeadToHead], *, is_largest: bool = False) -> Iterator[str]:
@@ -251,6 +255,40 @@ class Figures:
                 for place, some in times.items()
                 for name, row in some.items()
             )
+            yield "\n\n".join([caption, table, *notes])
+
+    def shares(self, request: Request) -> Iterator[str]:
+        """Yield each provider's fastest time in the sweeps, and the baseline's time over it. A GPU that lacks
+        one of the providers is left out."""
+        baseline = request.entry.loaded.kernel.baseline
+        for gpu in self._gpus:
+            times = _times(self._best[0], request, gpu)
+            if not {baseline, *request.providers} <= {name for some in times.values() for name in some}:
+                continue
+            shown = {
+                " ".join(place): times[place]
+                for place in request.problems
+                if baseline in times.get(place, {})
+            }
+            columns = ["provider"]
+            for problem in shown:
+                columns += [f"{problem}, us", f"`{baseline}` / provider"]
+            rows = []
+            for name in request.providers:
+                cells = [f"`{name}`"]
+                for some in shown.values():
+                    row = some.get(name)
+                    share = None if row is None else some[baseline]["median_us"] / row["median_us"]
+                    cells += ["" if row is None else time_cell(row), percent(share)]
+                rows.append(cells)
+            at = _commits(some[name]["commit"] for some in shown.values() for name in {*some})
+            caption = f"*{self._name(gpu)}, times of sweeps at {at}.*"
+            notes = distrust_notes(
+                (doubt(row), f"{problem}, `{name}`")
+                for problem, some in shown.items()
+                for name, row in some.items()
+            )
+            table = TextTable("", columns, rows, numbers=columns[1:]).markdown(has_code=True)
             yield "\n\n".join([caption, table, *notes])
 
     @cached_property

@@ -16,7 +16,8 @@ constexpr int kApart = kBlock / kSide;
 constexpr int kThreads = kApart * kApart;
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) block_2d(const Product<T> of) {
+__global__ void __launch_bounds__(kThreads, 2)  // two blocks on a multiprocessor: one computes while another loads
+    block_2d(const Product<T> of) {
   __shared__ float tile_of_a[kBlock][kDepth];
   __shared__ float tile_of_b[kDepth][kBlock];
   const int thread = static_cast<int>(threadIdx.x);
@@ -28,7 +29,8 @@ __global__ void __launch_bounds__(kThreads) block_2d(const Product<T> of) {
   for (int start = 0; start < of.k; start += kDepth) {
     // Four elements of each tile a thread. Neighbouring threads load neighbouring elements.
 #pragma unroll
-    for (int at = thread; at < kBlock * kDepth; at += kThreads) {
+    for (int i = 0; i < kBlock * kDepth; i += kThreads) {
+      const int at = i + thread;
       const int row = first_row + at / kDepth, k = start + at % kDepth;
       tile_of_a[at / kDepth][at % kDepth] =
           row < of.m && k < of.k ? static_cast<float>(of.a[int64_t{row} * of.k + k]) : 0.0f;

@@ -32,7 +32,8 @@ __global__ void __launch_bounds__(kThreads) warp_tile(const Product<T> of) {
   for (int start = 0; start < of.k; start += kDepth) {
     // Four vectors of each tile a thread.
 #pragma unroll
-    for (int at = thread; at < kBlock * kDepth / kVector; at += kThreads) {
+    for (int i = 0; i < kBlock * kDepth / kVector; i += kThreads) {
+      const int at = i + thread;
       const int row = at / (kDepth / kVector), k = at % (kDepth / kVector) * kVector;
       write_column<kPitch>(&tile_of_a[k][row], load_four(of.a + int64_t{first_row + row} * of.k + start + k,
                                                          first_row + row < of.m && start + k < of.k));

@@ -215,15 +215,18 @@ def test_few_rows(n: int, k: int, dtype: str, layout: str, m: int) -> None:
             agrees("cuda_gemv", problem, columns=columns, num_warps=num_warps)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-@pytest.mark.parametrize(
-    "shape", [*SHAPES, (1, 1, 1), (37, 40, 24), (259, 133, 77), (1, 4096, 8192)], ids=str
-)
 @pytest.mark.parametrize("name", [one.name for one in STEPS])
-def test_steps(name: str, shape: tuple[int, int, int], dtype: str, layout: str) -> None:
-    m, n, k = shape
-    agrees(name, Problem(m=m, n=n, k=k, dtype=dtype, layout=layout))
+def test_steps(name: str, dtype: str) -> None:
+    fits = 0
+    for m, n, k in (*SHAPES, (1, 1, 1), (37, 40, 24), (259, 133, 77), (1, 4096, 8192)):
+        for layout in LAYOUTS:
+            problem = Problem(m=m, n=n, k=k, dtype=dtype, layout=layout)
+            if CASES[name].provider.fits(problem, None, gpu()) is None:
+                agrees(name, problem)
+                fits += 1
+    if not fits:
+        pytest.skip(f"{name} takes no {dtype}")
 
 
 @pytest.mark.parametrize("name", [one.name for one in STEPS])

@@ -5,16 +5,22 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from kernel_pipeline import loading
+from kernel_pipeline.contract import Gpu
 from kernels.matmul import STEPS
 from kernels.matmul.problem import Problem, tolerance
+from pipeline.points import catalog
+from pipeline.points.plan import Target, plan
 from tests.kernels.agreement import agree
 from tests.kernels.compiled import answer, program
 from tests.kernels.kernel_cases import CPU
+
+pytestmark = pytest.mark.xdist_group("matmul steps")
 
 MATMUL = loading.load("matmul")
 HERE = Path(__file__).parent / "emulated"
@@ -24,15 +30,19 @@ LAUNCH = re.compile(r"(\w+<T>)<<<([^>]*)>>>\((.*?)\);", re.DOTALL)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tree in which the steps' includes find the emulated multiprocessor, and a launch is a call."""
+    """A tree in which the steps' includes find the emulated multiprocessor. A launch is a call, and each step
+    has a namespace of its own, so that one program has all of them."""
     made = tmp_path_factory.mktemp("steps")
     for name in ("matmul", "include", "run"):
         (made / name).mkdir()
-    for source in SOURCES.values():
-        text, launches = LAUNCH.subn(
-            r"emulated::launch([&] { \1(\3); }, \2);", (loading.ROOT / "matmul" / source).read_text()
-        )
-        assert launches == 1, source
+    for name, source in SOURCES.items():
+        text = (loading.ROOT / "matmul" / source).read_text()
+        for pattern, becomes in (
+            (LAUNCH, r"emulated::launch([&] { \1(\3); }, \2);"),
+            (re.compile(r"^namespace matmul {$", re.MULTILINE), f"namespace matmul::{name} {{"),
+        ):
+            text, found = pattern.subn(becomes, text)
+            assert found == 1, source
         (made / "matmul" / source).write_text(text)
     for header in ("step_vectors.cuh", "step_tensor_map.cuh"):
         shutil.copy(loading.ROOT / "matmul" / header, made / "matmul")
@@ -43,35 +53,42 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for header in ("hopper.h", "step.h"):
         shutil.copy(HERE / header, made / "include")
     shutil.copy(HERE / "step.cpp", made / "run")
+    write_steps(made, SOURCES)
     return made
+
+
+def write_steps(folder: Path, names: Iterable[str]) -> None:
+    """Write the header with the steps of the program."""
+    includes = [f'#include "{SOURCES[name]}"' for name in names]
+    each = " ".join(f"STEP({name})" for name in names)
+    text = "\n".join([*includes, f"#define EACH_STEP(STEP) {each}", ""])
+    (folder / "matmul" / "steps.h").write_text(text)
 
 
 def check(folder: Path, name: str, problem: Problem, seed: int) -> None:
     """The step gives the reference's answer, and ends."""
     inputs = MATMUL.inputs(problem, CPU, seed)
-    path = program(folder / "run" / "step.cpp", STEP=f'"../matmul/{SOURCES[name]}"')
-    out = answer(path, inputs, [problem.m, problem.n, problem.k, seed, problem.dtype])
+    path = program(folder / "run" / "step.cpp")
+    out = answer(path, inputs, [problem.m, problem.n, problem.k, seed, problem.dtype, name])
     (exact,) = MATMUL.expected(problem, inputs)
     agree(out.view(problem.m, problem.n), exact, tolerance(problem))
 
 
-SHAPES = [
-    (1, 1, 1),
-    # Less than a tile; a tile exactly; several, with a rest of each dimension.
-    (1, 8, 8),
-    (37, 40, 24),
-    (128, 128, 64),
-    (131, 136, 200),
-    (129, 133, 37),
-]
-
-
-@pytest.mark.parametrize("seed", [5, 6])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    ("shape", "dtype", "seed"),
+    [
+        # Less than a tile; several tiles, with a rest of each dimension; no vector fits into a row.
+        ((1, 8, 8), "bfloat16", 0),
+        ((37, 40, 24), "float32", 1),
+        ((131, 136, 200), "bfloat16", 5),
+        ((131, 136, 200), "float16", 6),
+        ((129, 133, 37), "float32", 5),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("name", SOURCES)
 def test_a_step_multiplies(
-    folder: Path, name: str, dtype: str, shape: tuple[int, int, int], seed: int
+    folder: Path, name: str, shape: tuple[int, int, int], dtype: str, seed: int
 ) -> None:
     m, n, k = shape
     problem = Problem(m=m, n=n, k=k, dtype=dtype)
@@ -83,6 +100,14 @@ def test_a_step_multiplies(
 @pytest.mark.parametrize("name", SOURCES)
 def test_a_step_has_at_most_120_lines(name: str) -> None:
     assert (loading.ROOT / "matmul" / SOURCES[name]).read_text().count("\n") <= 120
+
+
+@pytest.mark.parametrize("preset", ["quick", "broad", "standard"])
+def test_a_preset_measures_the_steps_only_by_name(preset: str) -> None:
+    on = Target("cuda", Gpu((9, 0), 132, 232448, 60 << 20))
+    entry = catalog.find("matmul")
+    assert not {point.provider for point in plan(entry, preset, on).points} & SOURCES.keys()
+    assert {point.provider for point in plan(entry, preset, on, {}, [*SOURCES]).points} == SOURCES.keys()
 
 
 BARRIER = "    __syncthreads();  // before the next step overwrites what others may still read"
@@ -119,6 +144,7 @@ def test_a_fault_shows(folder: Path, tmp_path: Path, name: str, before: str, aft
     text = source.read_text()
     assert text.count(before) == 1
     source.write_text(text.replace(before, after))
+    write_steps(tmp_path, [name])
     with pytest.raises((AssertionError, subprocess.TimeoutExpired)):
         for seed in range(8):
             check(tmp_path, name, Problem(m=131, n=136, k=264, dtype="bfloat16"), seed)

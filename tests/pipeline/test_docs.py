@@ -74,6 +74,21 @@ def test_finals_come_before_the_sweeps_best(figures: Figures) -> None:
     )
 
 
+def test_shares_are_of_the_baselines_time_on_gpus_that_have_every_provider(
+    figures: Figures, tmp_path: Path
+) -> None:
+    words = PROVIDERS.replace("providers", "shares")
+    table = figures.text(f"{words} provider=[cuda,torch]")
+    assert table.count("| provider | 256 float32, us | `torch` / provider | 1024 float32, us |") == 2
+    found = re.findall(r"^\| `(\w+)` \| (\S+) \| (\S+) % \|", table, re.MULTILINE)
+    assert [name for name, _, _ in found] == ["cuda", "torch"] * 2
+    (_, cuda, share), (_, torch, whole) = found[:2]
+    assert whole == "100.0"
+    assert float(share) == pytest.approx(100 * float(torch) / float(cuda), rel=0.01)
+    # No GPU has a time of this provider.
+    assert figures.text(f"{words} provider=[cuda,triton_online]") == NOTHING
+
+
 def finals_of(size: int, ours: float, others: dict[str, tuple[float, str]]) -> list[Final]:
     row = factory.measurement("softmax", "cuda", size)
     beside = [
@@ -174,7 +189,7 @@ def test_what_is_not_measured_is_said(figures: Figures) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("", "unknown figures ''. Known: providers, finals, gpus."),
+        ("", "unknown figures ''. Known: providers, shares, finals, gpus."),
         ("finls kernel=softmax workload=columns", "unknown figures 'finls'. Did you mean 'finals'?"),
         ("providers workload=columns", "write NAME kernel=KERNEL workload=WORKLOAD"),
         ("providers kernel=softmax columns", "write NAME kernel=KERNEL workload=WORKLOAD"),

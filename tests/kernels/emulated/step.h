@@ -11,10 +11,10 @@
 #undef __shared__
 #define __shared__ static
 
-// The types of elements that a step takes, in the place of its operator.
-#define MATMUL_STEP(name, unit, ...)          \
-  namespace matmul {                          \
-  using Elements = std::tuple<__VA_ARGS__>;   \
+// The types of elements that a step takes, in the place of its operator. A step has a namespace of its own.
+#define MATMUL_STEP(name, unit, ...)        \
+  namespace matmul::name {                  \
+  using Elements = std::tuple<__VA_ARGS__>; \
   }
 
 struct dim3 {
