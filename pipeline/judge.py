@@ -85,9 +85,12 @@ class Judge:
         self.config = config
         self.problem = formats.problem(Path(config.kernel), config.workloads, config.most_workloads)
         try:
-            self.plan = self.problem.plan(config.pin, config.scale)
+            pins = {size_of(name): size for name, size in config.pin.items()}
+            self.plan = self.problem.plan(pins, config.scale)
         except UserError as error:
             raise unknown_option(JudgeConfig, config.pin) or error from error
+        if config.best is not None:
+            self.problem.submission(config.best)
         chosen = device.resolve(config.device)
         output = results.folder_for(config.output, chosen.kind)
         name = re.sub(r"[^\w.+-]+", "-", self.problem.name, flags=re.ASCII) or "problem"
@@ -98,7 +101,7 @@ class Judge:
 
     def submissions(self) -> NoReturn:
         """Print and write the verdicts, and exit with their exit code."""
-        submissions = named(self.problem, self.config.submission)
+        submissions = named(self.problem, self.beside_best(self.config.submission))
         trial, judged = self.judged(submissions)
         found = Judgement(
             problem=str(self.problem.path),
@@ -119,7 +122,7 @@ class Judge:
             made = traces(self.problem, submissions, found, self.session.device)
             write_atomically(self.place / "traces.jsonl", made)
         if self.config.reward:
-            rewards(judged)
+            rewards(judged[: len(self.config.submission or judged)])
         if self.config.format == "json" and not self.config.reward:
             sys.stdout.write(path.read_text())
         else:
@@ -144,7 +147,8 @@ class Judge:
             raise UserError("write the folder with the submissions: judge board FOLDER kernel=PROBLEM.")
         paths, wrong = board.submissions(config.submission[0], self.problem)
         limits = [config.rounds, config.most_rounds, config.margin, config.torch_compile, config.memory_gb]
-        own = Board(self.place / board.FILE, self.problem, self.plan, self.session, limits)
+        options = [*limits, config.best and config.best.read_text()]
+        own = Board(self.place / board.FILE, self.problem, self.plan, self.session, options)
         keys = {str(path): own.key(path) for path in paths}
         known = own.known(warn)
         fresh = tuple(path for path in paths if keys[str(path)] not in known)
@@ -156,11 +160,12 @@ class Judge:
             def entry(one: Judged, isolation: str) -> BoardEntry:
                 return own.entry(keys[one.submission], one, isolation)
 
-            trial, judged = self.judged(
-                named(self.problem, fresh),
-                lambda one, isolation: own.keep(entry(one, isolation)),
-            )
-            entries += [entry(one, trial.isolation) for one in judged]
+            def settle(one: Judged, isolation: str) -> None:
+                if Path(one.submission) in fresh:
+                    own.keep(entry(one, isolation))
+
+            trial, judged = self.judged(named(self.problem, self.beside_best(fresh)), settle)
+            entries += [entry(one, trial.isolation) for one in judged if Path(one.submission) in fresh]
         others = [one for path in self.place.parent.glob(f"*/{board.FILE}") for one in board.read(path, warn)]
         kept = [one for one in others if Path(one.judged.submission).is_file()]
         page = self.place.parent / "board.html"
@@ -174,6 +179,13 @@ class Judge:
             judged_page.table([one.judged for one in best], self.problem.path.name).print(console)
         self.tell(f"The page of all boards: {page}")
 
+    def beside_best(self, files: tuple[Path, ...] | None) -> tuple[Path, ...] | None:
+        """Return submissions with the best known one."""
+        best = self.config.best
+        if best is None or best.resolve() in (one.resolve() for one in files or ()):
+            return files
+        return (*(files or ()), best)
+
     def judged(
         self,
         submissions: dict[str, SubmissionFile],
@@ -183,6 +195,8 @@ class Judge:
         certain."""
         config, session = self.config, self.session
         memory = None if config.memory_gb is None else int(config.memory_gb * 1e9)
+        best = config.best
+        is_best = (name for name, one in submissions.items() if best and one.path.resolve() == best.resolve())
         caches = {name: os.environ.get(name, "") for name in (inductor.CACHE, inductor.TRITON_CACHE)}
         folders = [*(caches | inductor.caches()).values()]
         if isinstance(self.problem, FlashInferProblem):
@@ -205,8 +219,16 @@ class Judge:
                     Memcheck(session.device, session.seed, session.timeout_s),
                     settle,
                     config.torch_compile and config.rounds > 0,
+                    next(is_best, None),
                 )
                 return trial, trial.run()
+
+
+def size_of(name: str) -> str:
+    """Return the size of the problem that a word sets. ``problem_seed`` sets the size ``seed``, because the
+    command has an option of that name."""
+    size = name.removeprefix("problem_")
+    return size if size in JudgeConfig.model_fields else name
 
 
 def rewards(judged: Iterable[Judged]) -> None:

@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
 from types import BuiltinFunctionType, ModuleType
 from typing import Any
 
@@ -32,16 +32,14 @@ class ProcessState:
     """A snapshot of the process, with which its later states are compared."""
 
     def __init__(self) -> None:
-        self._functions = {name: id(found) for name, found in _functions()}
-        # References keep the objects alive, so that no new object gets the id of an old one.
-        self._held = [found for _, found in _functions()]
+        # References keep the objects alive, so that no new object takes the place of an old one.
+        self._functions = [(name, held, key, _of(held, key)) for name, held, key in _functions()]
         self._threads = _threads()
         self._children = set(children(os.getpid()))
 
     def replaced(self) -> list[str]:
         """Return the functions and constants of the timing code that were replaced since the snapshot."""
-        now = {name: id(found) for name, found in _functions()}
-        return sorted(name for name, was in self._functions.items() if now.get(name) != was)
+        return sorted(name for name, held, key, was in self._functions if _of(held, key) is not was)
 
     def running(self) -> list[str]:
         """Return the threads and child processes that were started since the snapshot and still run."""
@@ -55,39 +53,46 @@ def _threads() -> dict[int | None, str]:
     return {thread.ident: thread.name for thread in threading.enumerate()}
 
 
-def _functions() -> Iterable[tuple[str, Any]]:
-    """Yield the functions and constants that must not be replaced, with their names."""
-    ours = [(f"{name}.", one) for name, one in sys.modules.items() if name.split(".")[0] == "kernel_pipeline"]
-    # An installation has the kernels inside of the library.
-    for module in [one for name, one in ours if not name.startswith(f"{loading.PACKAGE}.")]:
-        yield from _of_module(module)
+Holder = Mapping[str, Any] | type
+"""The names of a module or class, or a class that has names by itself or from a base class."""
+
+
+def _of(held: Holder, key: str) -> Any:
+    """Return what has this name, or None. Not getattr: a descriptor returns another object at each access."""
+    if not isinstance(held, type):
+        return held.get(key)
+    return next((vars(place)[key] for place in held.__mro__ if key in vars(place)), None)
+
+
+def _functions() -> Iterator[tuple[str, Holder, str]]:
+    """Yield the functions and constants that must not be replaced: a name, and where they are held."""
+    ours = [(name, one) for name, one in sys.modules.items() if name.split(".")[0] == "kernel_pipeline"]
+    for name, module in ours:
+        # An installation has the kernels inside of the library.
+        if not f"{name}.".startswith(f"{loading.PACKAGE}."):
+            yield name, sys.modules, name
+            yield from _of_module(module)
     for name in ("perf_counter", "perf_counter_ns", "monotonic", "time", "sleep"):
-        yield f"time.{name}", getattr(time, name)
+        yield f"time.{name}", vars(time), name
     for name, found in list(vars(torch).items()):
         if isinstance(found, BuiltinFunctionType):
-            yield f"torch.{name}", found
+            yield f"torch.{name}", vars(torch), name
+    for name in CUDA_FUNCTIONS:
+        yield f"torch.cuda.{name}", vars(torch.cuda), name
     for owner, label, names in (
         (torch.Tensor, "torch.Tensor", TENSOR_METHODS),
-        (torch.cuda, "torch.cuda", CUDA_FUNCTIONS),
         (torch.cuda.Event, "torch.cuda.Event", EVENT_METHODS),
         (torch.cuda.CUDAGraph, "torch.cuda.CUDAGraph", GRAPH_METHODS),
     ):
         for name in names:
-            # Not getattr: a descriptor returns another object at each access.
-            for place in getattr(owner, "__mro__", (owner,)):
-                if name in vars(place):
-                    yield f"{label}.{name}", vars(place)[name]
-                    break
+            yield f"{label}.{name}", owner, name
 
 
-def _of_module(module: ModuleType) -> Iterable[tuple[str, Any]]:
+def _of_module(module: ModuleType) -> Iterator[tuple[str, Holder, str]]:
     for name, found in list(vars(module).items()):
-        if name.isupper():  # a constant
-            yield f"{module.__name__}.{name}", found
-        if not callable(found):
-            continue
-        yield f"{module.__name__}.{name}", found
+        if name.isupper() or callable(found):  # a constant, a function or a class
+            yield f"{module.__name__}.{name}", vars(module), name
         if isinstance(found, type) and found.__module__ == module.__name__:
-            for member, value in list(vars(found).items()):
+            for member, value in vars(found).items():
                 if callable(value):
-                    yield f"{module.__name__}.{name}.{member}", value
+                    yield f"{module.__name__}.{name}.{member}", vars(found), member

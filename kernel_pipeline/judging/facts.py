@@ -6,7 +6,6 @@ The process runs ``probe``. Like the verifier, it runs the code of the problem's
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from functools import cache
@@ -15,10 +14,14 @@ from typing import Any
 
 from .. import loading
 from ..errors import UserError
+from ..execution.child_process import ChildProcess, FailedError, GoneError
+from ..execution.fork_server import by_command
+from ..execution.protocol import Done, Setup
 from ..machine.device import Device
 from ..records.base import Record, Values
 from ..records.credentials import TRACKER
 from ..records.fields import NotNegative, Text
+from ..records.settings import TimingSettings
 
 FILE = "facts.json"
 
@@ -78,28 +81,46 @@ def facts_of(folder: Path, problem: Mapping[str, Any]) -> ProblemFacts:
     return all_facts(folder).of[key(problem)]
 
 
-def found(probe: Probe, device: Device, timeout_s: float) -> dict[Values, ProblemFacts]:
-    """Run a probe's process, which writes the facts to the folder, and return the facts of its problems.
-    Raises UserError if the process fails or takes longer than ``timeout_s`` seconds."""
-    environment = {name: value for name, value in os.environ.items() if name not in TRACKER}
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", f"{__package__}.probe"],
-            cwd=loading.LIBRARY.parent,
-            input=probe.to_json().decode(),
-            env=environment | {"CUDA_VISIBLE_DEVICES": device.uuid or ""},
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise UserError(
-            f"the problem's own module took longer than {timeout_s:g} s: write a smaller scale=, or a "
-            "larger point_timeout_s=."
-        ) from error
-    if done.returncode:
-        ended = f"the process of the problem's own module ended with exit code {done.returncode}."
-        raise UserError((done.stderr.strip().splitlines() or [ended])[-1])
-    all_facts.cache_clear()
-    return {problem: facts_of(probe.folder, problem) for problem in probe.problems}
+class Prober:
+    """The process that runs a problem's own module, started with the first request and kept for the next. On
+    a GPU it ends after each request, because other processes need the memory."""
+
+    def __init__(self, device: Device) -> None:
+        self._keeps = device.kind == "cpu"
+
+        def environment() -> dict[str, str]:
+            known = {name: value for name, value in os.environ.items() if name not in TRACKER}
+            return known | {"CUDA_VISIBLE_DEVICES": device.uuid or ""}
+
+        command = [sys.executable, "-m", f"{__package__}.probe", str(os.getpid())]
+        start = by_command(command, loading.LIBRARY.parent, environment)
+        setup = Setup(device=device.kind, settings=TimingSettings(), seed=0)
+        self._process = ChildProcess("probe", setup, lambda given, printed: start(given[:1], printed))
+
+    def found(self, probe: Probe, timeout_s: float) -> dict[Values, ProblemFacts]:
+        """Let the process write the facts to the folder, and return the facts of the probe's problems.
+
+        Raises UserError if the process fails or takes longer than ``timeout_s`` seconds.
+        """
+        if not self._process.is_running:
+            self._process.launch(-1)
+            self._process.begin()
+        try:
+            self._process.ask(probe, Done, timeout_s)
+        except GoneError as error:
+            if error.status == "timeout":
+                raise UserError(
+                    f"the problem's own module took longer than {timeout_s:g} s: write a smaller scale=, or "
+                    "a larger point_timeout_s=."
+                ) from error
+            raise UserError(f"the problem's own module fails: {error}.") from error
+        except FailedError as error:
+            raise UserError(f"the problem's own module fails: {error}.") from error
+        if not self._keeps:
+            self.close()
+        all_facts.cache_clear()
+        return {problem: facts_of(probe.folder, problem) for problem in probe.problems}
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.close()

@@ -1,6 +1,7 @@
-"""Run a problem's own module, and write its facts: ``python -m kernel_pipeline.judging.probe``.
+"""Run a problem's own module, and write its facts.
 
-The process reads a ``Probe`` on standard input.
+``facts.Prober`` starts the process, ``python -m kernel_pipeline.judging.probe PARENT FD``, which answers each
+``Probe``.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from math import inf
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +21,17 @@ from .. import problems, tracebacks
 from ..arguments import tensors_of
 from ..checking import tolerance_for, wide
 from ..contract import Tolerance
+from ..execution.faults import failed
+from ..execution.message_connection import receive, serve
+from ..execution.protocol import Done, Setup
 from ..execution.shared_memory import memory_available
 from ..files import write_atomically
 from ..loading import Tensors
-from ..records.base import Values
+from ..machine.reaper import die_with
+from ..records.base import Record, Values
 from ..verification import compare
 from . import folder as files
-from .facts import FILE, AllFacts, Layout, Probe, ProblemFacts, facts_of, key
+from .facts import FILE, AllFacts, Layout, Probe, ProblemFacts, all_facts, facts_of, key
 from .formats import UnfitError
 from .imported import DISTRIBUTION, REFERENCE, read
 from .running import Reference
@@ -42,9 +48,25 @@ COPIES = 12
 """The memory that all processes need together, as a multiple of the bytes of a problem's inputs."""
 
 
-def main() -> None:
-    """Answer the probe on standard input."""
-    probe = Probe.from_json(sys.stdin.read())
+def main(parent: int, fd: int) -> None:
+    """Answer probes until the other end closes."""
+    die_with(parent)
+    connection = Connection(fd)
+    receive(connection, Setup)
+
+    def answer(request: Record) -> Record:
+        assert isinstance(request, Probe), "no other request is received"
+        try:
+            answer_to(request)
+        except Exception as error:  # whatever the problem's code raises
+            return failed(error)
+        return Done()
+
+    serve(connection, answer, Probe)
+
+
+def answer_to(probe: Probe) -> None:
+    """Write the facts of a probe's problems, or the file that it asks for."""
     if probe.save is not None:
         save(probe, probe.save)
         return
@@ -59,6 +81,7 @@ def main() -> None:
             said = tracebacks.described(error, [probe.folder])
             known[key(values)] = ProblemFacts(skipped=f"its own code fails: {said.splitlines()[0]}")
     write_atomically(path, AllFacts(of=known).to_json(indent=1))
+    all_facts.cache_clear()
 
 
 def facts(probe: Probe, values: Values) -> ProblemFacts:
@@ -196,4 +219,4 @@ def _flushed(x: torch.Tensor) -> torch.Tensor:
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(int, sys.argv[1:]))

@@ -335,6 +335,7 @@ class JudgeConfig(Options):
     action: Literal["board"] | None
     kernel: PathText
     submission: Pin[Place]
+    best: Place | None
     workloads: Place | None
     most_workloads: int | None = Field(ge=1)
     device: str

@@ -23,18 +23,20 @@ COLUMNS = (
     "low",
     "high",
     "of torch.compile",
+    "of best",
     "us",
     "host us",
     "own check",
     "reason",
 )
 
-NUMBERS = COLUMNS[2:8]
+NUMBERS = COLUMNS[2:9]
 
 NOTE = (
-    "`times as fast` compares with the problem's own code; `low` and `high` are its 90 % interval. `us` is "
-    "the median time of a call in the rounds. `host us` is the time until a call on a GPU returns to the "
-    "host; on a CPU there is none beside `us`. Over several workloads, these are geometric means. `own "
+    "`times as fast` compares with the problem's own code; `low` and `high` are its 90 % interval. `of "
+    "torch.compile` and `of best` compare with the compiled code and with the submission that `best=` names. "
+    "`us` is the median time of a call in the rounds. `host us` is the time until a call on a GPU returns to "
+    "the host; on a CPU there is none beside `us`. Over several workloads, these are geometric means. `own "
     "check` is what the format's own judge says about the answers to the given inputs."
 )
 
@@ -98,7 +100,7 @@ def table(results: Sequence[Judged], title: str) -> TextTable:
             one.submission,
             one.verdict,
             *_cells(one.speed),
-            _times(one.over_compiled),
+            *(_times(one.over_compiled), _times(one.over_best)),
             _mean([each.us for each in one.timed]),
             _mean([each.host_us for each in one.timed if each.host_us is not None]),
             one.own_check or "",
@@ -114,8 +116,8 @@ def _by_workload(one: Judged) -> TextTable:
     """Return the times of a submission at each workload as a table."""
     rows = [
         [
-            *(_sizes(each.workload), *_cells(each.speed), _times(each.over_compiled)),
-            *(number(each.us), number(each.host_us)),
+            *(_sizes(each.workload), *_cells(each.speed)),
+            *(_times(each.over_compiled), _times(each.over_best), number(each.us), number(each.host_us)),
         ]
         for each in one.timed
     ]

@@ -6,11 +6,13 @@ import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from kernel_pipeline import files, json_lines, judging
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.execution import answers
 from kernel_pipeline.judging.formats import Problem, Workloads
 from kernel_pipeline.records.base import Record, Values, digest
 from kernel_pipeline.records.fields import Name, Text, When
@@ -50,23 +52,26 @@ class Board:
 
     def key(self, submission: Path) -> str:
         """Return the key of the verdict on a submission."""
+        return digest([_content(submission), self._shared])
+
+    @cached_property
+    def _shared(self) -> list[Any]:
+        """The parts of the keys of all submissions."""
         session, problem = self.session, self.problem
-        own = [Path(__file__).with_name(name) for name in ("judged.py", "trial.py")]
-        code = [*sorted(Path(judging.__file__).parent.glob("*.py")), *own]
-        return digest(
-            [
-                *(_content(path) for path in (submission, *code)),
-                {file: _content(path) for path, file in problem.files().items()},
-                dict(problem.texts()),
-                [[dict(one) for one in some] for some in (self.plan.tests, self.plan.timed)],
-                session.environment.digest,
-                session.device.slug,
-                session.timing.to_dict(),
-                [session.seed, session.timeout_s],
-                versions.measurement(session.device.kind, session.timing.timer),
-                self.options,
-            ]
-        )
+        own = [Path(__file__).with_name(name) for name in ("judged.py", "trial.py", "trial_times.py")]
+        code = [*sorted(Path(judging.__file__).parent.glob("*.py")), *own, Path(answers.__file__)]
+        return [
+            *map(_content, code),
+            {file: _content(path) for path, file in problem.files().items()},
+            dict(problem.texts()),
+            [[dict(one) for one in some] for some in (self.plan.tests, self.plan.timed)],
+            session.environment.digest,
+            session.device.slug,
+            session.timing.to_dict(),
+            [session.seed, session.timeout_s],
+            versions.measurement(session.device.kind, session.timing.timer),
+            self.options,
+        ]
 
     def known(self, warn: Callable[[str], None]) -> dict[str, BoardEntry]:
         """Return the kept verdicts of the problem's board, by key."""

@@ -70,16 +70,18 @@ class Speed(Record):
 
 class WorkloadTimes(Record):
     """The times of a submission at a workload: its speed-ups over the problem's own code, eager and compiled
-    by ``torch.compile``, and the medians of the rounds' times of the three. ``host_us`` is the time until an
-    eager call returns to the host, ``reference_host_us`` that of the problem's own code. On a CPU both are
-    None."""
+    by ``torch.compile``, and over the best known submission, and the medians of these times in the rounds.
+    ``host_us`` is the time until an eager call returns to the host, ``reference_host_us`` that of the
+    problem's own code. On a CPU both are None."""
 
     workload: Values
     speed: Speed
     over_compiled: Speed | None = None
+    over_best: Speed | None = None
     us: Microseconds
     reference_us: Microseconds
     compiled_us: Microseconds | None = None
+    best_us: Microseconds | None = None
     host_us: Microseconds | None = None
     reference_host_us: Microseconds | None = None
     rounds: int
@@ -99,7 +101,7 @@ class Judged(Record):
 
     reason:
         Why the submission is not correct, or why a correct submission has no time.
-    speed, over_compiled:
+    speed, over_compiled, over_best:
         The geometric means of the speed-ups of ``timed``.
     timed:
         The times, by workload.
@@ -125,6 +127,7 @@ class Judged(Record):
     reason: str | None = None
     speed: Speed | None = None
     over_compiled: Speed | None = None
+    over_best: Speed | None = None
     timed: tuple[WorkloadTimes, ...] = ()
     timed_at: Text | None = None
     verified: tuple[Verified, ...] = ()
@@ -147,6 +150,8 @@ class Judged(Record):
             said += f" and {self.speed}"
             if self.over_compiled is not None:
                 said += f", {self.over_compiled} as torch.compile"
+            if self.over_best is not None:
+                said += f", {self.over_best} as the best known"
         if self.reason is not None:
             said += f": {self.reason}"
         if self.failing is not None:
@@ -185,19 +190,20 @@ class Judgement(Record):
 
 def with_times(one: Judged, timed: Sequence[WorkloadTimes], timed_at: str, margin: float) -> Judged:
     """Return a verdict with these times. Differences of less than ``margin`` are the same."""
-    compiled = [each.over_compiled for each in timed if each.over_compiled is not None]
     return one.replace(
         speed=_mean([each.speed for each in timed], margin),
-        over_compiled=_mean(compiled, margin) if compiled else None,
+        over_compiled=_mean([each.over_compiled for each in timed], margin),
+        over_best=_mean([each.over_best for each in timed], margin),
         timed=tuple(timed),
         timed_at=timed_at,
     )
 
 
-def _mean(speeds: Sequence[Speed], margin: float) -> Speed:
-    """Return the geometric mean of speed-ups, whose errors are independent."""
-    if len(speeds) == 1:
-        return speeds[0]
+def _mean(each: Sequence[Speed | None], margin: float) -> Speed | None:
+    """Return the geometric mean of speed-ups, whose errors are independent; None without speed-ups."""
+    speeds = [one for one in each if one is not None]
+    if len(speeds) < 2:
+        return next(iter(speeds), None)
     middle = fmean(log(one.times) for one in speeds)
     half = sqrt(sum((log(one.high / one.low) / 2) ** 2 for one in speeds)) / len(speeds)
     low, high, same = middle - half, middle + half, log(1 + margin)

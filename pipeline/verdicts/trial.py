@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 
-from kernel_pipeline.execution.supervisor import Supervisor
-from kernel_pipeline.judging.facts import Probe, ProblemFacts, found
+from kernel_pipeline.execution.answers import AnswerSupervisor
+from kernel_pipeline.judging.facts import Probe, Prober, ProblemFacts
 from kernel_pipeline.judging.folder import DISTRIBUTIONS, GIVEN, OWN_CHECK, SIGNED, Kept, originally
 from kernel_pipeline.judging.formats import SubmissionFile, Workloads, smaller
 from kernel_pipeline.judging.imported import COMPILED, DISTRIBUTION, REFERENCE, read
@@ -17,22 +17,22 @@ from kernel_pipeline.machine.confinement import Confinement
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.measurement import Outcome
 from kernel_pipeline.records.point import Point
-from kernel_pipeline.statistics.verdicts import FEWEST_ROUNDS, Rule
+from kernel_pipeline.statistics.verdicts import Rule
 
 from .. import ROOT
-from ..execution.session import Session, supervisor
-from ..store import commit
+from ..execution.session import Session
 from ..store.turns import Turn
 from . import judged
-from .judged import Judged, Speed, Verified, WorkloadTimes
-from .rounds import Candidate, Match, RoundLimits, Rounds, Side, medians
+from .judged import Judged, Verified
+from .rounds import RoundLimits
+from .trial_times import TrialTimes
 
 BRIEF = {"stopping": "budget", "min_samples": 3, "max_seconds": 0.005}
 """The timing settings for verification. Short timing is part of it, because the outputs of timed calls are
 verified, too."""
 
 MORE_SEEDS = 3
-"""The number of further seeds that are tried for a submission that was wrong only for later inputs."""
+"""The number of further first inputs that are tried for a submission that was wrong only for later inputs."""
 
 RIGHT = ("ok", "verified")
 
@@ -48,7 +48,8 @@ class Trial:
     ``tell`` gets a line about each step, and ``settle`` each verdict and the isolation when it is certain.
     ``skipped`` has, by distribution or workload, the reason why the problem's own code gives no answer to
     compare with. ``isolation`` says whether the submissions ran within the limits ``confined``. ``memcheck``
-    returns the findings at a point, and whether there is an error.
+    returns the findings at a point, and whether there is an error. ``best`` is the submission that is timed
+    beside each other one, if it is correct.
     """
 
     folder: Path
@@ -62,9 +63,11 @@ class Trial:
     memcheck: Callable[[str, Point, Confinement | None], tuple[str, bool]]
     settle: Callable[[Judged, str], None] = lambda one, isolation: None
     beside_compiled: bool = True
+    best: str | None = None
     isolation: str = judged.NOT_ISOLATED
     skipped: dict[str, str] = field(default_factory=dict)
     results: dict[str, Judged] = field(default_factory=dict)
+    _prober: Prober = field(init=False)
     _main: Values = field(init=False)
     _tried: list[Values] = field(default_factory=list)
     _facts: dict[Values, ProblemFacts] = field(default_factory=dict)
@@ -78,6 +81,10 @@ class Trial:
 
     def run(self) -> tuple[Judged, ...]:
         """Return the verdict on each submission. Raises UserError if the problem's process fails."""
+        with closing(Prober(self.session.device)) as self._prober:
+            return self._run()
+
+    def _run(self) -> tuple[Judged, ...]:
         self.tell("Running the problem's own code …")
         self._main = self.plan.tests[-1]
         given = [at(GIVEN, one) for one in self.plan.all]
@@ -121,24 +128,27 @@ class Trial:
         with self._supervisor() as worker:
             if (why := self._against_the_problem(worker)) is not None:
                 return self._none_is_judged(why)
-            names = [*self.submissions]
-            for begin in range(0, len(names), BATCH):
+            first = [name for name in self.submissions if name == self.best]
+            names = [name for name in self.submissions if name not in first]
+            batches = [names[begin : begin + BATCH] for begin in range(0, len(names), BATCH)]
+            for batch in [first, *batches]:
                 right = []
-                for name in names[begin : begin + BATCH]:
+                for name in batch:
                     self.tell(f"Verifying {name} …")
                     self.results[name] = self._own_checked(self._verified(worker, name), worker, name)
                     if self.results[name].verdict == "correct" and name in self._correct:
                         right.append(name)
                     else:
                         self.settle(self.results[name], self.isolation)
-                worker.close()  # no process waits while others are timed
                 if right and self._timed:
+                    worker.close()  # no process waits while others are timed
+                    self._prober.close()
                     self._time(right)
                 for name in right:
                     self.settle(self.results[name], self.isolation)
-        return tuple(self.results[name] for name in names)
+        return tuple(self.results[name] for name in self.submissions)
 
-    def _against_the_problem(self, worker: Supervisor) -> str | None:
+    def _against_the_problem(self, worker: AnswerSupervisor) -> str | None:
         """Verify the problem's own code. Returns the reason why no submission can be judged, or None."""
         any_answer: dict[Values, str | None] = {}
 
@@ -182,7 +192,7 @@ class Trial:
         said = " ".join(f"{name}={value}" for name, value in workload.items())
         return said if distribution == GIVEN else f"{said}, {distribution}"
 
-    def _verified(self, worker: Supervisor, name: str) -> Judged:
+    def _verified(self, worker: AnswerSupervisor, name: str) -> Judged:
         """Return the verdict on a submission's answers, without a time."""
         file = self.submissions[name]
         one = Judged(submission=str(file.path), verdict="correct")
@@ -199,7 +209,7 @@ class Trial:
             if outcome.status not in RIGHT and not judged.is_false_time(outcome):
                 said, reason = judged.of_failure(outcome, needs_gpu)
                 if outcome.status == "incorrect" and judged.is_later(outcome.error or ""):
-                    said, reason = self._by_other_seeds(name, problem, said, reason)
+                    said, reason = self._by_other_seeds(worker, name, problem, said, reason)
                 reason = reason if place == GIVEN else f"{place.replace('_', ' ')}: {reason}"
                 failing = self._smallest(worker, name, problem) if said == "incorrect" else None
                 return one.replace(verdict=said, reason=reason, right=tuple(right), failing=failing)
@@ -219,13 +229,13 @@ class Trial:
         modules = read(self.folder).modules
         return modules[name] == modules[REFERENCE]
 
-    def _is_repeatable(self, worker: Supervisor, name: str, problem: Values) -> bool | None:
+    def _is_repeatable(self, worker: AnswerSupervisor, name: str, problem: Values) -> bool | None:
         """Whether two calls on the same inputs give the same bits; None if a call fails."""
         accuracy = worker.extra(str(self.folder), self._point(name, problem), None).accuracy
         self._kept.put_back()
         return None if accuracy is None else accuracy.repeats
 
-    def _own_checked(self, one: Judged, worker: Supervisor, name: str) -> Judged:
+    def _own_checked(self, one: Judged, worker: AnswerSupervisor, name: str) -> Judged:
         """Return a verdict with what the check of the format's own judge says, if it is known."""
         problem = at(OWN_CHECK, self._main)
         is_known = read(self.folder).has_own_check and self._facts[problem].skipped is None
@@ -243,18 +253,17 @@ class Trial:
         return one.replace(verdict="incorrect", reason=f"memcheck: {said}") if is_wrong else one
 
     def _by_other_seeds(
-        self, name: str, problem: Values, said: judged.Verdict, reason: str
+        self, worker: AnswerSupervisor, name: str, problem: Values, said: judged.Verdict, reason: str
     ) -> tuple[judged.Verdict, str]:
         """Return the verdict on a submission that was wrong for later inputs. A submission that is wrong for
         other first inputs, too, is incorrect and not a cheat."""
-        for seed in range(1, MORE_SEEDS + 1):
-            with self._supervisor(self.session.seed + seed) as worker:
-                outcome = self._outcome(worker, name, problem)
+        for _ in range(MORE_SEEDS):
+            outcome = self._seen(name, worker.first_answer(str(self.folder), self._point(name, problem)))
             if outcome.status == "incorrect" and (outcome.error or "").startswith(judged.FIRST):
                 return judged.of_failure(outcome, needs_gpu=False)
         return said, reason
 
-    def _smallest(self, worker: Supervisor, name: str, problem: Values) -> Path | None:
+    def _smallest(self, worker: AnswerSupervisor, name: str, problem: Values) -> Path | None:
         """Write the smallest inputs for which a submission is wrong as it is at a problem, and return the
         file. Returns None if the first inputs of no size show the fault."""
         self.tell(f"Searching for the smallest inputs for which {name} is wrong …")
@@ -271,89 +280,24 @@ class Trial:
         return None
 
     def _time(self, names: Sequence[str]) -> None:
-        """Time correct submissions beside the problem's own code, in rounds. Stores a speed-up for each, or
-        the failure that an audit found."""
-        side = Side("tree", ROOT, str(self.folder))
-        beside = (REFERENCE, COMPILED) if self._is_compiled else (REFERENCE,)
-        matches = {
-            (name, workload): Match(
-                # Each submission is compared with turns of the reference beside its own.
-                tuple(
-                    Candidate(
-                        side, self._point(each, at(self._timed_at, workload)), f"{name}/{number}/{each}"
-                    )
-                    for each in (*beside, name)
-                )
-            )
-            for name in names
-            for number, workload in enumerate(self._timed)
-        }
+        """Time correct submissions, and store their verdicts with the times."""
+        problems = {workload: at(self._timed_at, workload) for workload in self._timed}
+        done = self.results.get(self.best or "")
+        beside = (self._is_compiled, self.best if done is not None and done.speed is not None else None)
+        times = TrialTimes(self.folder, self.session, self.limits, self.rule, problems, *beside)
 
         def report(turn: Turn) -> None:
             if self._kept.put_back() and turn.point.provider in self.submissions:
                 self._tampered.add(turn.point.provider)
             self.tell(f"Round {turn.round + 1}: {turn.point.provider} …")
 
-        rounds = Rounds(
-            tuple(matches.values()), self.limits, self.rule, commit.new_run(), report, lambda turns: None
-        )
-        rounds.hold(
-            self.session.device,
-            self.session.timing,
-            self.session.seed,
-            self.session.timeout_s,
-            self.session.canary,
-        )
-        for name in dict.fromkeys(name for name, _ in matches):
-            own = {workload: match for (each, workload), match in matches.items() if each == name}
-            self.results[name] = self._with_times(name, own, rounds)
-
-    def _with_times(self, name: str, matches: Mapping[Values, Match], rounds: Rounds) -> Judged:
-        one = self.results[name]
-        if name in self._tampered:
-            return one.replace(verdict="cheats", reason=judged.TAMPERED)
-        found: list[WorkloadTimes] = []
-        for workload, match in matches.items():
-            own, times = match.candidates[-1], rounds.times(match)
-            if (failed := rounds.failure(match)) is not None:
-                candidate, outcome = failed
-                if candidate is own and outcome.status != "not_judged":
-                    said, reason = judged.of_failure(outcome, needs_gpu=False)
-                    return one.replace(verdict=said, reason=reason)
-                which = "it" if candidate is own else candidate.point.provider
-                return one.replace(verdict="can't be judged", reason=f"{which} has no time: {outcome.error}")
-            if (count := len(times[own])) < FEWEST_ROUNDS:
-                return one.replace(verdict="can't be judged", reason=judged.BUSY.format(count))
-            found.append(self._timing(workload, match, rounds))
-        return judged.with_times(one, found, self._timed_at, self.rule.margin)
-
-    def _timing(self, workload: Values, match: Match, rounds: Rounds) -> WorkloadTimes:
-        """Return the times of a submission at a workload, and its speed-ups."""
-        times = rounds.times(match)
-        middle, own, reference = medians(times), match.candidates[-1], match.candidates[0]
-        compiled = match.candidates[1] if self._is_compiled else None
-
-        def host_us(candidate: Candidate) -> float | None:
-            each = [turn.outcome.host_us for turn in rounds.timings_of(candidate)]
-            read = [us for us in each if us is not None]
-            return median(read) if read else None
-
-        def beside(place: int) -> Speed:
-            one = rounds.estimates(lambda each: each.candidates[place])[match, own]
-            decided = rounds.verdicts(lambda each: each.candidates[place])[match, own]
-            return Speed(times=1 / one.ratio, low=1 / one.high, high=1 / one.low, decided=decided)
-
-        return WorkloadTimes(
-            workload=workload,
-            speed=beside(0),
-            over_compiled=None if compiled is None else beside(1),
-            us=middle[own],
-            reference_us=middle[reference],
-            compiled_us=None if compiled is None else middle[compiled],
-            host_us=host_us(own),
-            reference_host_us=host_us(reference),
-            rounds=len(times[own]),
-        )
+        rounds = times.rounds(names, report)
+        for name in names:
+            one = self.results[name]
+            if name in self._tampered:
+                self.results[name] = one.replace(verdict="cheats", reason=judged.TAMPERED)
+            else:
+                self.results[name] = times.verdict(one, name, rounds)
 
     def _none_is_judged(self, why: str) -> tuple[Judged, ...]:
         return tuple(
@@ -373,23 +317,26 @@ class Trial:
             problems=tuple(problems),
             save=save,
         )
-        return found(probe, session.device, session.timeout_s * len(problems))
+        return self._prober.found(probe, session.timeout_s * len(problems))
 
-    def _supervisor(self, seed: int | None = None) -> Supervisor:
-        session = self.session
-        return supervisor(
-            session.device,
-            session.timing.replace(**BRIEF),
-            session.seed if seed is None else seed,
-            session.timeout_s,
-            in_turns=True,
-        )
+    def _supervisor(self) -> AnswerSupervisor:
+        session, timing = self.session, self.session.timing.replace(**BRIEF)
+        made = AnswerSupervisor(session.device, timing, session.seed, session.timeout_s, ROOT)
+        made.canary = session.canary
+        return made
 
-    def _outcome(self, worker: Supervisor, provider: str, problem: Values) -> Outcome:
-        point = self._point(provider, problem)
-        worker.canary = self.session.canary
-        outcome = worker.measure(str(self.folder), point)
-        if provider in self.submissions and self._kept.put_back():
+    def _outcome(self, worker: AnswerSupervisor, provider: str, problem: Values) -> Outcome:
+        """Verify a provider's answers. The calls are also timed for the given inputs of the main workload,
+        because a cheat may compute only what is not timed."""
+        is_timed = problem == at(GIVEN, self._main)
+        verify = worker.measure if is_timed else worker.answers
+        return self._seen(provider, verify(str(self.folder), self._point(provider, problem)))
+
+    def _seen(self, provider: str, outcome: Outcome) -> Outcome:
+        """Return an outcome that names the original files, or the fault that a provider changed files. A
+        confined provider can't."""
+        is_free = provider in self.submissions and confinement.CHOSEN.get() is None
+        if is_free and self._kept.put_back():
             return Outcome(status="incorrect", error=judged.TAMPERED)
         return outcome.replace(error=outcome.error and originally(self.folder, outcome.error))
 

@@ -22,6 +22,7 @@ from kernel_pipeline.judging.formats import UnfitError
 from kernel_pipeline.judging.kernelbench_code import counterparts, slots
 from kernel_pipeline.judging.sources import Resized
 from kernel_pipeline.machine import confinement
+from pipeline.judge import size_of
 from tests.project import python
 
 JUDGED = Path(__file__).parents[1] / "judged"
@@ -94,6 +95,20 @@ def test_wrong_submissions_and_cheats_are_told_from_a_right_one(tmp_path: Path) 
     assert saved["problem"] == {"batch_size": 16, "dim": 256, "distribution": "large_values"}
     assert x.shape == (16, 256)
     torch.testing.assert_close(saved["right"], [torch.softmax(x.double(), dim=1)])
+
+
+@pytest.mark.slow
+def test_the_best_known_submission_is_timed_beside_the_others(tmp_path: Path) -> None:
+    best = tmp_path / "best.py"
+    best.write_bytes((JUDGED / "softmax_by" / "right.py").read_bytes())
+    _, found = judge(tmp_path, JUDGED / "softmax.py", "right", "zeros", best=best, batch_size=64)
+    results = found["results"]
+    assert [*results] == ["right", "zeros", "best"] and results["zeros"]["verdict"] == "incorrect"
+    assert is_right(results["right"]) and is_right(results["best"])
+    if {results[name]["verdict"] for name in ("right", "best")} == {"correct"}:
+        assert 0.2 < results["right"]["over_best"]["times"] < 5
+        assert results["right"]["timed"][0]["best_us"] > 0
+    assert results["best"]["over_best"] is None
 
 
 @pytest.mark.slow
@@ -300,6 +315,12 @@ def test_sizes_are_the_whole_numbers_that_a_file_assigns(tmp_path: Path) -> None
     assert dict(scaled) == {"batch": 16, "height": 16, "heads": 4, "depth": 16, "length": 3}
     with pytest.raises(UserError, match=r"unknown size of problem\.py 'hight'\. Did you mean 'height'\?"):
         found.plan({"hight": 4}, 1)
+
+
+def test_a_size_with_the_name_of_an_option_has_another_name() -> None:
+    assert [size_of(name) for name in ("problem_seed", "problem_rows", "rows")] == [
+        *("seed", "problem_rows", "rows")
+    ]
 
 
 def test_the_sizes_and_the_device_of_a_file_are_replaced_line_by_line() -> None:

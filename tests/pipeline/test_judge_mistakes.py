@@ -67,6 +67,8 @@ SAID = {
     "kernel=problem.py submission=syntax.py": "syntax.py:2: invalid syntax.",
     "kernel=problem.py submission=problem.py": "problem.py:1: there is no class ModelNew: a submission has a "
     "class ModelNew(torch.nn.Module). Leave submission= out to judge the problem's own code.",
+    "kernel=problem.py best=absent.py": "absent.py can't be read: No such file or directory.",
+    "kernel=problem.py best=empty.py": "empty.py:1: there is no class ModelNew: ",
     "board kernel=problem.py": "write the folder with the submissions: judge board FOLDER kernel=PROBLEM.",
     "board empty.py kernel=problem.py": "write the folder with the submissions: judge board FOLDER ",
 }
