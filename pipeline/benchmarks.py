@@ -2,7 +2,6 @@
 
     python -m pipeline.benchmarks timers kernel=square size=[256,4096] repeats=12
     python -m pipeline.benchmarks inputs kernel=matmul size=[4096,8192] dtype=bfloat16
-    python -m pipeline.benchmarks histories
 
 ``timers`` times one provider by every timer: the time, its spread over the repeats, the cost of a
 measurement, and the distance from the duration that CUPTI reports for the same launches. ``wall_no_sync``
@@ -11,31 +10,22 @@ times the launch and not the kernel; ``wall`` also times the synchronization.
 ``inputs`` times a call on normal values, small integers and zeros, in a burst and, on a GPU, after seconds of
 the same work. A GPU draws more power the more bits change, so under its power limit it is faster on zeros.
 Inputs other than floating-point numbers stay as the kernel makes them.
-
-``histories`` times a point of each kernel and five functions of torch by ``kernel_pipeline.bench`` and by the
-installed timers of other projects. The processes captured graphs, used streams or profiled before. The table
-shows each timer's distance from CUPTI's durations.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from math import inf, log
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from kernel_pipeline import loading
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.execution.protocol import InputValues, TimerName
 from kernel_pipeline.execution.supervisor import Supervisor
-from kernel_pipeline.files import append, write_atomically
+from kernel_pipeline.files import write_atomically
 from kernel_pipeline.machine import device
-from kernel_pipeline.machine.device import Device
 from kernel_pipeline.machine.lock import DeviceLock
 from kernel_pipeline.records.base import Record, Values
 from kernel_pipeline.records.measurement import Sustained
@@ -45,28 +35,16 @@ from . import as_typed
 from .command.options import BenchmarksConfig
 from .command.run import console, run_stage, say, warn
 from .command.words import positional
-from .execution import histories
-from .execution.histories import HistoryReading
 from .execution.session import Session
-from .keys.versions import measurement
-from .points import catalog
 from .points.choice import of_provider
 from .points.notation import extent, label
 from .points.notation import title as title_of
 from .points.plan import Target
 from .reporting.numbers import number
 from .reporting.tables import TextTable
-from .reporting.terminal import Progress
 from .store import results
-from .verdicts.sampling import candidates
 
 TIMERS: tuple[TimerName, ...] = ("graph", "event", "do_bench", "wall", "wall_no_sync")
-RANGES = (("below 10 us", 0.0, 10.0), ("10 to 100 us", 10.0, 100.0), ("longer", 100.0, inf))
-"""The ranges of durations in the summary of ``histories``, in microseconds."""
-
-RESULTS = Path("results")
-"""The results whose rows name the points that ``histories`` times."""
-
 KINDS: tuple[InputValues, ...] = ("normal", "integers", "zeros")
 
 
@@ -105,18 +83,11 @@ class InputsRow(Record):
 
 
 def run(config: BenchmarksConfig) -> None:
-    """Run one benchmark and print its table. Raises UserError if none is named."""
+    """Time every point by every timer or on every kind of inputs, print the table and write the rows. Raises
+    UserError if neither benchmark is named."""
     chosen = device.resolve(config.device)
     if config.benchmark is None:
-        raise UserError(f"write {as_typed('benchmarks')} timers, inputs or histories.")
-    if config.benchmark == "histories":
-        in_histories(config, chosen)
-    else:
-        time_points(config, chosen)
-
-
-def time_points(config: BenchmarksConfig, chosen: Device) -> None:
-    """Time every point by every timer or on every kind of inputs, print the table and write the rows."""
+        raise UserError(f"write {as_typed('benchmarks')} timers or inputs.")
     target = Target(chosen.kind, device.capabilities(chosen))
     points = of_provider(config.entry, config.preset.name, config.provider, config.pin, target)
     output = results.folder_for(config.output, chosen.kind)
@@ -193,106 +164,6 @@ def on_inputs(
         )
         for kind in workers
     ]
-
-
-def in_histories(config: BenchmarksConfig, chosen: Device) -> None:
-    """Time functions in processes with different histories, print the tables and write the readings."""
-    plan = [*of_rows(chosen), *(histories.TimedFunction(name=name) for name in histories.others("meta"))]
-    path = results.folder_for(config.output, chosen.kind) / "histories" / f"{chosen.slug}.jsonl"
-    path.unlink(missing_ok=True)
-    readings = []
-    with DeviceLock(chosen, config.wait_s, warn):
-        total = len(histories.processes(chosen.kind)) * len(plan)
-        with Progress(console, f"histories on {chosen.slug}", total) as progress:
-            for reading in histories.measured(plan, chosen, config.point_timeout_s):
-                append(path, reading.line())
-                readings.append(reading)
-                progress.advance(f"{reading.timer}, {reading.history}, {reading.name}")
-    for line in (by_function(plan, readings, chosen), by_timer(readings, chosen)):
-        line.print(console)
-    say(f"Readings: {path}")
-
-
-def of_rows(chosen: Device) -> list[histories.TimedFunction]:
-    """Return a point of each kernel that has rows in ``results/`` and that today's code can still measure.
-    The times of the points go from short to long. Providers of torch.compile are left out, because every
-    process would compile them again."""
-    folder = results.folder_for(RESULTS, chosen.kind)
-    rows = defaultdict(list)
-    for one in candidates([catalog.find(name) for name in loading.names()], folder, chosen, warn):
-        outcome, kernel = one.row.outcome, one.entry.loaded.kernel
-        is_plain = not kernel.in_place and not kernel.provider(one.row.point.provider).compiled
-        is_sound = outcome.state is None or outcome.state.valid
-        is_new = one.row.parts.measurement == measurement(chosen.kind, one.timing.timer)
-        if is_sound and is_new and is_plain:
-            rows[one.entry.name].append(one)
-    ordered = sorted(rows.values(), key=lambda some: min(one.us for one in some))
-    shortest, longest = 1.5, 5e3
-    found = []
-    for place, some in enumerate(ordered):
-        aim = shortest * (longest / shortest) ** (place / max(1, len(ordered) - 1))
-        one = min(some, key=lambda one: abs(log(one.us / aim)))
-        point, where = one.row.point, one.entry.loaded.where
-        found.append(
-            histories.TimedFunction(
-                name=f"{point.kernel} {title_of(point)}", where=where, point=point, row_us=one.us
-            )
-        )
-    return found
-
-
-def by_function(
-    plan: Sequence[histories.TimedFunction], readings: Sequence[HistoryReading], chosen: Device
-) -> TextTable:
-    """Return a table with a line for each function: its row, CUPTI's duration, and the times of ``bench``."""
-    numbers = ("row us", "CUPTI us", "bench us", "furthest us", "to the row", "to CUPTI")
-    lines = []
-    for one in plan:
-        own = [reading for reading in readings if reading.name == one.name and reading.us is not None]
-        times = [reading.us for reading in own if reading.timer == "bench" and reading.us is not None]
-        if not times:
-            errors = [reading.error for reading in readings if reading.name == one.name and reading.error]
-            lines.append([one.name, *["–"] * len(numbers), (errors or [""])[0] or ""])
-            continue
-        middle = median(times)
-        stamp = next((reading.us for reading in own if reading.timer == "CUPTI"), None)
-        cells = [number(one.row_us), number(stamp), number(middle)]
-        cells.append(f"{max(abs(time - middle) for time in times):.3f}")
-        cells += ["–" if other is None else f"{middle / other - 1:+.1%}" for other in (one.row_us, stamp)]
-        lines.append([one.name, *cells, f"{len(times)} processes"])
-    return TextTable(f"bench on {chosen.slug}", ("function", *numbers, ""), lines, numbers)
-
-
-def by_timer(readings: Sequence[HistoryReading], chosen: Device) -> TextTable:
-    """Return a table with a line for each timer and range of durations. It shows how far the timer's times
-    are from CUPTI's durations in each history. Without CUPTI the medians of ``bench`` stand for the
-    durations."""
-    names = list(dict.fromkeys(reading.history for reading in readings))
-    true: dict[str, float] = {}
-    for timer in ("bench", "CUPTI"):
-        for name in {reading.name for reading in readings}:
-            times = [r.us for r in readings if r.name == name and r.timer == timer and r.us is not None]
-            true |= {name: median(times)} if times else {}
-    lines = []
-    for timer in dict.fromkeys(reading.timer for reading in readings if reading.timer != "CUPTI"):
-        for title, low, high in RANGES:
-            cells = []
-            for history in names:
-                offs = [
-                    reading.us / true[reading.name] - 1
-                    for reading in readings
-                    if (reading.timer, reading.history) == (timer, history)
-                    and reading.us is not None
-                    and low <= true.get(reading.name, -1.0) < high
-                ]
-                cells.append(f"{median(offs):+.1%}" if offs else "–")
-            lines.append([timer, title, *cells])
-    return TextTable(
-        f"median distance from CUPTI's durations on {chosen.slug}, by history",
-        ("timer", "functions", *names),
-        lines,
-        names,
-    )
 
 
 def timers_table(rows: Sequence[TimerRow], title: str) -> TextTable:

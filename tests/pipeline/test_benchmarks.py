@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from kernel_pipeline import json_lines
 from kernel_pipeline.execution.instance import fill
 from kernel_pipeline.execution.protocol import InputValues
 from kernel_pipeline.records.point import Point
@@ -20,8 +19,6 @@ from pipeline.benchmarks import KINDS
 from pipeline.command.options import BenchmarksConfig
 from pipeline.command.run import run_stage
 from pipeline.command.words import positional
-from pipeline.execution import histories
-from pipeline.execution.histories import HistoryReading, TimedFunction
 from pipeline.points import catalog
 from pipeline.points.choice import of_provider
 from pipeline.points.plan import Target
@@ -89,7 +86,7 @@ def test_timers_have_rows_of_a_kernel_outside_of_the_repository(
             "unknown provider of square 'cud'. Did you mean 'cuda'",
         ),
         (["timers", "kernel=softmax", "num_warps=4"], "num_warps is not a parameter of torch; "),
-        ([], "write python -m pipeline.benchmarks timers, inputs or histories"),
+        ([], "write python -m pipeline.benchmarks timers or inputs"),
         (["timrs"], "benchmark: input should be 'timers', "),
     ],
 )
@@ -131,29 +128,3 @@ def test_each_kind_of_inputs_has_a_row_and_stands_beside_normal_values(
     assert all(len(row["burst_us"]) == 2 and row["sustained_us"] is None for row in rows)
     said = capsys.readouterr().out
     assert "square/torch_mul on cpu-" in said and "1.000" in said
-
-
-def test_functions_are_timed_in_processes_with_different_histories(
-    command: Callable[..., int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    point = chosen("cpu", "square", size=256)[0]
-    where = catalog.find("square").loaded.where
-    plan = [TimedFunction(name="square", where=where, point=point, row_us=5.0)]
-    plan.append(TimedFunction(name="gone", where=str(tmp_path / "gone"), point=point))
-    monkeypatch.setattr(benchmarks, "of_rows", lambda device: plan)
-    monkeypatch.setattr(histories, "others", lambda device: {"torch.cumsum": None})
-    processes = [("none", "bench", 0), ("profiler", "torch.utils.benchmark", 0)]
-    monkeypatch.setattr(histories, "processes", lambda kind: processes)
-    assert command("histories", "device=cpu", f"output={tmp_path}") == 0
-    (path,) = tmp_path.glob("histories/*.jsonl")
-    found = json_lines.read(path, HistoryReading.from_json, lambda number, line, error: None)
-    assert [(one.history, one.timer, one.name) for one in found] == [
-        (history, timer, name)
-        for history, timer, _ in processes
-        for name in ("square", "gone", "torch.cumsum")
-    ]
-    gone = [one for one in found if one.name == "gone"]
-    assert all(one.us is None and one.error and "gone" in one.error for one in gone)
-    # On busy cores bench gives a reason in place of a time.
-    assert all((one.us is None) != (one.error is None) for one in found)
-    assert all(one.us for one in found if one.timer == "torch.utils.benchmark" and one.name != "gone")
