@@ -1,7 +1,7 @@
 """Stage ``codegen``: compile a kernel's variants and disassemble them.
 
     python -m pipeline.codegen kernel=softmax provider=triton_online block_size=1024 num_warps=8
-    python -m pipeline.codegen kernel=softmax a=triton_online/1024x8w b=triton_online/1024x4w
+    python -m pipeline.codegen kernel=softmax provider=triton_online,triton_row size=4096
     python -m pipeline.codegen kernel=matmul provider=triton_tiled show=sass
 
 Compiles every Triton and Numba variant of the kernel's plan and disassembles its CUDA libraries, for each
@@ -13,12 +13,10 @@ With lazily=true a host without a GPU compiles no GPU code, and keeps the rows o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
-from typing import Any
 
 from kernel_pipeline import json_lines
-from kernel_pipeline.declared import Value
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.machine import device
 from kernel_pipeline.machine.fingerprint import fingerprint
@@ -27,20 +25,18 @@ from kernel_pipeline.toolchain.extension import WITHOUT_GPU
 from kernel_pipeline.toolchain.resources import BuildReport
 
 from . import as_typed
-from .command.errors import validated
 from .command.options import CodegenConfig
 from .command.run import console, for_each, run_each, say, warn
 from .inspection import disassembler, inductor_code
 from .inspection.code_target import LAUNCHED, Basis, CodeTarget, Texts, basis_of, has_code
 from .inspection.cuda_code import CudaCode
-from .inspection.library import is_for
 from .inspection.programs import LaunchedCode
 from .keys.identity import Identity
 from .points import choice
 from .points.catalog import SIZE
-from .points.notation import Variant, plural
+from .points.notation import plural
 from .points.plan import Plan, Target, chosen_providers, plan
-from .reporting.code_table import comparison, table
+from .reporting.code_table import table
 from .store import results
 from .store.evidence import CodeRow, committed, read_lines
 
@@ -53,12 +49,9 @@ def run(configs: Sequence[CodegenConfig]) -> None:
 
 
 def of_kernel(config: CodegenConfig, chosen: device.Device) -> None:
-    """Write rows and texts, and print the table, a listing or a comparison."""
+    """Write rows and texts, and print the table or a listing."""
     disassembler.find_tools()
     stage = Codegen(config, chosen)
-    if config.a or config.b:
-        stage.compare()
-        return
     points, shown = stage.points()
     if not stage.shows_listing and stage.is_done(points, shown):
         say(f"Nothing to compile: {stage.path} was made from the current sources, compilers and options.")
@@ -236,70 +229,6 @@ class Codegen:
                 chosen = [f"{self.config.show.upper()}\n{whole.read_text()}"]
             text = "\n== ".join([head, *(chosen or parts)])
         return text.rstrip()
-
-    def compare(self) -> None:
-        """Print the numbers in which two variants differ."""
-        if not (self.config.a and self.config.b):
-            raise UserError(
-                "a comparison needs a= and b=, as in a=triton_online/1024x8w b=triton_online/1024x4w."
-            )
-        both = [self.variant(text) for text in (self.config.a, self.config.b)]
-        found = [(text, stage.one(text, stage.rows([point], ()), point)) for text, stage, point in both]
-        comparison(*found).print(console)
-
-    def variant(self, text: str) -> tuple[str, Codegen, Point]:
-        """Return a variant's text, a stage for it alone, and its point. The plan's first values replace the
-        values that the variant does not name. Raises UserError for a variant without numbers."""
-        chosen = Variant.read(text, self.entry)
-        provider = self.loaded.kernel.provider(chosen.provider)
-        if provider.compiled:
-            prints = as_typed("codegen", f"kernel={self.loaded.where}", f"provider={provider.name}")
-            raise UserError(
-                f"'{text}' can't be compared: its code is Inductor's source, which has no numbers; "
-                f"`{prints}` prints it."
-            )
-        options: dict[str, Any] = {
-            "provider": (provider.name,),
-            "pin": self._pins_of(chosen),
-            "architectures": (chosen.architecture or self.native or WITHOUT_GPU,),
-            "function": chosen.function or self.config.function,
-        }
-        try:
-            stage = Codegen(validated(CodegenConfig, self.config.model_dump() | options), self.device)
-            points, _ = stage.points()
-        except UserError as error:
-            raise UserError(f"'{text}': {error}") from error
-        return text, stage, points[0]
-
-    def _pins_of(self, variant: Variant) -> Mapping[str, Sequence[Value]]:
-        """Return the command's pins, overridden by the variant's, without the parameters that only other
-        providers have."""
-        kernel = self.loaded.kernel
-        others = {name for provider in kernel.providers for name in provider.variables()}
-        others -= kernel.provider(variant.provider).variables().keys()
-        pins = {name: values for name, values in self.config.pin.items() if name not in others}
-        return {**pins, **variant.pins}
-
-    def one(self, text: str, rows: Sequence[CodeRow], point: Point) -> CodeRow:
-        """Return the row of the function that a variant names. Raises UserError if there is none, or several
-        functions fit."""
-        counted = [row for row in rows if row.mix is not None]
-        known = [row for row in counted if row.launch_known] or counted
-        words = [value for value in point.problem.values() if isinstance(value, str)]
-        known = [row for row in known if is_for(row.function, words)] or known
-        if not known:
-            reason = next((row.error for row in rows if row.error), "nothing was compiled")
-            raise UserError(f"'{text}' has no code to compare: {reason}.")
-        names = list(dict.fromkeys(row.function for row in known))
-        if len(names) > 1:
-            unknown = (
-                "" if known[0].launch_known else " Which of them a point launches is known on a GPU only."
-            )
-            raise UserError(
-                f"'{text}' fits several functions, {', '.join(names)}: write one of them, as in "
-                f"'\"{point.provider}/{names[0]}\"'.{unknown}"
-            )
-        return known[0]
 
 
 def of_providers(planned: Plan, providers: Collection[str]) -> Plan:

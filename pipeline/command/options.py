@@ -119,8 +119,6 @@ class CodegenConfig(PointsConfig):
     architectures: Pin[Architecture]
     show: Literal["ptx", "sass", "lines", "ttgir", "llir"]
     function: str | None
-    a: str | None
-    b: str | None
     lazily: bool
     artifacts: Place
     wait_s: float | None = Field(ge=0)

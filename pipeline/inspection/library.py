@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -166,22 +165,3 @@ def known_name(function: str) -> str:
     """
     plain = re.sub(r"(?:\w+|<unnamed>)::", "", short(function)).replace(" >", ">")
     return re.sub(r"\bfalse\b", "0", re.sub(r"\btrue\b", "1", plain))
-
-
-IN_CPP = {
-    "float64": r"double",
-    "float32": r"float",
-    "bfloat16": r"BFloat16|(?:__)?nv_bfloat16",
-    "float16": r"Half|(?:__)?half",
-    "float8_e4m3fn": r"Float8_e4m3fn|__nv_fp8_e4m3",
-    "float8_e5m2": r"Float8_e5m2|__nv_fp8_e5m2",
-    "int8": r"signed char|int8_t",
-}
-"""Regular expressions for the C++ type of each dtype in template arguments."""
-
-
-def is_for(function: str, words: Sequence[str]) -> bool:
-    """Return whether the types in a function's name fit a problem with these words. A name without types, or
-    words without a dtype, always fit."""
-    named = {word for word, spelled in IN_CPP.items() if re.search(rf"\b(?:{spelled})\b", function)}
-    return not named or not named.isdisjoint(words) or not set(IN_CPP).intersection(words)

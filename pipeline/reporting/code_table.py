@@ -1,9 +1,8 @@
-"""Tables of generated code for a terminal: one row per program, and two variants side by side."""
+"""The table of generated code for a terminal: one row per program."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ..points import notation
 from ..store.evidence import CodeRow
@@ -81,35 +80,3 @@ def table(rows: Sequence[CodeRow], title: str) -> TextTable:
         strong=[place for place, row in enumerate(found.values()) if spilled(row)],
         notes=list(dict.fromkeys(notes)),
     )
-
-
-NUMBERS = ("registers", "shared", "stack", "threads", "blocks_per_sm", "occupancy", "limited_by")
-
-
-def comparison(a: tuple[str, CodeRow], b: tuple[str, CodeRow]) -> TextTable:
-    """Return the table of the numbers in which two rows differ; equal numbers are listed below it."""
-    title = " against ".join(f"{text} ({_about(row)})" for text, row in (a, b))
-    left, right = (_numbers(row) for _, row in (a, b))
-    lines, equal = [], []
-    for name, one in left.items():
-        other = right[name]
-        if one == other:
-            equal.append(name)
-            continue
-        form = "{:.1%}" if name == "occupancy" else "{}"
-        is_number = isinstance(one, int | float) and isinstance(other, int | float)
-        lines.append([name, form.format(one), form.format(other), f"{other - one:+.4g}" if is_number else ""])
-    columns = ("number", a[0], b[0], "change")
-    notes = [f"the same in both: {', '.join(equal)}"] if equal else []
-    return TextTable(title, columns, lines, columns[1:], notes=notes)
-
-
-def _about(row: CodeRow) -> str:
-    """Return a row's function, the problem that it was compiled for, and its architecture."""
-    of_problem = [] if row.point is None else [notation.words(row.point), notation.extent(row.point)]
-    return ", ".join(filter(None, [row.function, " ".join(of_problem).strip(), f"sm_{row.architecture}"]))
-
-
-def _numbers(row: CodeRow) -> dict[str, Any]:
-    assert row.mix is not None, "only counted rows are compared"
-    return {**{name: getattr(row, name) for name in NUMBERS}, **row.mix.to_dict()}

@@ -294,23 +294,6 @@ def test_a_row_has_the_key_of_the_ledgers_row(tmp_path: Path, said_here: Run) ->
     assert row["native"] is False, "a CPU runs none of it"
 
 
-def test_a_comparison_says_in_numbers_what_differs(tmp_path: Path, said_here: Run) -> None:
-    done = said_here("a=triton_row/8w", "b=triton_row/4w", "size=4096")
-    assert done.code == 0, done.err
-    table = {line.split()[0]: line.split()[1:] for line in done.out.splitlines() if line.split()}
-    assert table["threads"] == ["256", "128", "-128"]
-    registers = table["registers"]
-    assert int(registers[1]) - int(registers[0]) == int(registers[2]) > 0
-    assert "the same in both:" in done.out
-    assert "float32 4096" in " ".join(done.out.split()), "the problem that was left open"
-    listings = {path.name for path in (tmp_path / "artifacts/codegen/softmax").glob("*/*.txt")}
-    assert listings == {f"triton_row-float32-{w}w-4096-sm_90.txt" for w in (4, 8)}, "of both"
-    # A parameter that only one of the two providers has is pinned for that provider.
-    both = said_here("a=triton_online", "b=triton_row", "size=1024", "block_size=512", "num_warps=2")
-    assert both.code == 0, both.err
-    assert not list(tmp_path.glob("results/codegen/*/*.jsonl")), "a comparison leaves no rows"
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -318,20 +301,9 @@ def test_a_comparison_says_in_numbers_what_differs(tmp_path: Path, said_here: Ru
         (["provider=cpp"], "cpp of softmax has no code to show here"),
         (["provider=liger"], "liger of softmax has no code to show here"),
         (["provider=trition_row"], "Did you mean 'triton_row'?"),
-        (["a=triton_online/1024x8w"], "a comparison needs a= and b="),
-        (["a=triton_row/4w", "b=trton_row/8w"], "unknown provider of softmax 'trton_row'."),
         (["provider=triton_row", "size=131072"], "one block holds a row: 131072 columns > 65536"),
         (["architectures=foo"], "architectures: unknown architecture 'foo'. Known: 80, 86, "),
         (["architectures=[90,91]"], "architectures: unknown architecture '91'."),
-        (["a=triton_row/4w/sm_91", "b=triton_row/8w"], "'triton_row/4w/sm_91': architectures: unknown arch"),
-        (["a=triton_row/4w", "b=triton_row/4w/float23"], "can't read 'float23' in 'triton_row/4w/float23': "),
-        (["a=triton_online/1000x8w", "b=triton_row/4w"], "/1000x8w': block_size: must be one of 256, 512, "),
-        (["a=triton_online/1024x7w", "b=triton_row/4w"], "/1024x7w': num_warps: must be one of 1, 2, 4, 8, "),
-        (["a=triton_row/1024x8w", "b=triton_row/4w"], "can't read '1024x8w' in 'triton_row/1024x8w': "),
-        (
-            ["a=torch_compile", "b=triton_row/4w"],
-            "its code is Inductor's source, which has no numbe",
-        ),
         (["show=llvm"], "show: input should be 'ptx', 'sass', 'lines', 'ttgir' or 'llir', not 'llvm'"),
     ],
 )
@@ -659,17 +631,6 @@ def test_functions_whose_names_have_the_same_words_have_texts_of_their_own() -> 
     assert names["g<1>"] == "cuda-g-1-sm_90"
     assert len(set(names.values())) == 4
     assert max(map(len, names.values())) <= code_target.LONGEST_NAME
-
-
-@pytest.mark.xdist_group("square/cuda.cu")
-@needs_nvcc
-def test_an_ambiguous_cuda_function_is_asked_for(said_here: Run) -> None:
-    done = said_here("a=cuda", "b=triton_flat", kernel="square")
-    assert done.code == 2
-    assert "elementwise<float, 1, 1, Square>" in done.err and "write one" in done.err
-    assert "BFloat16" not in done.err and "Half" not in done.err, "it is about float32"
-    named = said_here("a='cuda/elementwise<float, 1, 1, Square>'", "b=triton_flat", kernel="square")
-    assert named.code == 0, named.err
 
 
 def test_without_the_tools_one_sentence_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:

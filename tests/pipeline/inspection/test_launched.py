@@ -8,7 +8,7 @@ from kernel_pipeline.records.measurement import Launch as Told
 from pipeline.inspection.disassembler import Analysis, Resources
 from pipeline.inspection.launches import DeviceLaunch as Seen
 from pipeline.inspection.launches import joined
-from pipeline.inspection.library import CudaFunction, is_for, known_name
+from pipeline.inspection.library import CudaFunction, known_name
 
 
 def function(name: str, shared: int = 0) -> CudaFunction:
@@ -77,21 +77,3 @@ def test_names_of_a_function_agree_whoever_writes_them() -> None:
         "void kernels::rows_of<float, 4, 2, (bool)1, layernorm::LayerNorm<float>>(kernels::Matrix<T1>)",
     )
     assert {known_name(name) for name in nested} == {"rows_of<float, 4, 2, 1, LayerNorm<float>>"}
-
-
-@pytest.mark.parametrize(
-    ("name", "words", "expected"),
-    [
-        ("rows<float, 4>", ["float32"], True),
-        ("rows<float, 4>", ["causal", "float16"], False),
-        ("rows<BFloat16, Sum<float>>", ["bfloat16"], True),
-        ("rows<__half>", ["float16", "ieee"], True),
-        ("rows<4>", ["float16"], True),
-        ("rows<float, 4>", ["causal"], True),
-        ("float_rows<4>", ["float16"], True),
-    ],
-)
-def test_a_function_tells_by_its_types_which_problems_it_may_be_for(
-    name: str, words: list[str], expected: bool
-) -> None:
-    assert is_for(name, words) is expected
