@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from kernel_pipeline.records.measurement import Launch as Told
 from pipeline.inspection.disassembler import Analysis, Resources
 from pipeline.inspection.launches import DeviceLaunch as Seen
