@@ -12,7 +12,7 @@ process serves the problems of all kernels. After an interruption the same comma
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
@@ -57,9 +57,6 @@ clock."""
 LONG_US = 100.0
 """Only kernels longer than this get sustained times: a shorter kernel seldom runs alone for seconds."""
 
-MOST_TOLD = 4
-"""The maximum number of providers whose turns' seconds are printed."""
-
 
 def run(config: FinalsConfig) -> None:
     """Measure the finals and print them."""
@@ -94,8 +91,6 @@ class Finals:
         self.finalists: dict[Match, Finalists] = {}
         self.measured_rounds: Rounds | None = None
         self.left_out: list[str] = []
-        self.spent: defaultdict[str, float] = defaultdict(float)  # seconds, by provider
-        self.turns: Counter[str] = Counter()
         self.changes: dict[str, str] = {}  # why a worker was replaced after it answered, by provider
         for entry in entries:
             results.asked_for(finals.path(config.output, entry.name, self.slug))
@@ -150,14 +145,8 @@ class Finals:
         rounds = config.rounds or config.preset.rounds
         limits = RoundLimits(rounds, max(rounds, config.most_rounds or config.preset.most_rounds))
         with Progress(console, f"finals on {self.slug}") as progress:
-            last = monotonic()
 
             def report(turn: Turn) -> None:
-                nonlocal last
-                now, provider = monotonic(), turn.point.provider
-                self.spent[provider] += now - last
-                self.turns[provider] += 1
-                last = now
                 turns.append(finals.rounds_path(self.output, turn.point.kernel, self.slug), turn)
                 progress.advance(f"round {turn.round + 1}: {turn.point}")
 
@@ -267,21 +256,11 @@ class Finals:
                 f"The finals' times are {geometric_mean(biases):.4f} times the sweeps' times at the "
                 "same points."
             )
-        if sentence := where_time_went(self.spent, self.turns):
-            say(sentence)
         count = sum(map(len, rows.values()))
         say(
             f"{len(rows)} problems, {count} finalists, {monotonic() - self.begin:.1f} s. "
             f"They are in {self.output / 'finals'}."
         )
-
-
-def where_time_went(spent: Mapping[str, float], turns: Mapping[str, int]) -> str:
-    """Name the providers whose turns took the most seconds. A turn lasts from the end of the previous turn,
-    so it includes its compilation: the process of each round compiles again."""
-    most = sorted(spent, key=lambda name: -spent[name])[:MOST_TOLD]
-    parts = [f"{name} {spent[name]:.1f} s for {turns[name]} turn{'s' * (turns[name] > 1)}" for name in most]
-    return f"Most of the time went to {', '.join(parts)}." if parts else ""
 
 
 def closing(rows: Mapping[Match, Sequence[Final]]) -> str:
