@@ -151,19 +151,16 @@ def _parameters(kernel: str, provider: str) -> dict[str, Variable]:
 
 @dataclass(frozen=True)
 class Variant:
-    """The values that a variant's text pins, such as ``triton_online/1024x8w/bfloat16/sm_90``."""
+    """The values that a variant's text pins, such as ``triton_online/1024x8w/bfloat16``."""
 
     text: str
     provider: str
     pins: Mapping[str, tuple[Value, ...]]
-    architecture: str | None
-    function: str | None
 
     @classmethod
     def read(cls, text: str, entry: Entry) -> Variant:
         """Read ``PROVIDER/WORD/...``: a word is a configuration (``1024x8w``, ``block_size=1024``), a value
-        of one of the problem's words (``bfloat16``), a size (``4096``), a dimension (``rows=37``), an
-        architecture (``sm_80``), or part of a CUDA function's name.
+        of one of the problem's words (``bfloat16``), a size (``4096``), or a dimension (``rows=37``).
 
         Raises UserError for an unknown provider and for a word that is none of these; ``plan`` checks the
         values. If a configuration leaves out a parameter that labels omit, the parameter has its default.
@@ -174,25 +171,19 @@ class Variant:
         if name not in known:
             raise unknown(f"provider of {entry.name}", name, known)
         pins: dict[str, tuple[Value, ...]] = {}
-        architecture = function = None
-        for word in rest:
-            if match := re.fullmatch(r"sm_(\w+)", word):
-                architecture = match[1]
-            elif found := _pinned(word, kernel, known[name].variables()):
-                pins |= {one: (value,) for one, value in found.items()}
-            elif known[name].language == "cuda" and function is None:
-                function = word
-            else:
-                example = _example(known[name].variables())
-                raise UserError(
-                    f"can't read '{word}' in '{text}': write a configuration ({example}), a size (4096), "
-                    "DIMENSION=VALUE, a word of the problem (float32) or an architecture (sm_80)."
-                )
         parameters = known[name].variables()
+        for word in rest:
+            found = _pinned(word, kernel, parameters)
+            if not found:
+                raise UserError(
+                    f"can't read '{word}' in '{text}': write a configuration ({_example(parameters)}), a "
+                    "size (4096), DIMENSION=VALUE, or a word of the problem (float32)."
+                )
+            pins |= {one: (value,) for one, value in found.items()}
         if pins.keys() & parameters.keys():
             omitted = {one.name: one.default for one in parameters.values() if one.omit_default}
             pins = {one: (value,) for one, value in omitted.items() if value is not None} | pins
-        return cls(text, name, pins, architecture, function)
+        return cls(text, name, pins)
 
 
 def _pinned(word: str, kernel: Kernel, parameters: Mapping[str, Variable]) -> dict[str, Value]:

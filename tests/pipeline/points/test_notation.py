@@ -42,13 +42,6 @@ from pipeline.points.notation import Variant
 def test_words_pin_what_the_kernel_declares(kernel: str, words: str, pins: dict[str, Value]) -> None:
     chosen = Variant.read(words, catalog.find(kernel))
     assert chosen.pins == {name: (value,) for name, value in pins.items()}
-    assert (chosen.architecture, chosen.function) == (None, None)
-
-
-def test_an_architecture_and_a_cuda_function() -> None:
-    chosen = Variant.read("cuda/sm_80/register_resident_rows<float, 4>", catalog.find("softmax"))
-    assert (chosen.provider, chosen.pins) == ("cuda", {})
-    assert (chosen.architecture, chosen.function) == ("80", "register_resident_rows<float, 4>")
 
 
 @pytest.mark.parametrize(
