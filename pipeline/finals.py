@@ -12,7 +12,6 @@ process serves the problems of all kernels. After an interruption the same comma
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property

@@ -3,7 +3,6 @@ processes."""
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
