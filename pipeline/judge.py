@@ -214,7 +214,7 @@ class Judge:
                     submissions,
                     RoundLimits(config.rounds, config.most_rounds),
                     Rule(margin=config.margin),
-                    status.update,
+                    status.update if console.is_terminal else self.step,
                     confined,
                     Memcheck(session.device, session.seed, session.timeout_s),
                     settle,
@@ -222,6 +222,11 @@ class Judge:
                     next(is_best, None),
                 )
                 return trial, trial.run()
+
+    def step(self, line: str) -> None:
+        """Print a line about a step to stderr, where no terminal shows the latest one alone."""
+        if not self.is_quiet:
+            complain(line)
 
 
 def size_of(name: str) -> str:

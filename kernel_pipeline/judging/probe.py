@@ -77,6 +77,10 @@ def answer_to(probe: Probe) -> None:
             known[key(values)] = facts(probe, values)
         except UnfitError as error:
             known[key(values)] = ProblemFacts(skipped=str(error))
+        except torch.OutOfMemoryError:
+            known[key(values)] = ProblemFacts(
+                skipped="its own code runs out of memory here: write a smaller scale="
+            )
         except Exception as error:  # whatever the problem's code raises
             said = tracebacks.described(error, [probe.folder])
             known[key(values)] = ProblemFacts(skipped=f"its own code fails: {said.splitlines()[0]}")

@@ -64,7 +64,7 @@ class Trial:
     settle: Callable[[Judged, str], None] = lambda one, isolation: None
     beside_compiled: bool = True
     best: str | None = None
-    isolation: str = judged.NOT_ISOLATED
+    isolation: str = judged.NOT_RUN
     skipped: dict[str, str] = field(default_factory=dict)
     results: dict[str, Judged] = field(default_factory=dict)
     _prober: Prober = field(init=False)
