@@ -23,7 +23,7 @@ copies the blocks: without TMA, the operands of the second product would leave t
 
 ``cuda_flash`` is FlashAttention-3's backward pass (Shah and others, 2024, arXiv:2407.08608) in CUDA C++ for
 Hopper alone. One kernel does the five products. It sums dq in float32 in device memory, by additions whose
-order differs from call to call, and a second kernel rounds the sums.
+order differs from call to call unless it is ``deterministic``, and a second kernel rounds the sums.
 """
 
 from __future__ import annotations
@@ -67,10 +67,12 @@ has two parts of 64 by 64, one for each warpgroup."""
 
 @dataclass(frozen=True, kw_only=True)
 class WarpSpecialized:
-    """The queries of a tile, and the stages of the buffer for queries and d_out."""
+    """The queries of a tile, the stages of the buffer for queries and d_out, and whether blocks add their
+    parts of dq in turns, so that the sums are the same at every call."""
 
     block_m: int = one_of(64, 128, default=64, unit="")
     stages: int = one_of(2, 3, default=2, unit="s")
+    deterministic: bool = one_of(False, True, omit_default=True)
 
 
 def work(problem: Problem) -> Work:

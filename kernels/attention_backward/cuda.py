@@ -20,10 +20,12 @@ def cuda_flash(  # noqa: PLR0913, PLR0917  # inputs and parameters
     causal: bool,
     block_m: int,
     stages: int,
+    deterministic: bool,
 ) -> Gradients:
     """Return dq, dk and dv by FlashAttention-3's backward pass for Hopper: wgmma and TMA, ``block_m`` queries
-    per step. Tensors that TMA can't address are copied first. Raises ValueError for tensors that don't fit
-    together, and RuntimeError for tiles that don't exist for the head_dim."""
+    per step. dk and dv are the same at every call, and so is dq with ``deterministic``. Tensors that TMA
+    can't address are copied first. Raises ValueError for tensors that don't fit together, and RuntimeError
+    for tiles that don't exist for the head_dim."""
     check_attention(q, k, v, causal)
     if out.shape != q.shape or d_out.shape != q.shape or lse.shape != q.shape[:3]:
         raise ValueError(
@@ -35,6 +37,6 @@ def cuda_flash(  # noqa: PLR0913, PLR0917  # inputs and parameters
     ready = [copied_if_needed(x) for x in (q, k, v, out)]
     given = copied_if_needed(d_out)
     made: Gradients = torch.ops.attention_backward.cuda_flash(
-        *ready, lse.contiguous(), given, causal, block_m, stages
+        *ready, lse.contiguous(), given, causal, block_m, stages, deterministic
     )
     return made

@@ -1,4 +1,5 @@
-// The operator cuda_flash: tells TMA where tensors lie, and launches the kernels of flash_rows.cuh and flash_kernel.cuh.
+// The operator cuda_flash: tells TMA where tensors lie, and launches the kernels of flash_rows.cuh and
+// flash_kernel.cuh.
 #include <algorithm>
 #include <string>
 #include <tuple>
@@ -72,7 +73,7 @@ int heads_at_once(const Inputs& given, bool causal) {
 }
 
 template <Element kElement, int kHeadDim, int kBlockM, int kStages, bool kCausal>
-void launch(const Inputs& given, uint16_t* dq, Arguments of) {
+void launch(const Inputs& given, bool deterministic, uint16_t* dq, Arguments of) {
   const CUtensorMap map_q = tensor_map(given.q, kBlockM);
   const CUtensorMap map_k = tensor_map(given.k, kBlockN);
   const CUtensorMap map_v = tensor_map(given.v, kBlockN);
@@ -84,9 +85,13 @@ void launch(const Inputs& given, uint16_t* dq, Arguments of) {
           "attention_backward::cuda_flash takes fewer than 2**30 tiles");
   const Tensor statistics = torch::stable::new_empty(given.q, {tiles, 2, kBlockM}, Scalar::Float);
   const Tensor sums = torch::stable::new_empty(given.q, {tiles, kBlockM, kHeadDim}, Scalar::Float);
+  const Tensor turns =
+      torch::stable::new_empty(given.q, {deterministic ? tiles * kWarpgroups : 0}, Scalar::Int);
+  of.turns = deterministic ? static_cast<int*>(turns.mutable_data_ptr()) : nullptr;
   of.statistics = static_cast<const float*>(statistics.const_data_ptr());
   of.sums = static_cast<float*>(sums.mutable_data_ptr());
-  of.schedule = {static_cast<int>(kv_heads), static_cast<int>(blocks), heads_at_once(given, kCausal)};
+  of.schedule = {static_cast<int>(kv_heads), static_cast<int>(blocks), heads_at_once(given, kCausal),
+                 kCausal && deterministic};
   const cudaStream_t stream = current_stream(given.q);
 
   const dim3 grid_of_tiles(static_cast<unsigned>(tiles));
@@ -96,6 +101,7 @@ void launch(const Inputs& given, uint16_t* dq, Arguments of) {
                                 static_cast<const float*>(given.lse.const_data_ptr()),
                                 static_cast<float*>(statistics.mutable_data_ptr()),
                                 of.sums,
+                                of.turns,
                                 of.heads,
                                 of.seq_q};
   flash_statistics<kElement, kHeadDim, kBlockM><<<grid_of_tiles, rows, 0, stream>>>(of_rows);
@@ -115,19 +121,20 @@ void launch(const Inputs& given, uint16_t* dq, Arguments of) {
 }
 
 template <Element kElement, bool kCausal>
-void with_tiles(const Inputs& given, int64_t block_m, int64_t stages, uint16_t* dq, const Arguments& of) {
+void with_tiles(const Inputs& given, int64_t block_m, int64_t stages, bool deterministic,
+                uint16_t* dq, const Arguments& of) {
   const auto is = [&](int64_t head_dim, int64_t m, int64_t n) {
     return given.q.size(3) == head_dim && block_m == m && stages == n;
   };
   if (is(128, 64, 2)) {
-    launch<kElement, 128, 64, 2, kCausal>(given, dq, of);
+    launch<kElement, 128, 64, 2, kCausal>(given, deterministic, dq, of);
   } else if (is(128, 64, 3)) {
-    launch<kElement, 128, 64, 3, kCausal>(given, dq, of);
+    launch<kElement, 128, 64, 3, kCausal>(given, deterministic, dq, of);
   } else {
     require(is(64, 128, 2), "attention_backward::cuda_flash has no tiles of " + std::to_string(block_m) +
                                 " queries in " + std::to_string(stages) + " stages for a head_dim of " +
                                 std::to_string(given.q.size(3)));
-    launch<kElement, 64, 128, 2, kCausal>(given, dq, of);
+    launch<kElement, 64, 128, 2, kCausal>(given, deterministic, dq, of);
   }
 }
 
@@ -141,7 +148,7 @@ Gradients empty_gradients(const Tensor& q, const Tensor& k) {
 }
 
 Gradients cuda_flash(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse,
-                     const Tensor& d_out, bool causal, int64_t block_m, int64_t stages) {
+                     const Tensor& d_out, bool causal, int64_t block_m, int64_t stages, bool deterministic) {
   for (const Tensor* const x : {&q, &k, &v, &out, &d_out}) {
     require(x->dim() == 4 && x->scalar_type() == q.scalar_type() && x->get_device_index() == q.get_device_index(),
             "attention_backward::cuda_flash takes five tensors of four dimensions, of one dtype on one device");
@@ -183,13 +190,14 @@ Gradients cuda_flash(const Tensor& q, const Tensor& k, const Tensor& v, const Te
   of.dv = static_cast<uint16_t*>(std::get<2>(result).mutable_data_ptr());
   const auto run = is_bfloat16 ? (causal ? with_tiles<Element::kBFloat16, true> : with_tiles<Element::kBFloat16, false>)
                                : (causal ? with_tiles<Element::kFloat16, true> : with_tiles<Element::kFloat16, false>);
-  run({q, k, v, out, lse, d_out}, block_m, stages, static_cast<uint16_t*>(std::get<0>(result).mutable_data_ptr()), of);
+  run({q, k, v, out, lse, d_out}, block_m, stages, deterministic,
+      static_cast<uint16_t*>(std::get<0>(result).mutable_data_ptr()), of);
   check_launched("attention_backward::cuda_flash");
   return result;
 }
 
 Gradients meta_flash(const Tensor& q, const Tensor& k, const Tensor&, const Tensor&, const Tensor&, const Tensor&, bool,
-                     int64_t, int64_t) {
+                     int64_t, int64_t, bool) {
   return empty_gradients(q, k);
 }
 
@@ -198,9 +206,13 @@ Gradients meta_flash(const Tensor& q, const Tensor& k, const Tensor&, const Tens
 STABLE_TORCH_LIBRARY(attention_backward, m) {
   m.def(
       "cuda_flash(Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor d_out, bool causal, int block_m, int "
-      "stages) -> (Tensor, Tensor, Tensor)");
+      "stages, bool deterministic) -> (Tensor, Tensor, Tensor)");
 }
 
-STABLE_TORCH_LIBRARY_IMPL(attention_backward, Meta, m) { m.impl("cuda_flash", TORCH_BOX(&attention_backward::meta_flash)); }
+STABLE_TORCH_LIBRARY_IMPL(attention_backward, Meta, m) {
+  m.impl("cuda_flash", TORCH_BOX(&attention_backward::meta_flash));
+}
 
-STABLE_TORCH_LIBRARY_IMPL(attention_backward, CUDA, m) { m.impl("cuda_flash", TORCH_BOX(&attention_backward::cuda_flash)); }
+STABLE_TORCH_LIBRARY_IMPL(attention_backward, CUDA, m) {
+  m.impl("cuda_flash", TORCH_BOX(&attention_backward::cuda_flash));
+}

@@ -47,6 +47,7 @@ struct Arguments {
   float scale_log2;          // times log2(e)
   const float* statistics;   // of each tile of each head: logarithms, then deltas
   float* sums;               // of dq: of each tile of each head, in parts
+  int* turns;                // of each part; null if parts may be added in any order
   uint16_t* dk;
   uint16_t* dv;
 };
@@ -137,7 +138,8 @@ __device__ __forceinline__ void copy_tiles(unsigned char* shared, Barriers* barr
   }
 }
 
-// A warp has the parts of dq of one warpgroup added to the sums.
+// A warp has the parts of dq of one warpgroup added to the sums: at once, or when it is the block's turn. The next turn
+// begins when the part is added.
 template <int kHeadDim, int kBlockM, int kStages, bool kCausal>
 __device__ __forceinline__ void add_parts(unsigned char* shared, const Arguments& of, int which) {
   constexpr SharedLayout kLayout(kHeadDim, kBlockM, kStages);
@@ -151,9 +153,19 @@ __device__ __forceinline__ void add_parts(unsigned char* shared, const Arguments
       named_barrier_arrive(kPartIsEmpty + which, kThreadsOfPart);
       named_barrier_sync(kPartIsFull + which, kThreadsOfPart);
       if (threadIdx.x % 32 == 0) {
-        bulk_reduce_add(of.sums + (int64_t{first_tile + tile} * kWarpgroups + which) * kPart, from, kPart * 4);
+        const int64_t part = int64_t{first_tile + tile} * kWarpgroups + which;
+        if (of.turns != nullptr) {
+          wait_for_turn(of.turns + part,
+                        turn_of(keys.first / kBlockN, tile, kBlockM, of.seq_q, of.seq_k, kCausal));
+        }
+        bulk_reduce_add(of.sums + part * kPart, from, kPart * 4);
         bulk_commit_group();
-        bulk_wait_group_read<0>();
+        if (of.turns != nullptr) {
+          bulk_wait_group_all();
+          next_turn(of.turns + part);
+        } else {
+          bulk_wait_group_read<0>();
+        }
       }
       __syncwarp();
     }

@@ -25,13 +25,15 @@ struct KeyBlock {
   int head;  // of the key heads of all batch entries
 };
 
-// Without a mask all blocks take equally long, and the grid goes through them head by head, so that blocks which work at
-// the same time share queries in L2. With a mask the first keys are seen by most queries. The grid then goes through as
-// many heads at once as L2 has room for, and takes their first keys first.
+// Without a mask all blocks take equally long, and the grid goes through them head by head, so that blocks which work
+// at the same time share queries in L2. With a mask the first keys are seen by most queries. The grid then goes through
+// as many heads at once as L2 has room for, and takes their first keys first; or their last keys, if blocks add their
+// parts of dq in turns: see turn_of().
 struct Schedule {
   int heads;
   int blocks;   // of keys in a head
   int at_once;  // heads
+  bool last_first;
 
   // The keys that come as number `place`.
   KERNELS_HOST_DEVICE KeyBlock at(int place) const {
@@ -39,7 +41,8 @@ struct Schedule {
     const int first = group * at_once;
     const int wide = heads - first < at_once ? heads - first : at_once;
     const int within = place - first * blocks;
-    return {within / wide, first + within % wide};
+    const int block = within / wide;
+    return {last_first ? blocks - 1 - block : block, first + within % wide};
   }
 };
 
@@ -60,6 +63,18 @@ KERNELS_HOST_DEVICE inline QueryTiles query_tiles(int key, int block_m, int seq_
   const int whole = causal && of_last_key > 0 ? (of_last_key + block_m - 1) / block_m : 0;
   const int full = key + kBlockN > seq_k || whole > end ? end : whole;
   return {first, full, end};
+}
+
+// Where blocks add their parts of dq in turns: how many come before this one at a tile. With a mask the last block that
+// sees the tile is the first, whose first tile it is; no block then has to wait for others to come to their first tiles.
+// A block waits only for those that the schedule takes before it.
+KERNELS_HOST_DEVICE inline int turn_of(int block, int tile, int block_m, int seq_q, int seq_k, bool causal) {
+  if (!causal) {
+    return block;
+  }
+  const int of_last_query = (tile * block_m + block_m - 1 + seq_k - seq_q) / kBlockN;
+  const int last = (seq_k - 1) / kBlockN;
+  return (of_last_query < last ? of_last_query : last) - block;
 }
 
 // The barriers of a block. `full` says that bytes are there, `empty` that nobody needs them any more.

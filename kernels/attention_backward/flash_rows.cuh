@@ -72,13 +72,14 @@ struct RowArguments {
   const float* lse;   // (batch, heads, seq_q)
   float* statistics;  // of each tile: logarithms, then deltas
   float* sums;        // of dq
+  int* turns;         // of each tile's parts, or null
   int heads;          // of one batch entry
   int seq_q;
 };
 
 // A block writes the statistics of a tile: lse times log2(e), and the row sums of out * d_out. Rows past the end get an
 // infinite logarithm, which makes their probabilities 0; so do rows whose scores are all -inf. It also zeroes the sums
-// of the tile's dq.
+// of the tile's dq, and their turns.
 template <Element kElement, int kHeadDim, int kBlockM>
 __global__ void __launch_bounds__(kThreadsOfRows) flash_statistics(const __grid_constant__ RowArguments of) {
   constexpr float kLog2E = 1.4426950408889634f;
@@ -117,6 +118,9 @@ __global__ void __launch_bounds__(kThreadsOfRows) flash_statistics(const __grid_
       statistics[at] = lse == -INFINITY ? INFINITY : lse * kLog2E;
       statistics[kBlockM + at] = sum;
     }
+  }
+  if (of.turns != nullptr && thread < kWarpgroups) {
+    of.turns[static_cast<int64_t>(place) * kWarpgroups + thread] = 0;
   }
   auto* const sums = reinterpret_cast<float4*>(of.sums) + static_cast<int64_t>(place) * kBlockM * kHeadDim / 4;
 #pragma unroll

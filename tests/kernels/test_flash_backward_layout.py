@@ -16,8 +16,8 @@ SOURCE = """
 #include "flash_layout.h"
 #define SHOWN extern "C" __attribute__((visibility("default")))
 using namespace attention_backward;
-SHOWN void at(int heads, int blocks, int at_once, int place, int* found) {
-  const KeyBlock keys = Schedule{heads, blocks, at_once}.at(place);
+SHOWN void at(int heads, int blocks, int at_once, int last_first, int place, int* found) {
+  const KeyBlock keys = Schedule{heads, blocks, at_once, last_first != 0}.at(place);
   found[0] = keys.block;
   found[1] = keys.head;
 }
@@ -26,6 +26,9 @@ SHOWN void tiles(int key, int block_m, int seq_q, int seq_k, int causal, int* fo
   found[0] = tiles.first;
   found[1] = tiles.full;
   found[2] = tiles.end;
+}
+SHOWN int turn(int block, int tile, int block_m, int seq_q, int seq_k, int causal) {
+  return turn_of(block, tile, block_m, seq_q, seq_k, causal != 0);
 }
 SHOWN int begins(int head_dim, int block_m, int stages, int stage, int* found) {
   const SharedLayout layout(head_dim, block_m, stages);
@@ -56,14 +59,18 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 @pytest.mark.parametrize("at_once", [1, 2, 3, 7, 12])
 @pytest.mark.parametrize("heads", [1, 2, 7, 12])
 @pytest.mark.parametrize("blocks", [1, 2, 8, 11])
-def test_every_block_is_done_once(layout: ctypes.CDLL, blocks: int, heads: int, at_once: int) -> None:
+@pytest.mark.parametrize("last_first", [False, True])
+def test_every_block_is_done_once(
+    layout: ctypes.CDLL, last_first: bool, blocks: int, heads: int, at_once: int
+) -> None:
     found, done = (ctypes.c_int * 2)(), []
     for place in range(heads * blocks):
-        layout.at(heads, blocks, min(at_once, heads), place, found)
+        layout.at(heads, blocks, min(at_once, heads), last_first, place, found)
         done.append((found[0], found[1]))
     assert sorted(done) == [(block, head) for block in range(blocks) for head in range(heads)]
     for head in range(heads):
-        assert [block for block, of in done if of == head] == list(range(blocks)), "first keys come first"
+        order = [block for block, of in done if of == head]
+        assert order == sorted(order, reverse=last_first)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -88,6 +95,24 @@ def test_a_block_masks_the_tiles_that_do_not_see_it_whole(
             assert (tile >= full) <= (min(sees) >= key + KEYS), "a tile is not masked"
             past_the_end = key + KEYS > seq_k
             assert past_the_end or (tile < full) <= (min(sees) < key + KEYS), "a tile is masked for nothing"
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("block_m", [64, 128])
+@pytest.mark.parametrize(("seq_q", "seq_k"), [(1, 1), (77, 333), (300, 300), (500, 1000), (640, 641)])
+def test_blocks_take_turns_in_the_order_of_the_schedule(
+    layout: ctypes.CDLL, seq_q: int, seq_k: int, block_m: int, causal: bool
+) -> None:
+    """Or a block would wait for one that begins after its end."""
+    found, blocks = (ctypes.c_int * 3)(), -(-seq_k // KEYS)
+    done = [0] * -(-seq_q // block_m)
+    for place in range(blocks):
+        at = (ctypes.c_int * 2)()
+        layout.at(1, blocks, 1, causal, place, at)
+        layout.tiles(at[0] * KEYS, block_m, seq_q, seq_k, causal, found)
+        for tile in range(found[0], found[2]):
+            assert layout.turn(at[0], tile, block_m, seq_q, seq_k, causal) == done[tile]
+            done[tile] += 1
 
 
 @pytest.mark.parametrize(

@@ -54,4 +54,12 @@ inline void bulk_reduce_add(float* to, const float* from, int bytes) {
   }
 }
 
+inline void bulk_wait_group_all() { bulk_wait_group_read<0>(); }
+
+// Blocks run one after the other: one that waits for a later block's turn waits for ever.
+inline void wait_for_turn(const int* number, int turn) {
+  emulated::wait_until([number, turn] { return *number == turn; });
+}
+inline void next_turn(int* number) { ++*number; }
+
 }  // namespace kernels

@@ -23,7 +23,8 @@ void run(char** argv) {
   const int batch = told(4), heads = told(5), kv_heads = told(6), seq_q = told(7), seq_k = told(8);
   const bool causal = told(9) != 0;
   const int at_once = told(10);
-  const auto seed = static_cast<unsigned>(told(11));
+  const bool deterministic = told(11) != 0;
+  const auto seed = static_cast<unsigned>(told(12));
 
   std::ifstream file(argv[1], std::ios::binary);
   const std::vector<char> bytes((std::istreambuf_iterator<char>(file)), {});
@@ -45,15 +46,18 @@ void run(char** argv) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   std::vector<float> statistics(static_cast<size_t>(all_tiles) * 2 * kBlockM, kNan);
   std::vector<float> sums(static_cast<size_t>(all_tiles) * kBlockM * kHeadDim, kNan);
+  std::vector<int> turns(static_cast<size_t>(all_tiles) * kWarpgroups, -1);
+  int* const turns_or_null = deterministic ? turns.data() : nullptr;
   std::vector<uint16_t> made(of_q + 2 * of_k, 0x7FFF);
 
   const int64_t row = kHeadDim;
   const Batch of_out = {out, row * seq_q * heads, row * seq_q, row};
   const Batch of_d_out = {d_out, row * seq_q * heads, row * seq_q, row};
-  const RowArguments of_rows = {of_out, of_d_out, lse.data(), statistics.data(), sums.data(), heads, seq_q};
+  const RowArguments of_rows = {of_out,        of_d_out, lse.data(), statistics.data(), sums.data(),
+                                turns_or_null, heads,   seq_q};
 
   Arguments of{};
-  of.schedule = {batch * kv_heads, blocks, at_once};
+  of.schedule = {batch * kv_heads, blocks, at_once, deterministic && causal};
   of.heads = heads;
   of.kv_heads = kv_heads;
   of.group = heads / kv_heads;
@@ -63,6 +67,7 @@ void run(char** argv) {
   of.scale_log2 = static_cast<float>(1.4426950408889634 / std::sqrt(double{kHeadDim}));
   of.statistics = statistics.data();
   of.sums = sums.data();
+  of.turns = turns_or_null;
   of.dk = made.data() + of_q;
   of.dv = of.dk + of_k;
 
