@@ -20,6 +20,10 @@ head_dim`` operations, half of that with ``causal``. Each input is read once, ea
 block of keys and their sums, in the other a block of queries. Without atomics the outputs are the same at
 every call. The algorithm is FlashAttention-2's (Dao, 2023, arXiv:2307.08691). It needs Hopper, because TMA
 copies the blocks: without TMA, the operands of the second product would leave too few registers.
+
+``cuda_flash`` is FlashAttention-3's backward pass (Shah and others, 2024, arXiv:2407.08608) in CUDA C++ for
+Hopper alone. One kernel does the five products. It sums dq in float32 in device memory, by additions whose
+order differs from call to call unless it is ``deterministic``, and a second kernel rounds the sums.
 """
 
 from __future__ import annotations
@@ -54,6 +58,21 @@ class Flash:
     block_step: int = one_of(32, 64, 128, default=64, unit="")
     num_warps: int = one_of(2, 4, 8, default=8, unit="w")
     num_stages: int = one_of(1, 2, 3, default=2, unit="s")
+
+
+CUDA_TILES = {64: ((128, 2),), 128: ((64, 2), (64, 3))}
+"""The tiles that ``flash.cu`` has, as (block_m, stages), by head_dim. A block has 128 keys. A tile's dq
+has two parts of 64 by 64, one for each warpgroup."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarpSpecialized:
+    """The queries of a tile, the stages of the buffer for queries and d_out, and whether blocks add their
+    parts of dq in turns, so that the sums are the same at every call."""
+
+    block_m: int = one_of(64, 128, default=64, unit="")
+    stages: int = one_of(2, 3, default=2, unit="s")
+    deterministic: bool = one_of(False, True, omit_default=True)
 
 
 def work(problem: Problem) -> Work:
@@ -108,6 +127,18 @@ def flash_fits(problem: Problem, tiles: Flash, gpu: Gpu | None) -> str | None:
     return too_much_shared(2 * problem.head_dim * staged + step, tiles.num_stages, gpu)
 
 
+def warp_specialized_fits(problem: Problem, tiles: WarpSpecialized, gpu: Gpu | None) -> str | None:
+    """Return the reason why the CUDA C++ kernel, which has fixed tiles for each head_dim, does not have these
+    tiles, or None."""
+    del gpu
+    if reason := refused(problem):
+        return reason
+    if (tiles.block_m, tiles.stages) not in CUDA_TILES[problem.head_dim]:
+        have = " and ".join(f"{m} queries in {n} stages" for m, n in CUDA_TILES[problem.head_dim])
+        return f"its tiles for a head_dim of {problem.head_dim} have {have}"
+    return None
+
+
 def compile_weight(tiles: Flash) -> float:
     """Return a weight of the compile time: a thread's products per step."""
     return tiles.block * tiles.block_step / tiles.num_warps
@@ -130,6 +161,14 @@ kernel = Kernel(
         Provider("sdpa_cudnn", "torch.py:sdpa_cudnn", fits=sdpa_cudnn_fits, devices=("cuda",)),
         Provider(
             "triton_flash", "triton.py:flash", Flash, flash_fits, needs="sm_90", compile_weight=compile_weight
+        ),
+        Provider(
+            "cuda_flash",
+            "cuda.py:cuda_flash",
+            WarpSpecialized,
+            warp_specialized_fits,
+            extension="flash.cu",
+            needs="sm_90a",
         ),
         Provider(
             "flash_attn_4",

@@ -1,0 +1,42 @@
+"""The operator of attention's backward pass in CUDA C++."""
+
+from __future__ import annotations
+
+import torch
+
+from ..attention.checks import check_attention
+from ..attention.descriptors import copied_if_needed
+
+Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def cuda_flash(  # noqa: PLR0913, PLR0917  # inputs and parameters
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    d_out: torch.Tensor,
+    causal: bool,
+    block_m: int,
+    stages: int,
+    deterministic: bool,
+) -> Gradients:
+    """Return dq, dk and dv by FlashAttention-3's backward pass for Hopper: wgmma and TMA, ``block_m`` queries
+    per step. dk and dv are the same at every call, and so is dq with ``deterministic``. Tensors that TMA
+    can't address are copied first. Raises ValueError for tensors that don't fit together, and RuntimeError
+    for tiles that don't exist for the head_dim."""
+    check_attention(q, k, v, causal)
+    if out.shape != q.shape or d_out.shape != q.shape or lse.shape != q.shape[:3]:
+        raise ValueError(
+            "attention_backward needs out and d_out like q, lse of (batch, heads, seq_q), got shapes "
+            f"{tuple(out.shape)}, {tuple(d_out.shape)} and {tuple(lse.shape)}"
+        )
+    if q.numel() == 0:
+        return q.new_empty(q.shape), k.new_zeros(k.shape), v.new_zeros(v.shape)
+    ready = [copied_if_needed(x) for x in (q, k, v, out)]
+    given = copied_if_needed(d_out)
+    made: Gradients = torch.ops.attention_backward.cuda_flash(
+        *ready, lse.contiguous(), given, causal, block_m, stages, deterministic
+    )
+    return made

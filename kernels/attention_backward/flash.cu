@@ -1,0 +1,218 @@
+// The operator cuda_flash: tells TMA where tensors lie, and launches the kernels of flash_rows.cuh and
+// flash_kernel.cuh.
+#include <algorithm>
+#include <string>
+#include <tuple>
+
+#include "flash_kernel.cuh"
+
+namespace attention_backward {
+
+using Scalar = torch::headeronly::ScalarType;
+using kernels::Tensor;
+
+// A batch of heads, (batch, heads, rows, head_dim), of which boxes of `box_rows` rows of 64 elements of one head are
+// copied. What is outside of a head is zeros.
+CUtensorMap tensor_map(const Tensor& x, int box_rows) {
+  CUtensorMap map{};
+  const auto type = x.scalar_type() == Scalar::BFloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                        : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  cuuint64_t sizes[4];
+  cuuint64_t strides[3];  // bytes, of all dimensions but the first
+  for (int i = 0; i < 4; ++i) {
+    sizes[i] = static_cast<cuuint64_t>(x.size(3 - i));
+  }
+  for (int i = 0; i < 3; ++i) {
+    strides[i] = static_cast<cuuint64_t>(x.stride(2 - i)) * 2;
+  }
+  const cuuint32_t box[] = {kSlab, static_cast<cuuint32_t>(box_rows), 1, 1};
+  const cuuint32_t steps[] = {1, 1, 1, 1};
+  const CUresult result =
+      tensor_map_encoder()(&map, type, 4, const_cast<void*>(x.const_data_ptr()), sizes, strides, box, steps,
+                           CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                           CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  require(result == CUDA_SUCCESS, "TMA takes no batch of " + std::to_string(x.size(1)) + " heads of " +
+                                      std::to_string(x.size(2)) + " rows, " + std::to_string(strides[0]) +
+                                      " bytes apart");
+  return map;
+}
+
+void check(const Tensor& x) {
+  require(x.stride(3) == 1, "attention_backward::cuda_flash takes rows of neighbouring elements");
+  bool is_aligned = aligned_to_16(x.const_data_ptr());
+  for (int i = 0; i < 3; ++i) {
+    is_aligned = is_aligned && x.stride(i) > 0 && x.stride(i) % 8 == 0;
+  }
+  require(is_aligned, "attention_backward::cuda_flash takes rows that begin at multiples of 16 bytes");
+}
+
+Batch batch_of(const Tensor& x) {
+  return {static_cast<const uint16_t*>(x.const_data_ptr()), x.stride(0), x.stride(1), x.stride(2)};
+}
+
+struct Inputs {
+  Tensor q;
+  Tensor k;
+  Tensor v;
+  Tensor out;
+  Tensor lse;
+  Tensor d_out;
+};
+
+// With a mask: heads whose queries, d_out and sums of dq take half of L2.
+int heads_at_once(const Inputs& given, bool causal) {
+  if (!causal) {
+    return 1;
+  }
+  int l2_bytes = 0;
+  cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, given.q.get_device_index());
+  const int64_t group = given.q.size(1) / given.k.size(1);
+  const int64_t of_head = group * given.q.size(2) * given.q.size(3) * 8;
+  return static_cast<int>(
+      std::clamp<int64_t>(l2_bytes / 2 / of_head, 1, given.k.size(0) * given.k.size(1)));
+}
+
+template <Element kElement, int kHeadDim, int kBlockM, int kStages, bool kCausal>
+void launch(const Inputs& given, bool deterministic, uint16_t* dq, Arguments of) {
+  const CUtensorMap map_q = tensor_map(given.q, kBlockM);
+  const CUtensorMap map_k = tensor_map(given.k, kBlockN);
+  const CUtensorMap map_v = tensor_map(given.v, kBlockN);
+  const CUtensorMap map_d_out = tensor_map(given.d_out, kBlockM);
+  const int64_t tiles = given.q.size(0) * given.q.size(1) * ceil_div(of.seq_q, kBlockM);
+  const int64_t blocks = ceil_div(of.seq_k, kBlockN);
+  const int64_t kv_heads = given.k.size(0) * given.k.size(1);
+  require(tiles <= INT32_MAX / 2 && blocks * kv_heads <= INT32_MAX / 2,
+          "attention_backward::cuda_flash takes fewer than 2**30 tiles");
+  const Tensor statistics = torch::stable::new_empty(given.q, {tiles, 2, kBlockM}, Scalar::Float);
+  const Tensor sums = torch::stable::new_empty(given.q, {tiles, kBlockM, kHeadDim}, Scalar::Float);
+  const Tensor turns =
+      torch::stable::new_empty(given.q, {deterministic ? tiles * kWarpgroups : 0}, Scalar::Int);
+  of.turns = deterministic ? static_cast<int*>(turns.mutable_data_ptr()) : nullptr;
+  of.statistics = static_cast<const float*>(statistics.const_data_ptr());
+  of.sums = static_cast<float*>(sums.mutable_data_ptr());
+  of.schedule = {static_cast<int>(kv_heads), static_cast<int>(blocks), heads_at_once(given, kCausal),
+                 kCausal && deterministic};
+  const cudaStream_t stream = current_stream(given.q);
+
+  const dim3 grid_of_tiles(static_cast<unsigned>(tiles));
+  const dim3 rows(kThreadsOfRows);
+  const RowArguments of_rows = {batch_of(given.out),
+                                batch_of(given.d_out),
+                                static_cast<const float*>(given.lse.const_data_ptr()),
+                                static_cast<float*>(statistics.mutable_data_ptr()),
+                                of.sums,
+                                of.turns,
+                                of.heads,
+                                of.seq_q};
+  flash_statistics<kElement, kHeadDim, kBlockM><<<grid_of_tiles, rows, 0, stream>>>(of_rows);
+  record_launch("flash_statistics", "tile", grid_of_tiles, rows);
+
+  auto* const function = flash_gradients<kElement, kHeadDim, kBlockM, kStages, kCausal>;
+  constexpr int kSharedBytes = SharedLayout(kHeadDim, kBlockM, kStages).bytes();
+  require(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes) == cudaSuccess,
+          "attention_backward::cuda_flash needs " + std::to_string(kSharedBytes) + " bytes of shared memory");
+  const dim3 grid(static_cast<unsigned>(blocks * kv_heads));
+  const dim3 block(kThreads);
+  function<<<grid, block, static_cast<size_t>(kSharedBytes), stream>>>(map_q, map_k, map_v, map_d_out, of);
+  record_launch("flash_gradients", "warp-specialized", grid, block, 1, kSharedBytes, kStages);
+
+  flash_round<kElement, kHeadDim, kBlockM><<<grid_of_tiles, rows, 0, stream>>>(of.sums, dq, of.seq_q, of.scale);
+  record_launch("flash_round", "tile", grid_of_tiles, rows);
+}
+
+template <Element kElement, bool kCausal>
+void with_tiles(const Inputs& given, int64_t block_m, int64_t stages, bool deterministic,
+                uint16_t* dq, const Arguments& of) {
+  const auto is = [&](int64_t head_dim, int64_t m, int64_t n) {
+    return given.q.size(3) == head_dim && block_m == m && stages == n;
+  };
+  if (is(128, 64, 2)) {
+    launch<kElement, 128, 64, 2, kCausal>(given, deterministic, dq, of);
+  } else if (is(128, 64, 3)) {
+    launch<kElement, 128, 64, 3, kCausal>(given, deterministic, dq, of);
+  } else {
+    require(is(64, 128, 2), "attention_backward::cuda_flash has no tiles of " + std::to_string(block_m) +
+                                " queries in " + std::to_string(stages) + " stages for a head_dim of " +
+                                std::to_string(given.q.size(3)));
+    launch<kElement, 64, 128, 2, kCausal>(given, deterministic, dq, of);
+  }
+}
+
+using Gradients = std::tuple<Tensor, Tensor, Tensor>;
+
+Gradients empty_gradients(const Tensor& q, const Tensor& k) {
+  const auto like = [](const Tensor& x) {
+    return torch::stable::new_empty(x, {x.size(0), x.size(1), x.size(2), x.size(3)});
+  };
+  return {like(q), like(k), like(k)};
+}
+
+Gradients cuda_flash(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse,
+                     const Tensor& d_out, bool causal, int64_t block_m, int64_t stages, bool deterministic) {
+  for (const Tensor* const x : {&q, &k, &v, &out, &d_out}) {
+    require(x->dim() == 4 && x->scalar_type() == q.scalar_type() && x->get_device_index() == q.get_device_index(),
+            "attention_backward::cuda_flash takes five tensors of four dimensions, of one dtype on one device");
+  }
+  for (int i = 0; i < 4; ++i) {
+    require(out.size(i) == q.size(i) && d_out.size(i) == q.size(i) && v.size(i) == k.size(i),
+            "attention_backward::cuda_flash takes out and d_out like queries, and values like keys");
+  }
+  require(q.size(0) == k.size(0) && q.size(3) == k.size(3) && k.size(1) > 0 && q.size(1) % k.size(1) == 0,
+          "attention_backward::cuda_flash takes queries and keys that belong together");
+  require(lse.dim() == 3 && lse.scalar_type() == Scalar::Float && lse.get_device_index() == q.get_device_index() &&
+              lse.size(0) == q.size(0) && lse.size(1) == q.size(1) && lse.size(2) == q.size(2) && lse.is_contiguous(),
+          "attention_backward::cuda_flash takes contiguous logarithms in float32, one for each query");
+  require(k.size(2) > 0 && (!causal || q.size(2) <= k.size(2)),
+          "attention_backward::cuda_flash takes queries that each see a key");
+  require(q.size(2) <= INT32_MAX / 2 && k.size(2) <= INT32_MAX / 2 && q.size(0) * q.size(1) <= INT32_MAX / 2,
+          "attention_backward::cuda_flash takes fewer than 2**30 rows and heads");
+  const bool is_bfloat16 = q.scalar_type() == Scalar::BFloat16;
+  require(is_bfloat16 || q.scalar_type() == Scalar::Half,
+          std::string("attention_backward::cuda_flash takes bfloat16 and float16, not ") +
+              torch::headeronly::toString(q.scalar_type()));
+  require(q.numel() > 0, "attention_backward::cuda_flash takes one query at least");
+  const torch::stable::accelerator::DeviceGuard guard(q.get_device_index());
+  const Gradients result = empty_gradients(q, k);
+  for (const Tensor* const x : {&q, &k, &v, &out, &d_out}) {
+    check(*x);
+  }
+  Arguments of{};
+  of.heads = static_cast<int>(q.size(1));
+  of.kv_heads = static_cast<int>(k.size(1));
+  of.group = of.heads / of.kv_heads;
+  of.seq_q = static_cast<int>(q.size(2));
+  of.seq_k = static_cast<int>(k.size(2));
+  constexpr double kLog2E = 1.4426950408889634;
+  const double scale = 1 / std::sqrt(static_cast<double>(q.size(3)));
+  of.scale = static_cast<float>(scale);
+  of.scale_log2 = static_cast<float>(scale * kLog2E);
+  of.dk = static_cast<uint16_t*>(std::get<1>(result).mutable_data_ptr());
+  of.dv = static_cast<uint16_t*>(std::get<2>(result).mutable_data_ptr());
+  const auto run = is_bfloat16 ? (causal ? with_tiles<Element::kBFloat16, true> : with_tiles<Element::kBFloat16, false>)
+                               : (causal ? with_tiles<Element::kFloat16, true> : with_tiles<Element::kFloat16, false>);
+  run({q, k, v, out, lse, d_out}, block_m, stages, deterministic,
+      static_cast<uint16_t*>(std::get<0>(result).mutable_data_ptr()), of);
+  check_launched("attention_backward::cuda_flash");
+  return result;
+}
+
+Gradients meta_flash(const Tensor& q, const Tensor& k, const Tensor&, const Tensor&, const Tensor&, const Tensor&, bool,
+                     int64_t, int64_t, bool) {
+  return empty_gradients(q, k);
+}
+
+}  // namespace attention_backward
+
+STABLE_TORCH_LIBRARY(attention_backward, m) {
+  m.def(
+      "cuda_flash(Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor d_out, bool causal, int block_m, int "
+      "stages, bool deterministic) -> (Tensor, Tensor, Tensor)");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(attention_backward, Meta, m) {
+  m.impl("cuda_flash", TORCH_BOX(&attention_backward::meta_flash));
+}
+
+STABLE_TORCH_LIBRARY_IMPL(attention_backward, CUDA, m) {
+  m.impl("cuda_flash", TORCH_BOX(&attention_backward::cuda_flash));
+}

@@ -1,0 +1,431 @@
+// Attention's backward pass for Hopper, after FlashAttention-3's (Shah and others, 2024, arXiv:2407.08608; its source,
+// hopper/mainloop_bwd_sm90_tma_gmma_ws.hpp of Dao-AILab/flash-attention, has the pass, which the paper leaves out):
+//
+// - A block of threads has 128 keys of a key head and goes through the tiles of queries that see them, of all heads that
+//   share the keys. Each of two warpgroups has 64 keys, and their sums of dk and dv in registers.
+// - Scores are transposed, a row for each key. So probabilities and their gradients lie in registers as the products
+//   with d_out and queries want their first operand.
+// - dq is a sum over all keys: both warpgroups write their gradients of scores to shared memory, and each multiplies all
+//   of them with keys for a part of the tile's dq. The copy engine adds the parts to sums in device memory.
+// - One warp copies, by TMA: keys and values once, queries and d_out with their rows' statistics tile after tile. They go
+//   round kStages buffers. Two more warps have the parts of dq added.
+//
+// Floors, per step of kBlockM queries and 128 keys: 5 products of 2 kBlockM 128 head_dim operations. Shared memory is
+// read by wgmma, in bytes of 2-byte operands: scores and their gradients' first product read keys, values, queries and
+// d_out, 2 (2 128 + 2 2 kBlockM) head_dim, the last two once for each warpgroup; dv and dk, whose first operands are in
+// registers, read d_out and queries once for each warpgroup, 2 (2 2 kBlockM) head_dim; dq reads the gradients of scores
+// once for each 64 columns of head_dim, and keys once for each 64 queries.
+#pragma once
+
+#include <climits>
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "../include/bulk_reduce.cuh"
+#include "../include/common.cuh"
+#include "../include/tma.cuh"
+#include "../include/wgmma.cuh"
+#include "flash_layout.h"
+#include "flash_rows.cuh"
+
+namespace attention_backward {
+
+constexpr int kWarpgroup = 128;  // threads
+constexpr int kWarps = kWarpgroups * 4;  // that multiply
+// Those that copy are a warpgroup of their own, since a warpgroup gives up registers as a whole.
+constexpr int kThreads = (kWarpgroups + 1) * kWarpgroup;
+
+struct Arguments {
+  Schedule schedule;
+  int heads;     // of queries, of one batch entry
+  int kv_heads;  // of keys
+  int group;     // query heads that share a key head
+  int seq_q;
+  int seq_k;
+  float scale;               // of a score
+  float scale_log2;          // times log2(e)
+  const float* statistics;   // of each tile of each head: logarithms, then deltas
+  float* sums;               // of dq: of each tile of each head, in parts
+  int* turns;                // of each part; null if parts may be added in any order
+  uint16_t* dk;
+  uint16_t* dv;
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// Registers of a thread: no more in all than the block was launched with, which is the most that fits.
+template <int kBlockM>
+constexpr int kRegistersToCopy = kBlockM == 64 ? 40 : 24;
+template <int kBlockM>
+constexpr int kRegistersToMultiply = kBlockM == 64 ? 232 : 240;
+
+// Named barriers; 0 is __syncthreads()'s.
+constexpr int kGradientsAreThere = 1;
+constexpr int kPartIsFull = 2;                            // and the next: one for each warpgroup
+constexpr int kPartIsEmpty = kPartIsFull + kWarpgroups;   // and the next
+constexpr int kThreadsOfPart = kWarpgroup + 32;
+
+// Which buffer is next, and the parity of its use: it changes each time round.
+struct Pipeline {
+  int stage = 0;
+  int parity = 0;
+
+  __device__ __forceinline__ void advance(int stages) {
+    if (++stage == stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// The keys of this block of threads.
+struct Keys {
+  int first;     // key
+  int head;      // of one batch entry
+  int entry;     // of the batch
+  int of_all;    // the head among those of all batch entries
+  QueryTiles tiles;
+
+  template <int kBlockM, bool kCausal>
+  __device__ __forceinline__ static Keys of_block(const Arguments& of) {
+    const KeyBlock at = of.schedule.at(static_cast<int>(blockIdx.x));
+    const int first = at.block * kBlockN;
+    return {first, at.head % of.kv_heads, at.head / of.kv_heads, at.head,
+            query_tiles(first, kBlockM, of.seq_q, of.seq_k, kCausal)};
+  }
+};
+
+// One thread copies all that the block of threads needs.
+template <int kHeadDim, int kBlockM, int kStages, bool kCausal>
+__device__ __forceinline__ void copy_tiles(unsigned char* shared, Barriers* barriers, const CUtensorMap* map_q,
+                                           const CUtensorMap* map_k, const CUtensorMap* map_v,
+                                           const CUtensorMap* map_d_out, const Arguments& of) {
+  constexpr SharedLayout kLayout(kHeadDim, kBlockM, kStages);
+  const Keys keys = Keys::of_block<kBlockM, kCausal>(of);
+  const auto copy = [&](unsigned char* to, const CUtensorMap* map, int rows, int row, int head, uint64_t* full) {
+#pragma unroll
+    for (int slab = 0; slab < kHeadDim / kSlab; ++slab) {
+      tma_load(to + slab * rows * kSwizzle, map, slab * kSlab, row, head, keys.entry, full);
+    }
+  };
+  mbarrier_arrive_expect_tx(&barriers->k_full, kLayout.kv_bytes);
+  copy(shared + kLayout.keys(), map_k, kBlockN, keys.first, keys.head, &barriers->k_full);
+  mbarrier_arrive_expect_tx(&barriers->v_full, kLayout.kv_bytes);
+  copy(shared + kLayout.values(), map_v, kBlockN, keys.first, keys.head, &barriers->v_full);
+  Pipeline next;
+#pragma unroll 1
+  for (int one = 0; one < of.group; ++one) {
+    const int head = keys.head * of.group + one;
+    const int first_tile = (keys.entry * of.heads + head) * keys.tiles.end;
+#pragma unroll 1
+    for (int tile = keys.tiles.first; tile < keys.tiles.end; ++tile) {
+      StageBarriers& stage = barriers->stages[next.stage];
+      const float* const statistics = of.statistics + int64_t{first_tile + tile} * 2 * kBlockM;
+      unsigned char* const to = shared + kLayout.statistics(next.stage);
+      const int row = tile * kBlockM;
+      // A barrier that no phase has completed yet lets the parity 1 pass: the buffers begin empty.
+      mbarrier_wait_parity(&stage.q_empty, next.parity ^ 1);
+      mbarrier_arrive_expect_tx(&stage.q_full, kLayout.tile_bytes + kBlockM * 4);
+      copy(shared + kLayout.queries(next.stage), map_q, kBlockM, row, head, &stage.q_full);
+      bulk_load(to, statistics, kBlockM * 4, &stage.q_full);
+      mbarrier_wait_parity(&stage.d_out_empty, next.parity ^ 1);
+      mbarrier_arrive_expect_tx(&stage.d_out_full, kLayout.tile_bytes + kBlockM * 4);
+      copy(shared + kLayout.d_out(next.stage), map_d_out, kBlockM, row, head, &stage.d_out_full);
+      bulk_load(to + kBlockM * 4, statistics + kBlockM, kBlockM * 4, &stage.d_out_full);
+      next.advance(kStages);
+    }
+  }
+}
+
+// A warp has the parts of dq of one warpgroup added to the sums: at once, or when it is the block's turn. The next turn
+// begins when the part is added.
+template <int kHeadDim, int kBlockM, int kStages, bool kCausal>
+__device__ __forceinline__ void add_parts(unsigned char* shared, const Arguments& of, int which) {
+  constexpr SharedLayout kLayout(kHeadDim, kBlockM, kStages);
+  const Keys keys = Keys::of_block<kBlockM, kCausal>(of);
+  const auto* const from = reinterpret_cast<const float*>(shared + kLayout.part(which));
+#pragma unroll 1
+  for (int one = 0; one < of.group; ++one) {
+    const int first_tile = (keys.entry * of.heads + keys.head * of.group + one) * keys.tiles.end;
+#pragma unroll 1
+    for (int tile = keys.tiles.first; tile < keys.tiles.end; ++tile) {
+      named_barrier_arrive(kPartIsEmpty + which, kThreadsOfPart);
+      named_barrier_sync(kPartIsFull + which, kThreadsOfPart);
+      if (threadIdx.x % 32 == 0) {
+        const int64_t part = int64_t{first_tile + tile} * kWarpgroups + which;
+        if (of.turns != nullptr) {
+          wait_for_turn(of.turns + part,
+                        turn_of(keys.first / kBlockN, tile, kBlockM, of.seq_q, of.seq_k, kCausal));
+        }
+        bulk_reduce_add(of.sums + part * kPart, from, kPart * 4);
+        bulk_commit_group();
+        if (of.turns != nullptr) {
+          bulk_wait_group_all();
+          next_turn(of.turns + part);
+        } else {
+          bulk_wait_group_read<0>();
+        }
+      }
+      __syncwarp();
+    }
+  }
+}
+
+// Starts a warpgroup's product of its 64 keys, or values, and a tile of queries, or d_out, all with rows along head_dim
+// (K-major).
+template <Element kElement, int kHeadDim, int kBlockM>
+__device__ __forceinline__ void start_product(float (&sums)[kBlockM / 2], uint32_t keys, uint32_t queries) {
+  const uint64_t of_keys = k_major_descriptor(keys, 0);
+  const uint64_t of_queries = k_major_descriptor(queries, 0);
+  fence_registers(sums);
+  wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < kHeadDim / 16; ++step) {
+    const int slab = step / 4;  // a row of 128 bytes is four instructions' 32 bytes
+    const int byte = step % 4 * 32;
+    wgmma<kElement, kBlockM, false, false>(sums, further(of_keys, slab * kBlockN * kSwizzle + byte),
+                                           further(of_queries, slab * kBlockM * kSwizzle + byte), step > 0);
+  }
+  wgmma_commit_group();
+  fence_registers(sums);
+}
+
+// Starts a warpgroup's product of its 64 rows in registers and a tile of d_out, or queries, whose rows go along head_dim,
+// a row for each query (MN-major), and adds it to `sums`.
+template <Element kElement, int kHeadDim, int kBlockM>
+__device__ __forceinline__ void start_sums(float (&sums)[kHeadDim / 2], uint32_t (&rows)[kBlockM / 4],
+                                           uint32_t queries) {
+  const uint64_t of_queries = mn_major_descriptor(queries, 0, kBlockM);
+  fence_registers(sums);
+  fence_registers(rows);
+  wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < kBlockM / 16; ++step) {
+    wgmma<kElement, kHeadDim, true>(sums, rows + step * 4, further(of_queries, step * 16 * kSwizzle), true);
+  }
+  wgmma_commit_group();
+  fence_registers(sums);
+  fence_registers(rows);
+}
+
+// Starts a warpgroup's part of dq: 64 queries' gradients of scores times 64 columns of the keys. Both have a row for each
+// key.
+template <Element kElement>
+__device__ __forceinline__ void start_part(float (&sums)[kSlab / 2], uint32_t gradients, uint32_t keys) {
+  const uint64_t of_gradients = mn_major_descriptor(gradients, 0, kBlockN);
+  const uint64_t of_keys = mn_major_descriptor(keys, 0, kBlockN);
+  fence_registers(sums);
+  wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < kBlockN / 16; ++step) {
+    wgmma<kElement, kSlab, true, true>(sums, further(of_gradients, step * 16 * kSwizzle),
+                                       further(of_keys, step * 16 * kSwizzle), step > 0);
+  }
+  wgmma_commit_group();
+  fence_registers(sums);
+}
+
+// Rounds a row's numbers to elements, as the registers of wgmma's first operand: 16 columns are four registers, whose
+// order is that of the sums.
+template <Element kElement, int kBlockM>
+__device__ __forceinline__ void pack(uint32_t (&packed)[kBlockM / 4], const float (&numbers)[kBlockM / 2]) {
+#pragma unroll
+  for (int i = 0; i < kBlockM / 4; ++i) {
+    packed[i] = rounded_pair<kElement>(numbers[i * 2], numbers[i * 2 + 1]);
+  }
+}
+
+// A warpgroup does its 64 keys.
+template <Element kElement, int kHeadDim, int kBlockM, int kStages, bool kCausal>
+__device__ __forceinline__ void differentiate(unsigned char* shared, Barriers* barriers, const Arguments& of,
+                                              int which) {
+  static_assert(kBlockM * kHeadDim == kWarpgroups * kPart, "each warpgroup has a part of dq");
+  constexpr int kSlabs = kHeadDim / kSlab;
+  constexpr SharedLayout kLayout(kHeadDim, kBlockM, kStages);
+  const Keys keys = Keys::of_block<kBlockM, kCausal>(of);
+  const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
+  const int lane = thread % 32;
+  const int own_row = which * kRowsOfWarpgroup + thread / 32 * 16;  // of its warp, in the block of keys
+  const int own_key = keys.first + own_row + lane / 4;              // and 8 further
+  const uint32_t own_keys = shared_address(shared + kLayout.keys() + which * kRowsOfWarpgroup * kSwizzle);
+  const uint32_t own_values = shared_address(shared + kLayout.values() + which * kRowsOfWarpgroup * kSwizzle);
+  const uint32_t keys_of_part =
+      shared_address(shared + kLayout.keys() + which % kSlabs * kBlockN * kSwizzle);
+  auto* const part = reinterpret_cast<float4*>(shared + kLayout.part(which)) + thread;
+  // stmatrix: lane l has the address of row l % 8 of matrix l / 8, of which odd ones are 8 rows further down, and the
+  // last two 8 columns further right.
+  const int stored_row = own_row + lane / 8 % 2 * 8 + lane % 8;
+  const int stored_column = lane / 16;  // in units of 8
+  const auto release = [&](uint64_t* empty) {
+    if (lane == 0) {
+      mbarrier_arrive(empty);
+    }
+  };
+
+  float dk[kHeadDim / 2];
+  float dv[kHeadDim / 2];
+#pragma unroll
+  for (int i = 0; i < kHeadDim / 2; ++i) {
+    dk[i] = 0.0f;
+    dv[i] = 0.0f;
+  }
+  Pipeline next;
+  int gradient_stage = 0;
+  mbarrier_wait_parity(&barriers->k_full, 0);
+
+  const auto step = [&](int tile, auto masked) __attribute__((always_inline)) {
+    StageBarriers& stage = barriers->stages[next.stage];
+    const auto* const logarithms = reinterpret_cast<const float*>(shared + kLayout.statistics(next.stage));
+    const float* const deltas = logarithms + kBlockM;
+    const uint32_t queries = shared_address(shared + kLayout.queries(next.stage));
+    const uint32_t d_out = shared_address(shared + kLayout.d_out(next.stage));
+    float scores[kBlockM / 2];
+    float gradients[kBlockM / 2];
+    uint32_t packed_scores[kBlockM / 4];
+    uint32_t packed_gradients[kBlockM / 4];
+    mbarrier_wait_parity(&stage.q_full, next.parity);
+    start_product<kElement, kHeadDim, kBlockM>(scores, own_keys, queries);
+    mbarrier_wait_parity(&stage.d_out_full, next.parity);
+    start_product<kElement, kHeadDim, kBlockM>(gradients, own_values, d_out);
+    wgmma_wait_group<1>();
+    fence_registers(scores);
+
+    // A query before `sees_from`, counted from the thread's first column, does not see the thread's key.
+    int sees_from[2];
+    if constexpr (decltype(masked)::value) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int key = own_key + half * 8;
+        const int first = kCausal ? key + of.seq_q - of.seq_k - tile * kBlockM - lane % 4 * 2 : INT_MIN;
+        sees_from[half] = key < of.seq_k ? first : INT_MAX;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kBlockM / 8; ++i) {
+      const float2 logarithm = *reinterpret_cast<const float2*>(logarithms + i * 8 + lane % 4 * 2);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        float& score = scores[i * 4 + j];
+        score = exp2_(fmaf(score, of.scale_log2, j % 2 == 0 ? -logarithm.x : -logarithm.y));
+        if constexpr (decltype(masked)::value) {
+          if (i * 8 + j % 2 < sees_from[j / 2]) {
+            score = 0.0f;
+          }
+        }
+      }
+    }
+    pack<kElement, kBlockM>(packed_scores, scores);
+    wgmma_wait_group<0>();
+    fence_registers(gradients);
+#pragma unroll
+    for (int i = 0; i < kBlockM / 8; ++i) {
+      const float2 delta = *reinterpret_cast<const float2*>(deltas + i * 8 + lane % 4 * 2);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        gradients[i * 4 + j] = scores[i * 4 + j] * (gradients[i * 4 + j] - (j % 2 == 0 ? delta.x : delta.y));
+      }
+    }
+    pack<kElement, kBlockM>(packed_gradients, gradients);
+
+    // Who writes here has passed the barrier of the step before, and so has everybody the reads of two steps before.
+    const uint32_t to = shared_address(shared + kLayout.gradients(gradient_stage));
+#pragma unroll
+    for (int i = 0; i < kBlockM / 16; ++i) {
+      const int column = i * 2 + stored_column;
+      stmatrix_x4(to + static_cast<uint32_t>(column / 8 * kBlockN * kSwizzle + swizzled(stored_row, column % 8 * 16)),
+                  packed_gradients[i * 4], packed_gradients[i * 4 + 1], packed_gradients[i * 4 + 2],
+                  packed_gradients[i * 4 + 3]);
+    }
+    start_sums<kElement, kHeadDim, kBlockM>(dv, packed_scores, d_out);
+    fence_proxy_async();
+    named_barrier_sync(kGradientsAreThere, kWarpgroups * kWarpgroup);
+    float sums[kSlab / 2];
+    start_part<kElement>(sums, to + static_cast<uint32_t>(which / kSlabs * kBlockN * kSwizzle), keys_of_part);
+    wgmma_wait_group<1>();
+    fence_registers(dv);
+    fence_registers(packed_scores);
+    release(&stage.d_out_empty);
+    start_sums<kElement, kHeadDim, kBlockM>(dk, packed_gradients, queries);
+    wgmma_wait_group<1>();
+    fence_registers(sums);
+    named_barrier_sync(kPartIsEmpty + which, kThreadsOfPart);
+#pragma unroll
+    for (int i = 0; i < kSlab / 8; ++i) {
+      part[i * kWarpgroup] = make_float4(sums[i * 4], sums[i * 4 + 1], sums[i * 4 + 2], sums[i * 4 + 3]);
+    }
+    fence_proxy_async();
+    named_barrier_arrive(kPartIsFull + which, kThreadsOfPart);
+    wgmma_wait_group<0>();
+    fence_registers(dk);
+    fence_registers(packed_gradients);
+    release(&stage.q_empty);
+    next.advance(kStages);
+    gradient_stage ^= 1;
+  };
+
+  mbarrier_wait_parity(&barriers->v_full, 0);
+#pragma unroll 1
+  for (int one = 0; one < of.group; ++one) {
+    int tile = keys.tiles.first;
+#pragma unroll 1
+    for (; tile < keys.tiles.full; ++tile) {
+      step(tile, std::true_type{});
+    }
+#pragma unroll 1
+    for (; tile < keys.tiles.end; ++tile) {
+      step(tile, std::false_type{});
+    }
+  }
+
+  const int64_t first = (int64_t{keys.of_all} * of.seq_k + own_key) * kHeadDim;
+  store_rows<kElement, kHeadDim>(dv, 1.0f, of.dv + first, kHeadDim, own_key, of.seq_k, lane);
+  store_rows<kElement, kHeadDim>(dk, of.scale, of.dk + first, kHeadDim, own_key, of.seq_k, lane);
+}
+
+#endif
+
+template <Element kElement, int kHeadDim, int kBlockM, int kStages, bool kCausal>
+__global__ void __launch_bounds__(kThreads, 1)
+    flash_gradients(const __grid_constant__ CUtensorMap map_q, const __grid_constant__ CUtensorMap map_k,
+                    const __grid_constant__ CUtensorMap map_v, const __grid_constant__ CUtensorMap map_d_out,
+                    const __grid_constant__ Arguments of) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  unsigned char* const shared = dynamic_shared_memory<kSwizzleTile>();
+  auto* const barriers = reinterpret_cast<Barriers*>(shared);
+  if (threadIdx.x == 0) {
+    prefetch_tensor_map(&map_q);
+    prefetch_tensor_map(&map_k);
+    prefetch_tensor_map(&map_v);
+    prefetch_tensor_map(&map_d_out);
+    mbarrier_init(&barriers->k_full, 1);
+    mbarrier_init(&barriers->v_full, 1);
+    for (int stage = 0; stage < kStages; ++stage) {
+      mbarrier_init(&barriers->stages[stage].q_full, 1);
+      mbarrier_init(&barriers->stages[stage].q_empty, kWarps);
+      mbarrier_init(&barriers->stages[stage].d_out_full, 1);
+      mbarrier_init(&barriers->stages[stage].d_out_empty, kWarps);
+    }
+    fence_mbarrier_init();
+  }
+  __syncthreads();
+
+  // The same in all threads of a warp, and by the shuffle the compiler knows that it is.
+  const int warp = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / 32, 0);
+  if (warp < 4) {
+    setmaxnreg_dec<kRegistersToCopy<kBlockM>>();
+    if (threadIdx.x == 0) {
+      copy_tiles<kHeadDim, kBlockM, kStages, kCausal>(shared, barriers, &map_q, &map_k, &map_v, &map_d_out, of);
+    }
+    __syncwarp();
+    if (warp == 1 || warp == 2) {
+      add_parts<kHeadDim, kBlockM, kStages, kCausal>(shared, of, warp - 1);
+    }
+  } else {
+    setmaxnreg_inc<kRegistersToMultiply<kBlockM>>();
+    differentiate<kElement, kHeadDim, kBlockM, kStages, kCausal>(shared, barriers, of, warp / 4 - 1);
+  }
+#endif
+}
+
+}  // namespace attention_backward

@@ -1,0 +1,121 @@
+// What cuda_flash works out before it computes gradients: which block of keys comes when, which queries see it, and
+// what lies where in shared and in global memory. Plain C++, so that a test compiles it without CUDA.
+#pragma once
+
+#include <cstdint>
+
+#include "../include/wgmma_descriptors.h"
+
+namespace attention_backward {
+
+using namespace kernels;  // instructions' names, and where they find a tile
+
+constexpr int kRowsOfWarpgroup = 64;  // wgmma's m
+constexpr int kSlab = 64;             // elements of 2 bytes in a row of 128 bytes
+constexpr int kWarpgroups = 2;        // that multiply
+constexpr int kBlockN = kWarpgroups * kRowsOfWarpgroup;  // keys of a block
+constexpr int kGradientStages = 2;                       // buffers for the gradients of scores
+
+// A tile's dq is computed in parts of 64 queries and 64 columns, one by each warpgroup.
+constexpr int kPart = kRowsOfWarpgroup * kSlab;
+
+// Which keys a block of the grid does: a block of keys of one key head of one batch entry.
+struct KeyBlock {
+  int block;
+  int head;  // of the key heads of all batch entries
+};
+
+// Without a mask all blocks take equally long, and the grid goes through them head by head, so that blocks which work
+// at the same time share queries in L2. With a mask the first keys are seen by most queries. The grid then goes through
+// as many heads at once as L2 has room for, and takes their first keys first; or their last keys, if blocks add their
+// parts of dq in turns: see turn_of().
+struct Schedule {
+  int heads;
+  int blocks;   // of keys in a head
+  int at_once;  // heads
+  bool last_first;
+
+  // The keys that come as number `place`.
+  KERNELS_HOST_DEVICE KeyBlock at(int place) const {
+    const int group = place / (at_once * blocks);
+    const int first = group * at_once;
+    const int wide = heads - first < at_once ? heads - first : at_once;
+    const int within = place - first * blocks;
+    const int block = within / wide;
+    return {last_first ? blocks - 1 - block : block, first + within % wide};
+  }
+};
+
+// Tiles of queries that see a block of keys: those from `first` to `full` are masked for some query or key, those from
+// `full` to `end` for none.
+struct QueryTiles {
+  int first;
+  int full;
+  int end;
+};
+
+// The last query and the last key have the same position. `key` is the block's first key. Keys past the end are masked.
+KERNELS_HOST_DEVICE inline QueryTiles query_tiles(int key, int block_m, int seq_q, int seq_k, bool causal) {
+  const int end = (seq_q + block_m - 1) / block_m;
+  const int of_first_key = key + seq_q - seq_k;  // the query that sees no more than the block's first key
+  const int of_last_key = of_first_key + kBlockN - 1;
+  const int first = causal && of_first_key > 0 ? of_first_key / block_m : 0;
+  const int whole = causal && of_last_key > 0 ? (of_last_key + block_m - 1) / block_m : 0;
+  const int full = key + kBlockN > seq_k || whole > end ? end : whole;
+  return {first, full, end};
+}
+
+// Where blocks add their parts of dq in turns: how many come before this one at a tile. With a mask the last block that
+// sees the tile is the first, whose first tile it is; no block then has to wait for others to come to their first tiles.
+// A block waits only for those that the schedule takes before it.
+KERNELS_HOST_DEVICE inline int turn_of(int block, int tile, int block_m, int seq_q, int seq_k, bool causal) {
+  if (!causal) {
+    return block;
+  }
+  const int of_last_query = (tile * block_m + block_m - 1 + seq_k - seq_q) / kBlockN;
+  const int last = (seq_k - 1) / kBlockN;
+  return (of_last_query < last ? of_last_query : last) - block;
+}
+
+// The barriers of a block. `full` says that bytes are there, `empty` that nobody needs them any more.
+struct StageBarriers {
+  uint64_t q_full;
+  uint64_t q_empty;
+  uint64_t d_out_full;
+  uint64_t d_out_empty;
+};
+constexpr int kMostStages = 3;
+struct Barriers {
+  uint64_t k_full;
+  uint64_t v_full;
+  StageBarriers stages[kMostStages];
+};
+
+// A block's shared memory, from a multiple of 1024 bytes on. Tiles are slabs of 64 elements, a row of 128 bytes for each
+// query or key: of head_dim for keys, values, queries and d_out, of queries for the gradients of scores.
+struct SharedLayout {
+  int block_m;
+  int tile_bytes;  // of queries, or of d_out
+  int kv_bytes;    // of keys, or of values
+  int stages;
+
+  KERNELS_HOST_DEVICE constexpr SharedLayout(int head_dim, int block_m_, int stages_)
+      : block_m(block_m_), tile_bytes(block_m_ * head_dim * 2), kv_bytes(kBlockN * head_dim * 2), stages(stages_) {}
+  // A stage's statistics: block_m logarithms, then block_m deltas, in float32.
+  KERNELS_HOST_DEVICE constexpr int statistics(int stage) const { return 128 + stage * block_m * 8; }
+  KERNELS_HOST_DEVICE constexpr int keys() const {
+    return (statistics(stages) + kSwizzleTile - 1) / kSwizzleTile * kSwizzleTile;
+  }
+  KERNELS_HOST_DEVICE constexpr int values() const { return keys() + kv_bytes; }
+  KERNELS_HOST_DEVICE constexpr int gradients(int stage) const {
+    return values() + kv_bytes + stage * kBlockN * block_m * 2;
+  }
+  KERNELS_HOST_DEVICE constexpr int part(int which) const { return gradients(kGradientStages) + which * kPart * 4; }
+  KERNELS_HOST_DEVICE constexpr int queries(int stage) const { return part(kWarpgroups) + stage * 2 * tile_bytes; }
+  KERNELS_HOST_DEVICE constexpr int d_out(int stage) const { return queries(stage) + tile_bytes; }
+  // With what aligns the begin to 1024 bytes.
+  KERNELS_HOST_DEVICE constexpr int bytes() const { return queries(stages) + kSwizzleTile; }
+};
+static_assert(sizeof(Barriers) <= 128);
+
+}  // namespace attention_backward

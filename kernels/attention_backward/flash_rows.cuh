@@ -1,0 +1,159 @@
+// What comes before and after the products of attention's backward pass: the rows' logarithms and deltas, and the sums
+// of dq, rounded to elements.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "../include/common.cuh"
+#include "../matmul/widened.cuh"
+#include "flash_layout.h"
+
+namespace attention_backward {
+
+// Transposes four numbers of each of the four lanes of a quad: lane t then has number t of lanes 0 to 3.
+__device__ __forceinline__ void transpose_quad(uint32_t (&x)[4], int lane) {
+  const bool is_odd = lane & 1;
+  const bool is_high = lane & 2;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const uint32_t other = __shfl_xor_sync(0xffffffff, is_odd ? x[i] : x[i + 1], 1);
+    (is_odd ? x[i] : x[i + 1]) = other;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t other = __shfl_xor_sync(0xffffffff, is_high ? x[i] : x[i + 2], 2);
+    (is_high ? x[i] : x[i + 2]) = other;
+  }
+}
+
+// Rounds and stores a thread's two rows of wgmma's sums, times a factor, if they are before the end. `out` is where its
+// first row begins, and `stride` the elements of a row. A lane of a quad has a pair of each 8 columns. From the other
+// lanes it gets 8 neighbours, 16 bytes, of each 32 columns.
+template <Element kElement, int kColumns>
+__device__ __forceinline__ void store_rows(const float (&sums)[kColumns / 2], float factor, uint16_t* out, int stride,
+                                           int row, int rows, int lane) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int column = 0; column < kColumns; column += 32) {
+      uint32_t pairs[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float* const pair = sums + (column / 8 + i) * 4 + half * 2;
+        pairs[i] = rounded_pair<kElement>(pair[0] * factor, pair[1] * factor);
+      }
+      transpose_quad(pairs, lane);
+      if (row + half * 8 < rows) {
+        *reinterpret_cast<uint4*>(out + static_cast<int64_t>(half) * 8 * stride + column + lane % 4 * 8) =
+            make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+      }
+    }
+  }
+}
+
+constexpr int kThreadsOfRows = 256;
+
+// A batch of heads whose rows are read one by one; strides in elements.
+struct Batch {
+  const uint16_t* data;
+  int64_t entry_stride;
+  int64_t head_stride;
+  int64_t row_stride;
+
+  __device__ const uint4* at(int entry, int head, int row, int column) const {
+    return reinterpret_cast<const uint4*>(data + entry * entry_stride + head * head_stride + row * row_stride + column);
+  }
+};
+
+struct RowArguments {
+  Batch out;
+  Batch d_out;
+  const float* lse;   // (batch, heads, seq_q)
+  float* statistics;  // of each tile: logarithms, then deltas
+  float* sums;        // of dq
+  int* turns;         // of each tile's parts, or null
+  int heads;          // of one batch entry
+  int seq_q;
+};
+
+// A block writes the statistics of a tile: lse times log2(e), and the row sums of out * d_out. Rows past the end get an
+// infinite logarithm, which makes their probabilities 0; so do rows whose scores are all -inf. It also zeroes the sums
+// of the tile's dq, and their turns.
+template <Element kElement, int kHeadDim, int kBlockM>
+__global__ void __launch_bounds__(kThreadsOfRows) flash_statistics(const __grid_constant__ RowArguments of) {
+  constexpr float kLog2E = 1.4426950408889634f;
+  constexpr int kLanes = kHeadDim / 8;  // of a row
+  constexpr int kRows = kThreadsOfRows / kLanes;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int tiles = (of.seq_q + kBlockM - 1) / kBlockM;
+  const int place = static_cast<int>(blockIdx.x);
+  const int head = place / tiles;
+  float* const statistics = of.statistics + static_cast<int64_t>(place) * 2 * kBlockM;
+#pragma unroll
+  for (int pass = 0; pass < kBlockM / kRows; ++pass) {
+    const int at = pass * kRows + thread / kLanes;
+    const int row = place % tiles * kBlockM + at;
+    float sum = 0.0f;
+    if (row < of.seq_q) {
+      const int column = thread % kLanes * 8;
+      const uint4 out = *of.out.at(head / of.heads, head % of.heads, row, column);
+      const uint4 given = *of.d_out.at(head / of.heads, head % of.heads, row, column);
+      const uint32_t outs[] = {out.x, out.y, out.z, out.w};
+      const uint32_t givens[] = {given.x, given.y, given.z, given.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        sum = fmaf(widened<kElement>(static_cast<uint16_t>(outs[i])),
+                   widened<kElement>(static_cast<uint16_t>(givens[i])), sum);
+        sum = fmaf(widened<kElement>(static_cast<uint16_t>(outs[i] >> 16)),
+                   widened<kElement>(static_cast<uint16_t>(givens[i] >> 16)), sum);
+      }
+    }
+#pragma unroll
+    for (int other = kLanes / 2; other > 0; other /= 2) {
+      sum += __shfl_xor_sync(0xffffffff, sum, other);
+    }
+    if (thread % kLanes == 0) {
+      const float lse = row < of.seq_q ? of.lse[static_cast<int64_t>(head) * of.seq_q + row] : INFINITY;
+      statistics[at] = lse == -INFINITY ? INFINITY : lse * kLog2E;
+      statistics[kBlockM + at] = sum;
+    }
+  }
+  if (of.turns != nullptr && thread < kWarpgroups) {
+    of.turns[static_cast<int64_t>(place) * kWarpgroups + thread] = 0;
+  }
+  auto* const sums = reinterpret_cast<float4*>(of.sums) + static_cast<int64_t>(place) * kBlockM * kHeadDim / 4;
+#pragma unroll
+  for (int i = 0; i < kBlockM * kHeadDim / 4 / kThreadsOfRows; ++i) {
+    sums[i * kThreadsOfRows + thread] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  }
+}
+
+// A block rounds a tile's sums of dq, times the scale, to elements. In memory a part's sums lie as a warpgroup has them:
+// four of each thread, then the next four. Each warpgroup has a part.
+template <Element kElement, int kHeadDim, int kBlockM>
+__global__ void __launch_bounds__(kThreadsOfRows)
+    flash_round(const float* all_sums, uint16_t* dq, int seq_q, float scale) {
+  constexpr int kSlabs = kHeadDim / kSlab;
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  const int part = static_cast<int>(threadIdx.x) / 128;
+  const int lane = thread % 32;
+  const int tiles = (seq_q + kBlockM - 1) / kBlockM;
+  const int place = static_cast<int>(blockIdx.x);
+  const auto* const from = reinterpret_cast<const float4*>(all_sums + (static_cast<int64_t>(place) * 2 + part) * kPart);
+  float sums[kSlab / 2];
+#pragma unroll
+  for (int i = 0; i < kSlab / 8; ++i) {
+    const float4 four = from[i * 128 + thread];
+    sums[i * 4] = four.x;
+    sums[i * 4 + 1] = four.y;
+    sums[i * 4 + 2] = four.z;
+    sums[i * 4 + 3] = four.w;
+  }
+  const int row = place % tiles * kBlockM + part / kSlabs * kRowsOfWarpgroup + thread / 32 * 16 + lane / 4;
+  uint16_t* const to =
+      dq + (static_cast<int64_t>(place / tiles) * seq_q + row) * kHeadDim + part % kSlabs * kSlab;
+  store_rows<kElement, kSlab>(sums, scale, to, kHeadDim, row, seq_q, lane);
+}
+
+}  // namespace attention_backward

@@ -1,0 +1,113 @@
+"""attention_backward's cuda_flash on a GPU: lengths, layouts, large scores, and the same bits each time."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from kernel_pipeline import loading
+from kernels.attention import Problem
+from kernels.attention_backward import CUDA_TILES, WarpSpecialized
+from tests.gpu.test_attention import CUDA, LENGTHS, apart, between, lengths_of, padded, shifted
+from tests.kernels.kernel_cases import Case, gpu
+
+pytestmark = [pytest.mark.gpu, pytest.mark.builds]
+
+LOADED = loading.load("attention_backward")
+FLASH = Case(LOADED, LOADED.kernel.provider("cuda_flash"))
+
+
+def flash(
+    problem: Problem,
+    tiles: WarpSpecialized,
+    inputs: loading.Tensors | None = None,
+    expected: loading.Tensors | None = None,
+) -> loading.Tensors:
+    """cuda_flash gives the reference's answer, or the test is skipped."""
+    if not FLASH.runs_here:
+        pytest.skip("needs Hopper")
+    assert FLASH.provider.fits(problem, tiles, gpu()) is None
+    given = FLASH.inputs(problem) if inputs is None else inputs
+    return FLASH.verify(problem, given, dataclasses.asdict(tiles), expected)
+
+
+def tiles_of(head_dim: int, deterministic: bool = False) -> list[WarpSpecialized]:
+    """The tiles for a head_dim."""
+    return [
+        WarpSpecialized(block_m=block_m, stages=stages, deterministic=deterministic)
+        for block_m, stages in CUDA_TILES[head_dim]
+    ]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("head_dim", CUDA_TILES)
+def test_tiles(head_dim: int, dtype: str, lengths: tuple[int, int, int, int, int], causal: bool) -> None:
+    if not FLASH.runs_here:
+        pytest.skip("needs Hopper")
+    problem = lengths_of(lengths, head_dim, causal, dtype)
+    inputs = FLASH.inputs(problem)
+    expected = FLASH.in_form.expected(problem, inputs)
+    for deterministic in (False, True):
+        for tiles in tiles_of(head_dim, deterministic):
+            flash(problem, tiles, inputs, expected)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("head_dim", CUDA_TILES)
+@pytest.mark.parametrize("lying", [between, shifted, apart, padded])
+def test_takes_every_layout(
+    lying: Callable[[torch.Tensor], torch.Tensor], head_dim: int, causal: bool
+) -> None:
+    problem = lengths_of((2, 4, 4, 200, 300), head_dim, causal)
+    tiles = tiles_of(head_dim, deterministic=True)[0]
+    q, k, v, out, lse, d_out = FLASH.inputs(problem)
+    expected = flash(problem, tiles, (q, k, v, out, lse, d_out))
+    laid = (lying(q), lying(k), lying(v), lying(out), lse.mT.contiguous().mT, lying(d_out))
+    assert all(map(torch.equal, flash(problem, tiles, laid), expected))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("head_dim", CUDA_TILES)
+def test_takes_large_scores(head_dim: int, causal: bool) -> None:
+    """Scores of hundreds, whose exponentials are beyond float32 without their rows' logarithms."""
+    if not FLASH.runs_here:
+        pytest.skip("needs Hopper")
+    problem = lengths_of((1, 2, 2, 300, 700), head_dim, causal)
+    q, k, v, _, _, d_out = FLASH.inputs(problem)
+    hidden = torch.ones(300, 700, dtype=torch.bool, device=CUDA).triu(401)
+    for keys in (20 * k, 20 * k.abs(), -20 * k.abs(), 0 * k):
+        scores = q.abs().double() @ keys.double().mT / head_dim**0.5
+        if causal:
+            scores.masked_fill_(hidden, -torch.inf)
+        out = (scores.softmax(-1) @ v.double()).to(q.dtype)
+        inputs = (q.abs(), keys, v, out, scores.logsumexp(-1).float(), d_out)
+        made = FLASH.call(problem, inputs, dataclasses.asdict(tiles_of(head_dim)[0]))
+        for x, exact in zip(made, FLASH.in_form.expected(problem, inputs), strict=True):
+            assert (x.double() - exact).norm() <= 0.02 * exact.norm() + 1e-3
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("head_dim", CUDA_TILES)
+def test_gives_the_same_bits_each_time(head_dim: int, causal: bool) -> None:
+    """A race of copies and products would show in some of many calls."""
+    problem = lengths_of((4, 16, 4, 700, 900), head_dim, causal)
+    inputs = FLASH.inputs(problem) if FLASH.runs_here else None
+    for tiles in tiles_of(head_dim, deterministic=True):
+        first = flash(problem, tiles, inputs)
+        for _ in range(100):
+            again = FLASH.call(problem, inputs, dataclasses.asdict(tiles))
+            assert all(map(torch.equal, again, first))
+
+
+def test_refuses_tiles_that_there_are_none_of() -> None:
+    if not FLASH.runs_here:
+        pytest.skip("needs Hopper")
+    problem = lengths_of((1, 1, 1, 64, 64), 64, causal=False)
+    tiles = WarpSpecialized(block_m=64, stages=2)
+    with pytest.raises(RuntimeError, match="no tiles of 64 queries in 2 stages for a head_dim of 64"):
+        FLASH.call(problem, FLASH.inputs(problem), dataclasses.asdict(tiles))

@@ -1,0 +1,65 @@
+// What attention's backward pass needs of the emulated multiprocessor beside hopper.h: bulk copies, and additions by the
+// copy engine. It stands in for bulk_reduce.cuh, and for async.cuh's bulk copies.
+#pragma once
+
+#include "hopper.h"
+
+namespace kernels {
+
+inline void check_bulk(const void* global, uint32_t address, int bytes) {
+  if (bytes % 16 != 0 || address % 16 != 0 || reinterpret_cast<uintptr_t>(global) % 16 != 0) {
+    emulated::fail("a bulk copy is of no multiple of 16 bytes");
+  }
+  if (address + static_cast<uint32_t>(bytes) > emulated::kSharedBase + emulated::kSharedBytes) {
+    emulated::fail("a copy goes past the end of shared memory");
+  }
+}
+
+inline void bulk_load(void* to, const void* from, int bytes, uint64_t* barrier) {
+  const uint32_t address = shared_address(to);
+  const uint32_t of_barrier = shared_address(barrier);
+  const int own = emulated::block->rank;
+  check_bulk(from, address, bytes);
+  emulated::start_copy([=] {
+    emulated::as_block(own, [=] {
+      std::memcpy(shared_pointer(address), from, static_cast<size_t>(bytes));
+      emulated::Mbarrier& at = mbarrier_at(same_barrier(of_barrier));
+      at.bytes -= bytes;
+      at.complete_if_all_is_there();
+    });
+  });
+}
+
+// It reads shared memory as late as the thread lets it, where copies are late.
+inline void bulk_reduce_add(float* to, const float* from, int bytes) {
+  const uint32_t address = shared_address(from);
+  const int own = emulated::block->rank;
+  emulated::Fiber* const thread = emulated::running;
+  check_bulk(to, address, bytes);
+  ++thread->stores;
+  const auto add = [=] {
+    emulated::as_block(own, [=] {
+      for (int i = 0; i < bytes / 4; ++i) {
+        float term;
+        std::memcpy(&term, shared_pointer(address + static_cast<uint32_t>(i) * 4), 4);
+        to[i] += term;
+      }
+    });
+    --thread->stores;
+  };
+  if (emulated::cluster->copies_late) {
+    emulated::cluster->stores.push_back(add);
+  } else {
+    add();
+  }
+}
+
+inline void bulk_wait_group_all() { bulk_wait_group_read<0>(); }
+
+// Blocks run one after the other: one that waits for a later block's turn waits for ever.
+inline void wait_for_turn(const int* number, int turn) {
+  emulated::wait_until([number, turn] { return *number == turn; });
+}
+inline void next_turn(int* number) { ++*number; }
+
+}  // namespace kernels

@@ -1,0 +1,188 @@
+"""attention_backward's cuda_flash itself, on a CPU: compiled against an emulated multiprocessor."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernel_pipeline import loading
+from kernels.attention import Problem
+from kernels.attention_backward import CUDA_TILES, tolerance
+from tests.kernels.agreement import agree
+from tests.kernels.compiled import answer, program
+
+pytestmark = pytest.mark.slow
+
+BACKWARD = loading.load("attention_backward")
+HERE = Path(__file__).parent / "emulated"
+CPU = torch.device("cpu")
+ELEMENTS = {"bfloat16": "kBFloat16", "float16": "kFloat16"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """How it is launched: pipeline stages, key heads that the grid goes through at once, parts of dq in turns
+    or as they come."""
+
+    stages: int = 2
+    at_once: int = 1
+    deterministic: bool = False
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tree in which the kernel's includes find the emulated multiprocessor."""
+    made = tmp_path_factory.mktemp("emulated")
+    for name in ("attention_backward", "include", "matmul", "run"):
+        (made / name).mkdir()
+    for header in ("flash_kernel.cuh", "flash_rows.cuh", "flash_layout.h"):
+        shutil.copy(loading.ROOT / "attention_backward" / header, made / "attention_backward")
+    shutil.copy(loading.ROOT / "include" / "wgmma_descriptors.h", made / "include")
+    for header in ("common.cuh", "tma.cuh", "wgmma.cuh"):
+        (made / "include" / header).write_text('#include "hopper.h"\n')
+    (made / "include" / "bulk_reduce.cuh").write_text('#include "bulk.h"\n')
+    (made / "matmul" / "widened.cuh").write_text('#include "../include/hopper.h"\n')
+    for header in ("hopper.h", "bulk.h"):
+        shutil.copy(HERE / header, made / "include")
+    shutil.copy(HERE / "flash_backward.cpp", made / "run")
+    return made
+
+
+def run(problem: Problem, launch: Launch) -> str:
+    """In C++."""
+    tile = CUDA_TILES[problem.head_dim][0][0]
+    return f"run<Element::{ELEMENTS[problem.dtype]},{problem.head_dim},{tile},{launch.stages}>"
+
+
+Gradients = tuple[torch.Tensor, ...]
+
+
+def gradients(
+    folder: Path,
+    problem: Problem,
+    inputs: Gradients,
+    launch: Launch,
+    seed: int,
+    runs: Sequence[str] | None = None,
+) -> Gradients:
+    """dq, dk and dv by the kernel, which ends. The program has these runs, or its own alone."""
+    q, k, v, out, lse, d_out = inputs
+    told = [problem.batch, problem.heads, problem.kv_heads, problem.seq_q, problem.seq_k, int(problem.causal)]
+    own = run(problem, launch)
+    runs = [own] if runs is None else runs
+    path = program(folder / "run" / "flash_backward.cpp", RUNS=",".join(runs))
+    chosen = [launch.at_once, int(launch.deterministic), seed]
+    made = answer(path, (q, k, v, out, d_out, lse), [runs.index(own), *told, *chosen])
+    parts = torch.split(made, [q.numel(), k.numel(), v.numel()])
+    return tuple(part.view(x.shape) for part, x in zip(parts, (q, k, v), strict=True))
+
+
+def check(
+    folder: Path, problem: Problem, launch: Launch, seed: int, runs: Sequence[str] | None = None
+) -> None:
+    """The kernel gives the reference's answer, and ends."""
+    inputs = BACKWARD.inputs(problem, CPU, seed)
+    made = gradients(folder, problem, inputs, launch, seed, runs)
+    for out, exact, allowed in zip(made, BACKWARD.expected(problem, inputs), tolerance(problem), strict=True):
+        agree(out, exact, allowed)
+
+
+SEEDS = range(4)
+"""Copies and wgmmas as early as they may be, or as late: the lowest two bits say which."""
+
+BASE = Problem(
+    batch=1, heads=2, kv_heads=1, seq_q=150, seq_k=289, head_dim=128, causal=True, dtype="bfloat16"
+)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_heads_share_keys(folder: Path, causal: bool, seed: int) -> None:
+    """A block goes through the tiles of two heads, whose lengths are no multiples of a tile."""
+    check(folder, dataclasses.replace(BASE, causal=causal), Launch(deterministic=seed in (1, 2)), seed)
+
+
+EVERY = [
+    Problem(batch=2, heads=2, kv_heads=2, seq_q=70, seq_k=200, head_dim=head_dim, causal=causal, dtype=dtype)
+    for head_dim in CUDA_TILES
+    for dtype in ELEMENTS
+    for causal in (False, True)
+]
+EVERY_RUN = list(dict.fromkeys(run(one, Launch()) for one in EVERY))
+"""One program has all of them: most of a compiler's time goes to what they have in common."""
+
+
+@pytest.mark.xdist_group("emulated flash backward")
+@pytest.mark.parametrize("problem", EVERY, ids=str)
+def test_every_tile(folder: Path, problem: Problem) -> None:
+    check(folder, problem, Launch(at_once=3), 3, EVERY_RUN)
+
+
+def test_large_scores(folder: Path) -> None:
+    """Probabilities are those of a real forward pass, of scores that overflow without their logarithms. Keys
+    past the end, whose scores are 0, would overflow too."""
+    problem = dataclasses.replace(BASE, heads=1, seq_k=200)
+    q, k, v, _, _, d_out = BACKWARD.inputs(problem, CPU, 0)
+    q, k = -6 * q.abs(), 6 * k.abs()
+    scores = (q.double() @ k.double().mT) / problem.head_dim**0.5
+    hidden = torch.ones(scores.shape[2:], dtype=torch.bool).triu(problem.seq_k - problem.seq_q + 1)
+    scores.masked_fill_(hidden, -torch.inf)
+    lse = scores.logsumexp(-1)
+    assert lse.max() < -100
+    out = (scores.softmax(-1) @ v.double()).to(q.dtype)
+    inputs = q, k, v, out, lse.float(), d_out
+    made = gradients(folder, problem, inputs, Launch(), 0)
+    for x, exact in zip(made, BACKWARD.expected(problem, inputs), strict=True):
+        assert (x.double() - exact).norm() < 0.02 * exact.norm()
+
+
+def test_rows_without_a_probability(folder: Path) -> None:
+    """A row whose logarithm is -inf has seen no key: it changes no gradient, and its own is 0."""
+    problem = dataclasses.replace(BASE, causal=False)
+    q, k, v, out, lse, d_out = BACKWARD.inputs(problem, CPU, 0)
+    lse[:, :, 30:100] = -torch.inf
+    made = gradients(folder, problem, (q, k, v, out, lse, d_out), Launch(stages=3), 1)
+    exact = BACKWARD.expected(problem, (q, k, v, out, lse.masked_fill(lse.isinf(), torch.inf), d_out))
+    for x, wanted, allowed in zip(made, exact, tolerance(problem), strict=True):
+        agree(x, wanted, allowed)
+    assert not made[0][:, :, 30:100].any()
+
+
+RELEASE_D_OUT = "    release(&stage.d_out_empty);\n"
+RELEASE_QUERIES = "    release(&stage.q_empty);\n"
+START_DV = "    start_sums<kElement, kHeadDim, kBlockM>(dv"
+START_PART = "    start_part<kElement>(sums"
+FAULTS = {
+    "d_out is given back before it is used": {RELEASE_D_OUT: "", START_DV: f"{RELEASE_D_OUT}{START_DV}"},
+    "queries are given back before they are used": {
+        RELEASE_QUERIES: "",
+        START_PART: f"{RELEASE_QUERIES}{START_PART}",
+    },
+    "gradients of scores are read before they are there": {
+        "    named_barrier_sync(kGradientsAreThere, kWarpgroups * kWarpgroup);\n": ""
+    },
+    "a part of dq is written before the one before is read": {"bulk_wait_group_read<0>();": ""},
+    "keys past the end are not masked": {"key < of.seq_k ? first : INT_MAX": "first"},
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_shows(folder: Path, fault: str, tmp_path: Path) -> None:
+    """Or these tests would say nothing."""
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*-*"))
+    header = tmp_path / "attention_backward" / "flash_kernel.cuh"
+    text = header.read_text()
+    for before, after in FAULTS[fault].items():
+        assert before in text
+        text = text.replace(before, after)
+    header.write_text(text)
+    problem = dataclasses.replace(BASE, heads=1, head_dim=64, seq_q=300, seq_k=330)
+    with pytest.raises((AssertionError, subprocess.TimeoutExpired)):
+        for seed in (3, 7, 0, 1):
+            check(tmp_path, problem, Launch(), seed)
