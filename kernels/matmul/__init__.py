@@ -58,20 +58,46 @@ from .parameters import (
 from .problem import Problem, interpreted, tolerance, work
 
 STEPS = (
-    Provider("step_block_1d", "cuda_steps.py:step_block_1d", None, ieee_fits, extension="step_block_1d.cu"),
-    Provider("step_block_2d", "cuda_steps.py:step_block_2d", None, ieee_fits, extension="step_block_2d.cu"),
+    Provider(
+        "step_block_1d",
+        "cuda_steps.py:step_block_1d",
+        None,
+        ieee_fits,
+        extension="step_block_1d.cu",
+        textbook=True,
+    ),
+    Provider(
+        "step_block_2d",
+        "cuda_steps.py:step_block_2d",
+        None,
+        ieee_fits,
+        extension="step_block_2d.cu",
+        textbook=True,
+    ),
     Provider(
         "step_vector_loads",
         "cuda_steps.py:step_vector_loads",
         None,
         vectors_fit,
         extension="step_vector_loads.cu",
+        textbook=True,
     ),
     Provider(
-        "step_warp_tile", "cuda_steps.py:step_warp_tile", None, vectors_fit, extension="step_warp_tile.cu"
+        "step_warp_tile",
+        "cuda_steps.py:step_warp_tile",
+        None,
+        vectors_fit,
+        extension="step_warp_tile.cu",
+        textbook=True,
     ),
     Provider(
-        "step_mma", "cuda_steps.py:step_mma", None, step_mma_fits, extension="step_mma.cu", needs="sm_80"
+        "step_mma",
+        "cuda_steps.py:step_mma",
+        None,
+        step_mma_fits,
+        extension="step_mma.cu",
+        textbook=True,
+        needs="sm_80",
     ),
     Provider(
         "step_wgmma",
@@ -79,6 +105,7 @@ STEPS = (
         None,
         step_mma_fits,
         extension="step_wgmma.cu",
+        textbook=True,
         needs="sm_90a",
     ),
 )
