@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from typing import Any, TypeVar
 
@@ -52,9 +53,13 @@ def gpu() -> Gpu | None:
     )
 
 
+entry_of = cache(catalog.find)
+"""A kernel's declaration and YAML by its name. Reading a YAML takes longer than most tests."""
+
+
 def smoke(loaded: Loaded, **pins: Value) -> Iterator[Any]:
     """The problems of the workload ``smoke``, with pinned dimensions or a pinned ``size``."""
-    entry = catalog.find(loaded.name)
+    entry = entry_of(loaded.name)
     return problems_of(
         entry, entry.config.workloads["smoke"], {name: (value,) for name, value in pins.items()}
     )
@@ -69,7 +74,8 @@ def words_of(loaded: Loaded) -> list[ParameterSet]:
     """Return test parameters: the words of ``smoke``'s first problem, and these with each single word
     replaced."""
     choices = {name: one.values for name, one in loaded.kernel.dimensions().items() if one.values is not None}
-    first = {name: getattr(problem_of(loaded), name) for name in choices}
+    problem = problem_of(loaded)
+    first = {name: getattr(problem, name) for name in choices}
     others = [
         first | {name: value} for name, values in choices.items() for value in values if value != first[name]
     ]
