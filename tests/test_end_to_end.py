@@ -190,18 +190,6 @@ def test_dvc_runs_nothing_again_after_make_repro_has_put_gits_lock_back(
     project.put_back(before)
 
 
-def test_an_edit_that_is_taken_back_is_measured_again(project: Project, before: dict[str, bytes]) -> None:
-    """The rows of the edited code replaced the earlier rows. A host without a GPU has no copy of those in
-    git."""
-    name = "kernels/square/reference.py"
-    project.edit(name, lambda text: text.replace("x.double()", "(x.double())[:]"))
-    assert "sweep" in ran(project.python("dvc", "repro", "sweep").stdout)
-    (project.root / name).write_bytes(before[name])
-    assert "sweep" in ran(project.python("dvc", "repro", "sweep").stdout)
-    project.put_back(before)
-    assert project.repro() == ["environment"]
-
-
 def nothing_activated(project: Project) -> str:
     """Return a PATH whose ``python`` lacks this project's packages. The ``python`` in .venv has them."""
     other, own = project.root.parent / "bin", project.root / ".venv/bin"
@@ -213,12 +201,15 @@ def nothing_activated(project: Project) -> str:
 
 
 def test_an_experiment_in_a_folder_of_its_own_leaves_the_checkout_as_it_was(project: Project) -> None:
-    """This also works in a shell where no environment is activated."""
+    """The `python` on PATH is another Python without this project's packages, and .venv's is taken."""
     path = nothing_activated(project)
     tree = project.tree()
+    dvc = [sys.executable, "-m", "dvc"]
     try:
-        words = ("dvc", "exp", "run", "--temp", "-n", "tried", "-S", "kernels=square", "environment")
-        project.run(sys.executable, "-m", *words, env={"PATH": path})
+        project.run(
+            *(*dvc, "exp", "run", "--temp", "-n", "tried", "-S", "kernels=square", "environment"),
+            env={"PATH": path},
+        )
     finally:
         shutil.rmtree(project.root / ".venv")
     assert project.tree() == tree
@@ -227,46 +218,9 @@ def test_an_experiment_in_a_folder_of_its_own_leaves_the_checkout_as_it_was(proj
     assert json.loads(shown)["params"]["params.yaml"]["kernels"]["new"] == "square"
     project.python("dvc", "exp", "remove", "tried")
 
-
-def test_dvc_finds_its_python_where_nothing_was_activated(project: Project) -> None:
-    """The `python` on PATH is another Python without this project's packages."""
-    path = nothing_activated(project)
-    dvc = [sys.executable, "-m", "dvc", "repro"]
-    try:
-        done = project.run(*dvc, "environment", env={"PATH": path})
-        assert ran(done.stdout) == ["environment"]
-    finally:
-        shutil.rmtree(project.root / ".venv")
-    failed = project.run(*dvc, "environment", ok=False, env={"PATH": path})
+    failed = project.run(*dvc, "repro", "environment", ok=False, env={"PATH": path})
     assert "run make setup, or activate their environment" in failed.stderr
-    assert project.repro() == ["environment"], "DVC has removed the output of the stage that failed"
-
-
-def test_a_make_repro_that_is_stopped_keeps_what_was_measured(
-    project: Project, before: dict[str, bytes]
-) -> None:
-    lines = len(project.rows("square"))
-    project.edit("kernels/square/reference.py", lambda text: text.replace("x.double()", "(x.double())[:]"))
-    ledger = project.ledger("square")
-    size = ledger.stat().st_size
-    process = subprocess.Popen(
-        ["python", "-m", "pipeline.repro"],
-        cwd=project.root,
-        env=project.env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    wait_until(lambda: ledger.stat().st_size > size or process.poll() is not None)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 128 + signal.SIGINT, out + err
-    assert err == "error: dvc repro was stopped. Its whole output is in local/repro.log.\n"
-    assert not project.processes()
-    new = [row for row in project.rows("square").values() if row.origin.dirty]
-    assert 0 < len(new) < lines
-    project.put_back(before)
-    assert project.repro() == ["environment"]
+    project.python("dvc", "repro", "environment")  # DVC has removed the output of the stage that failed
 
 
 def test_a_second_make_repro_beside_one_is_refused_and_the_log_of_the_first_stays(project: Project) -> None:
@@ -290,7 +244,7 @@ def due(project: Project) -> set[str]:
     return set(ran(project.python("dvc", "repro", "--dry").stdout))
 
 
-def test_an_edit_of_what_explains_and_shows_measures_nothing_again(
+def test_an_edit_of_what_explains_and_shows_measures_nothing_again_and_one_of_a_grid_builds_nothing(
     project: Project, before: dict[str, bytes]
 ) -> None:
     for name in ("pipeline/inspection/sass.py", "pipeline/reporting/tables.py"):
@@ -298,7 +252,12 @@ def test_an_edit_of_what_explains_and_shows_measures_nothing_again(
     stages = due(project)
     project.put_back(before)
     assert stages == {"environment", "profile", "counters", "codegen", "report", "publish"}
-    assert due(project) == {"environment"}
+    more = "workloads:\n  smoke: {size: [37, 64, 96]}\n"
+    project.edit("conf/kernel/square.yaml", lambda text: f"{text}{more}")
+    stages = due(project)
+    project.put_back(before)
+    assert set(MEASURING) <= stages
+    assert "build" not in stages
 
 
 def test_an_edited_definition_measures_its_providers_again_and_a_comment_none(
@@ -332,22 +291,43 @@ def test_an_edited_definition_measures_its_providers_again_and_a_comment_none(
     assert project.repro() == ["environment"]
 
 
-def test_a_killed_sweep_goes_on_where_it_was(project: Project, before: dict[str, bytes]) -> None:
-    """An edited reference makes all points of its kernel due. DVC and the sweep are killed halfway, as by
-    a power cut."""
+def test_a_stopped_and_a_killed_sweep_go_on_where_they_were_and_an_edit_taken_back_is_measured_again(
+    project: Project, before: dict[str, bytes]
+) -> None:
+    """An edited reference makes all points of its kernel due. `make repro` is stopped by Ctrl-C. Then DVC and
+    the sweep are killed halfway, as by a power cut."""
     old: dict[str, dict[Point, Measurement]] = {kernel: project.rows(kernel) for kernel in KERNELS}
     built = libraries(project)
-    project.edit("kernels/square/reference.py", lambda text: text.replace("x.double()", "(x.double())[:]"))
+    name = "kernels/square/reference.py"
+    project.edit(name, lambda text: text.replace("x.double()", "(x.double())[:]"))
     ledger = project.ledger("square")
     size, lines = ledger.stat().st_size, len(old["square"])
 
+    process = subprocess.Popen(
+        ["python", "-m", "pipeline.repro"],
+        cwd=project.root,
+        env=project.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_until(lambda: ledger.stat().st_size > size or process.poll() is not None)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGINT, out + err
+    assert err == "error: dvc repro was stopped. Its whole output is in local/repro.log.\n"
+    assert not project.processes()
+    kept = {point: row for point, row in project.rows("square").items() if row.origin.dirty}
+    assert 0 < len(kept) < lines
+
+    size = ledger.stat().st_size
     project.kill_sweep(when=lambda: ledger.stat().st_size > size)
     wait_until(lambda: not project.processes())  # the worker must end with its sweep
     text = ledger.read_bytes()
     reader = Reader(ledger, Measurement)
     whole = [line for line in text[size:].splitlines() if line.endswith(b"}")]
-    survivors = {row.point: row for row in map(reader.row, whole)}
-    assert 0 < len(survivors) < lines, "killed in the middle"
+    survivors = kept | {row.point: row for row in map(reader.row, whole)}
+    assert len(kept) < len(survivors) < lines, "killed in the middle"
 
     # A crash can also leave half a line.
     with ledger.open("ab") as file:
@@ -365,17 +345,12 @@ def test_a_killed_sweep_goes_on_where_it_was(project: Project, before: dict[str,
         assert point not in survivors or row.key == survivors[point].key
         assert point not in survivors or row.origin.run == survivors[point].origin.run, "measured once"
     assert not project.processes()
+
+    # The rows of the edited code replaced the earlier rows. A host without a GPU has no copy of those in git.
+    (project.root / name).write_bytes(before[name])
+    assert "sweep" in ran(project.python("dvc", "repro", "sweep").stdout)
     project.put_back(before)
     assert project.repro() == ["environment"]
-
-
-def test_an_edited_grid_builds_nothing(project: Project, before: dict[str, bytes]) -> None:
-    more = "workloads:\n  smoke: {size: [37, 64, 96]}\n"
-    project.edit("conf/kernel/square.yaml", lambda text: f"{text}{more}")
-    stages = due(project)
-    project.put_back(before)
-    assert set(MEASURING) <= stages
-    assert "build" not in stages
 
 
 PINNED = ("torch", "triton_online", "cpp")
@@ -442,7 +417,6 @@ def test_another_environment_measures_anew_and_keeps_other_machines(
         assert changed == (["environment"] if on_cpu else []), "a GPU does not feel its host's cores"
         assert (row.origin.run != old[point].origin.run) == on_cpu
     assert of_h200(project) == foreign
-    assert ran(project.run(*repro).stdout) == ["environment"]
     project.put_back(before)
     project.python("pipeline.environment")
     assert project.repro() == ["environment"]

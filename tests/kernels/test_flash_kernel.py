@@ -103,6 +103,7 @@ EVERY = [
     for head_dim, several in CUDA_TILES.items()
     for tiles in several
     for dtype in ELEMENTS
+    if dtype == "bfloat16" or tiles == several[0]
     for causal in (False, True)
 ]
 EVERY_RUN = list(dict.fromkeys(run(*one) for one in EVERY))
@@ -115,25 +116,12 @@ def test_every_tile(folder: Path, problem: Problem, tiles: tuple[int, int]) -> N
     check(folder, problem, tiles, Launch(stages=2, grid=1), 3, EVERY_RUN)
 
 
-RELEASE_QUERIES = "release(&barriers->q_empty);"
-RELEASE_VALUES = "release(&barriers->stages[values.stage].v_empty);"
 FAULTS = {
-    "queries are given back before they are used": {
-        f"      if (n == 0) {{\n        {RELEASE_QUERIES}\n      }}\n": "",
-        "      named_barrier_sync(": f"      if (n == 0) {RELEASE_QUERIES}\n      named_barrier_sync(",
-    },
     "keys are given back before they are used": {"      wgmma_wait_group<1>();\n": ""},
-    "values are given back before they are used": {
-        f"      {RELEASE_VALUES}\n      values": "      values",
-        "      soften<kBlockN>(": f"      {RELEASE_VALUES}\n      soften<kBlockN>(",
-    },
-    "a barrier expects too many warps": {"constexpr int kWarps = kBlockM / 16;": "constexpr int kWarps = 9;"},
     "no warpgroup gives the first turn": {"if (which == kWarpgroups - 1) {": "if (which == kWarpgroups) {"},
-    "the next tile's queries have the same parity": {"    parity_of_q ^= 1;\n    mbarrier": "    mbarrier"},
-    "sums are not shrunk": {"sums[i] *= rows.shrink[i / 2 % 2];": ""},
-    "probabilities are of the wrong rows": {"scores[i * 2], scores[i * 2 + 1]": "scores[i], scores[i + 1]"},
     "no key is masked": {"scores[i] = -INFINITY;": ""},
 }
+"""One of each kind of mistake: each compiles the kernel anew."""
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -169,11 +169,13 @@ def test_rows_that_begin_anywhere_are_copied_whole(folder: Path, row_bytes: int)
 
 
 EVERY = [
-    (block, layout, dtype)
-    for dtype in ELEMENTS
-    for layout in ("nn", "nt", "tn", "tt")
-    for block in ((64, 64), (64, 128), (64, 256), (128, 64), (128, 128), (128, 256))
-    if layout[0] == "n" or min(block) >= 128
+    *(
+        (block, layout, "bfloat16")
+        for layout in ("nn", "nt", "tn", "tt")
+        for block in ((64, 64), (64, 128), (64, 256), (128, 64), (128, 128), (128, 256))
+        if layout[0] == "n" or min(block) >= 128
+    ),
+    *(((64, 64), "nn", "float16"), ((128, 256), "tt", "float16")),
 ]
 EVERY_TILE = [
     tile(Problem(m=1, n=1, k=1, dtype=dtype, layout=layout), Launch(*block)) for block, layout, dtype in EVERY
@@ -203,91 +205,32 @@ def test_rows_that_begin_anywhere_are_stored_whole(folder: Path, n: int) -> None
 
 
 SHARED = (Problem(m=140, n=72, k=600, layout="nt"), Launch(64, 64, cluster_size=2, split_k=2))
-SHARED_BY_FOUR = (Problem(m=5, n=61, k=500, layout="nn"), Launch(64, 64, split_k=4))
-ODD = (Problem(m=130, n=133, k=100, layout="nt"), Launch(clusters=1))
 RIGHT_EDGE = (Problem(m=70, n=107, k=100, layout="nt"), Launch(64, 128, clusters=1))
-RIGHT_EDGE_OF_WIDE = (Problem(m=70, n=77, k=100, layout="nt"), Launch(64, 256, clusters=1))
-BOXES = (Problem(m=70, n=261, k=100, layout="nt"), Launch(64, 128, clusters=1))
 LEFT_OVER = (Problem(m=136, n=67, k=700, layout="nn"), Launch(128, 64, cluster_size=2, peeled=(8, 3)))
 SEVERAL = (Problem(m=260, n=200, k=400, layout="nn"), Launch(64, 64, cluster_size=2, clusters=1))
 
 FAULTS = {
     "a buffer is given back before it is read": (SEVERAL, {"wgmma_wait_group<1>();": ""}),
-    "only one block's warps give a buffer back": (SEVERAL, {"if (lane < of.cluster_size)": "if (lane == 0)"}),
-    "fewer warps are waited for than read": (
-        SEVERAL,
-        {"Tile::kConsumers * kWarpgroup / 32 * of.cluster_size": "Tile::kConsumers * kWarpgroup / 32"},
-    ),
     "the buffers' parity does not change": (SEVERAL, {"parity ^= 1;": ""}),
     "what is staged is written over before it is stored": (
         SEVERAL,
         {"bulk_wait_group_read<0>();  // what": "//"},
     ),
-    "a block copies all columns of b": (SEVERAL, {"depth + above * rows);": "depth);"}),
-    "a part of k is left out": (SHARED, {"first_step(place.part + 1,": "-1 + first_step(place.part + 1,"}),
-    "sums are written over buffers that others read": (
-        SHARED,
-        {"consumers_barrier<Tile>();  // the buffers": "//", "cluster_wait();  // the other": "//"},
-    ),
     "sums are added up before they have arrived": (SHARED, {"mbarrier_wait_parity(arrived, 0);": ""}),
-    "sums go to the wrong slot": (
-        SHARED_BY_FOUR,
-        {"layout.slot(place.part, thread)": "layout.slot(thread, place.part)"},
-    ),
-    "a tile's last columns are not stored": (
-        BOXES,
-        {"(to < before || to >= before + Tile::kBlockN - 8)": "(to < before)"},
-    ),
-    "a tile's first columns are not stored": (
-        ODD,
-        {"(to < before || to >= before + Tile::kBlockN - 8)": "(to >= before + Tile::kBlockN - 8)"},
-    ),
-    "a row's last columns are not stored": (ODD, {"left < Tile::kBlockN - 1": "false"}),
     "a row's last columns are those of another box": (
         RIGHT_EDGE,
         {"(at - first_piece(box) * 8) * 2": "at % kBoxColumns * 2"},
     ),
-    "a row's last columns are stored from where others are staged": (
-        RIGHT_EDGE_OF_WIDE,
-        {" && box / kAtOnce * kAtOnce == part": ""},
-    ),
-    "odd shifts are taken for even ones": (ODD, {"is_odd = before % 2 != 0": "is_odd = false"}),
-    "words are not taken from the quad's next columns": (ODD, {"quad < shift_of_first ?": "false ?"}),
-    "elements are not taken from the quad's next columns": (ODD, {"quad < shift_of_second ?": "false ?"}),
-    "a lower row's words are the upper row's": (
-        ODD,
-        {"is_odd ? 0x5410 : 0x7654": "is_odd ? 0x5410 : 0x3210"},
-    ),
-    "the last box begins too soon": (ODD, {"(box == kBoxes - 1 ? 1 : 0)": "(box == kBoxes - 1 ? 2 : 0)"}),
-    "residues' boxes are staged over before they are stored": (
-        BOXES,
-        {"bulk_wait_group_read<0>();  // what was stored": "//"},
-    ),
-    "the last leftover row is not computed": (
-        LEFT_OVER,
-        {"if (one < of.count_of_few &&": "if (one + 1 < of.count_of_few &&"},
-    ),
-    "the last strip of leftover rows is cut short": (
-        LEFT_OVER,
-        {"left = which < of.count_of_many": "left = which + 1 < of.count_of_many"},
-    ),
-    "the last product of leftover rows is left out": (
-        LEFT_OVER,
-        {"of.k - first - depth : 0": "of.k - 1 - first - depth : 0"},
-    ),
     "leftover rows' chunks are written over before they are read": (
         LEFT_OVER,
         {"__syncthreads();  // the last chunk is read": ""},
-    ),
-    "leftover columns are computed as rows": (
-        LEFT_OVER,
-        {"kFew>(of.columns, strip -": "kFew>(of.rows, strip -"},
     ),
     "a block ends while others send": (
         SHARED,
         {"  if (of.cluster_size * of.split_k > 1) {\n    cluster_arrive_relaxed();": "  if (false) {"},
     ),
 }
+"""One of each kind of mistake: each compiles the kernel anew."""
 
 
 @pytest.mark.slow
