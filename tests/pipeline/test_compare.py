@@ -43,8 +43,8 @@ def compare(tree: Tree, *options: str) -> subprocess.CompletedProcess[str]:
     return tree.sweep(*options, command="compare")
 
 
-def said(tree: Tree, output: str = "outputs") -> list[Turn]:
-    (path,) = (tree.root / output / "comparisons" / "quick").glob("*/*.jsonl")
+def said(tree: Tree, output: str = "outputs", kernel: str = "quick") -> list[Turn]:
+    (path,) = (tree.root / output / "comparisons" / kernel).glob("*/*.jsonl")
     return turns.read(path, pytest.fail)
 
 
@@ -185,21 +185,18 @@ def test_an_edit_is_compared_with_its_commit_and_what_it_does_not_touch_is_not(t
     assert "Only tree has these points: times 1." in done.stdout
 
 
-def test_the_tree_is_compared_with_itself(tree: Tree) -> None:
-    done = compare(tree, *POINT, "self_test=true", *SHORT, "output=outputs/itself")
+def test_the_tree_is_compared_with_itself_and_a_point_that_only_an_interpreter_runs_has_no_time(
+    tree: Tree,
+) -> None:
+    words = ("provider=[torch_mul,triton_flat]", "size=64", "dtype=float32", "num_warps=4", "self_test=true")
+    done = compare(tree, "kernel=square", *words, *SHORT, "output=outputs/itself")
     assert done.returncode == 0, done.stderr
     assert "0 of 1 equal pairs were called different" in done.stdout
     assert "Noise between rounds, launch-bound kernels: " in done.stdout
-    assert {turn.side for turn in said(tree, "outputs/itself")} == {"a", "b"}
+    assert "num_warps=4: right, but not timed, because Triton runs under its interpreter here" in done.stdout
+    assert {turn.side for turn in said(tree, "outputs/itself", "square")} == {"a", "b"}
     ceilings = next((tree.root / "outputs/itself/ceilings").glob("*.json")).read_text()
     assert '"noise": {\n    "launch": 0.' in ceilings
-
-
-def test_a_point_that_only_an_interpreter_runs_says_why_it_has_no_time(tree: Tree) -> None:
-    words = ("provider=triton_flat", "size=64", "dtype=float32", "num_warps=4", "self_test=true")
-    done = compare(tree, "kernel=square", *words, "rounds=2", "most_rounds=2", "output=outputs/interpreted")
-    assert done.returncode == 0, done.stderr
-    assert "num_warps=4: right, but not timed, because Triton runs under its interpreter here" in done.stdout
 
 
 def test_two_configurations_of_the_tree(tree: Tree) -> None:
@@ -239,21 +236,18 @@ def test_code_that_no_longer_compiles_is_a_regression_and_its_repair_is_undecide
 def test_a_wrong_commit_is_a_regression_and_its_repair_is_none(tmp_path: Path) -> None:
     tree = repository(tmp_path)
     edit(tree, "return [x * 2", "return [x * 3")
-    edited = compare(tree, "size=64", "provider=mul", "kernel=quick", *SHORT)
+    edited = compare(tree, *SHORT)  # of every kernel
     assert edited.returncode == 1, edited.stdout
-    assert edited.stderr.splitlines()[-1] == "error: quick: 1 point right in a, and not in b."
+    assert edited.stderr.splitlines()[-1] == "error: quick: 2 points right in a, and not in b."
     commit(tree.root, message="The same, wrong")
-    of_every_kernel = [*SHORT, "output=outputs/every"]
     late = ["kernel=quick", "size=64", "a=fast", "b=HEAD~1", "at_most=0.01s", *SHORT]
-    last, repaired, unknown, passed, failed = tree.in_turn(
+    repaired, unknown, passed, failed = tree.in_turn(
         "compare",
-        of_every_kernel,
         [*POINT, "a=HEAD", "b=fast", *SHORT],
         late,
         [*late, "undecided=pass"],
         [*late, "undecided=fail"],
     )
-    assert last.returncode == 1 and "quick: 2 points right in a, and not in b." in last.stderr
     assert repaired.returncode == 0, repaired.stderr
     assert "No round began: listing the points, building and comparing the code took" in unknown.stdout
     assert unknown.returncode == 3 and "undecided whether 1 point became slower" in unknown.stderr

@@ -186,8 +186,8 @@ def test_what_decides_no_number_measures_nothing_again(swept: Tree) -> None:
 
 @pytest.mark.slow
 def test_rows_of_other_settings_stand_beside_each_other(swept: Tree) -> None:
-    assert newly_measured(swept, "timing.min_samples=9")[0] == EVERYTHING
-    assert lines(swept) == 8
+    assert newly_measured(swept, "timing.min_samples=9", "size=64")[0] == {("mul", 64), ("blocks", 64)}
+    assert lines(swept) == 6
     measured, said = newly_measured(swept)
     assert measured == set() and "Nothing to measure" in said
 
@@ -198,11 +198,9 @@ def test_a_flag_that_a_language_feels_measures_its_providers_again(
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     swept.know_ceilings(device.cpu())  # the ceilings depend on the flag too
-    assert newly_measured(swept)[0] == EVERYTHING
-    (reasons,) = {tuple(sorted(row.parts.environment for row in swept.rows("quick")))}
-    assert len(set(reasons)) == 1
+    assert newly_measured(swept, "size=64")[0] == {("mul", 64), ("blocks", 64)}
     monkeypatch.setenv("TORCHINDUCTOR_MAX_AUTOTUNE", "1")
-    assert newly_measured(swept)[0] == set(), "no provider here is compiled by Inductor"
+    assert newly_measured(swept, "size=64")[0] == set(), "no provider here is compiled by Inductor"
 
 
 @pytest.mark.slow
@@ -296,17 +294,6 @@ def test_a_second_sweep_waits_or_gives_up_and_says_for_whom(tree: Tree) -> None:
             process.communicate()
 
 
-@pytest.mark.slow
-def test_a_cpus_results_of_the_repository_go_to_a_folder_of_its_own(tree: Tree) -> None:
-    done = tree.sweep("kernel=quick", HOT, "output=results")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "4 of 4 are in " in done.stdout
-    assert len(tree.rows("quick", "local/results")) == 4
-    left = [path for path in (tree.root / "results").rglob("*") if not path.is_dir()]
-    assert left == [], "the repository's own hold what GPUs gave"
-    assert (tree.root / "results/timings/quick").is_dir(), "DVC expects the folder"
-
-
 def beside(tree: Tree) -> list[str]:
     """Return the files of the results folder, except locks and the records of runs."""
     found = (path.relative_to(tree.root / "outputs") for path in (tree.root / "outputs").rglob("*.*"))
@@ -329,9 +316,9 @@ def test_a_results_folder_that_is_removed_midway_is_whole_in_the_end(tree: Tree)
     known = tree.root / "local/results/ceilings"
     (tree.root / "outputs").mkdir()
     shutil.move(known, tree.root / "outputs/ceilings")  # as if the sweep had measured them itself
-    many = ("kernel=quick", HOT, f"size=[{','.join(map(str, range(1, 51)))}]")
+    many = ("kernel=quick", HOT, f"size=[{','.join(map(str, range(1, 31)))}]")
     process = tree.start(*many)
-    while process.poll() is None and lines(tree) < 20:
+    while process.poll() is None and lines(tree) < 10:
         time.sleep(0.002)
     # The sweep may write a line during the removal, so repeat it.
     while (tree.root / "outputs/timings").exists():
@@ -339,8 +326,8 @@ def test_a_results_folder_that_is_removed_midway_is_whole_in_the_end(tree: Tree)
     out, err = process.communicate()
     assert (process.returncode, err) == (0, ""), out
     assert "rows of this run had disappeared from outputs/timings/quick/" in out
-    assert "100 of 100 are in outputs/timings/quick/" in out
-    assert len(in_order(tree)) == 100
+    assert "60 of 60 are in outputs/timings/quick/" in out
+    assert len(in_order(tree)) == 60
     assert beside(tree) == DESCRIBED
 
     # If everything but the ledger is missing, a sweep with nothing to measure writes it again.
@@ -359,7 +346,7 @@ def test_a_results_folder_that_is_removed_midway_is_whole_in_the_end(tree: Tree)
 def test_two_sweeps_that_share_the_results_folder_alone_lose_no_row(tree: Tree) -> None:
     """Two containers or nodes have separate folders for temporary files, so they share no lock on the
     device. One sweep is stopped while the other measures, and both compact the ledger."""
-    sizes = {name: list(range(first, 81, 2)) for name, first in (("odd", 1), ("even", 2))}
+    sizes = {name: list(range(first, 41, 2)) for name, first in (("odd", 1), ("even", 2))}
 
     def start(name: str) -> subprocess.Popen[str]:
         tree.temporary = tree.root.parent / name
@@ -375,7 +362,7 @@ def test_two_sweeps_that_share_the_results_folder_alone_lose_no_row(tree: Tree) 
     measured = [int(re.search(r"(\d+) points? measured", text)[1]) for text in (all_said, said)]  # type: ignore[index]
     found = [size(row.point) % 2 for row in in_order(tree)]
     assert [found.count(1), found.count(0)] == measured
-    assert measured[0] == 80 and measured[1] > 0
+    assert measured[0] == 40 and measured[1] > 0
 
 
 def whole_rows(tree: Tree) -> list[Measurement]:
