@@ -294,19 +294,10 @@ def test_a_project_of_ones_own_is_measured_as_the_page_says(installed: Project) 
     (noted,) = [one for one in runs if one.get("run") == run]
     assert noted["commit"] == project.run("git", "rev-parse", "HEAD").stdout.strip()
     assert not noted.get("dirty") and noted["command"].startswith("kernel-pipeline sweep kernel=relu ")
-    assert ran(project.run("bash", "-c", repro).stdout) == ["environment"], "nothing is new"
-
-    project.edit("kernels/relu/torch.py", lambda text: text.replace("torch.relu(x)\n", "x.clamp(min=0)\n"))
-    assert "sweep" in ran(project.python("dvc", "repro", "sweep").stdout)
-    assert run not in {row.origin.run for row in project.rows("relu").values()}, "its reference is new"
 
     project.run("bash", "-c", sweep)
     swept = project.rows("relu", project.root / "outputs")
     assert {point.parameters.get("block_size") for point in swept} == {None, 512, 1024}
-    project.run(
-        "kernel-pipeline", "sweep", "kernel=square", "provider=torch_mul", "preset=smoke", "tracking=none"
-    )
-    assert project.rows("square", project.root / "outputs"), "the library's kernels are there, too"
     project.run("bash", "-c", new)
     unknown = project.run("kernel-pipeline", "sweep", "kernel=mien", ok=False)
     assert "mine" in unknown.stderr and "softmax" in unknown.stderr

@@ -39,6 +39,7 @@ class Checkout:
 
     def __init__(self, folder: Path, buildah: Buildah) -> None:
         self.buildah = buildah
+        self.containers: dict[str, str] = {}
         self.project = Project(folder)
         self.project.create("softmax", "square")
         self.project.measure_less()
@@ -62,8 +63,13 @@ class Checkout:
         return self.buildah.docker_run(self.root, kind, *command, env=self.env[kind] | env)
 
     def shell(self, kind: str, script: str) -> str:
-        """What a shell prints in the image that the last build made, where the checkout is mounted."""
-        container = self.buildah("from", f"kernel-pipeline:{kind}")
+        """What a shell prints in the image that the last build made, where the checkout is mounted. Each
+        image has one container: where layers can't share files, it is a copy of gigabytes."""
+        name = f"kernel-pipeline:{kind}"
+        digest = self.buildah.image(name)["FromImageDigest"]
+        if digest not in self.containers:
+            self.containers[digest] = self.buildah("from", name)
+        container = self.containers[digest]
         mounted = ("--volume", f"{self.root}:{self.root}", "--workingdir", str(self.root))
         return self.buildah("run", *mounted, container, "--", "sh", "-c", script)
 

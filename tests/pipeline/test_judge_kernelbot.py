@@ -25,12 +25,12 @@ CPU = torch.device("cpu")
 
 @pytest.mark.slow
 def test_the_verdict_is_ours_where_the_checker_of_a_task_is_weak(tmp_path: Path) -> None:
-    names = ("right", "wavers", "input", "unwritten", "caches")
+    names = ("right", "wavers", "input", "unwritten")
     code, found = judge(tmp_path, JUDGED / "sorts", *names, scale=0.25)
     results = found["results"]
     assert is_right(results["right"]), results["right"]
     verdicts = {name: results[name]["verdict"] for name in names[2:]}
-    assert verdicts == {"input": "incorrect", "unwritten": "incorrect", "caches": "cheats"}
+    assert verdicts == {"input": "incorrect", "unwritten": "incorrect"}
     assert is_right(results["wavers"]), results["wavers"]
     assert [results[name]["is_repeatable"] for name in names[:2]] == [True, False]
     own_checks = [results[name]["own_check"] for name in ("right", "input", "unwritten")]

@@ -23,9 +23,10 @@ SIZES = "size=" + ",".join(str(64 * number) for number in range(1, 17))
 COUNT = 32
 
 
-@pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[Hosts]:
-    made = Hosts(tmp_path / "hosts")
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    """Yield a cluster for all tests of this file. The last of them loses a node of it."""
+    made = Hosts(tmp_path_factory.mktemp("hosts"))
     yield made
     made.end()
 
@@ -69,6 +70,18 @@ def sound(rows: Sequence[Measurement]) -> None:
     assert [error for error in failed if "but from outside" not in error] == []
 
 
+def test_ctrl_c_ends_all_that_was_started_here(tree: Tree) -> None:
+    before = set(of_ray())
+    process = tree.start("kernel=quick", "cluster=ray-local", SIZES)
+    wait_for_rows(tree, process, 2)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in err, out + err
+    assert "Stopped." in out + err
+    until(lambda: actors() == [] and tree.workers() == [] and set(of_ray()) <= before, 30)
+    sound(tree.rows("quick"))
+
+
 def test_three_nodes_share_a_sweep_and_the_same_command_finds_all_of_it(tree: Tree, hosts: Hosts) -> None:
     out, _ = ended(started(tree, hosts))
     assert f"{COUNT} points measured" in out
@@ -95,27 +108,6 @@ def test_what_a_lost_actor_had_is_measured(tree: Tree, hosts: Hosts) -> None:
     whole(tree)
 
 
-def test_what_a_lost_node_had_is_measured_on_the_others(tree: Tree, hosts: Hosts) -> None:
-    process = started(tree, hosts)
-    wait_for_rows(tree, process, 4)
-    hosts.lose(hosts.nodes[2])
-    out, _ = ended(process)
-    assert f"{COUNT} points measured" in out
-    whole(tree)
-
-
-def test_ctrl_c_ends_all_that_was_started_here(tree: Tree) -> None:
-    before = set(of_ray())
-    process = tree.start("kernel=quick", "cluster=ray-local", SIZES)
-    wait_for_rows(tree, process, 2)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130 and "Traceback" not in err, out + err
-    assert "Stopped." in out + err
-    until(lambda: actors() == [] and tree.workers() == [] and set(of_ray()) <= before, 30)
-    sound(tree.rows("quick"))
-
-
 def test_after_the_command_was_killed_the_same_one_goes_on(tree: Tree, hosts: Hosts) -> None:
     process = started(tree, hosts)
     wait_for_rows(tree, process, 4)
@@ -125,4 +117,13 @@ def test_after_the_command_was_killed_the_same_one_goes_on(tree: Tree, hosts: Ho
     before = {line for line in lines(tree) if line.endswith("}")}
     out, _ = ended(started(tree, hosts))
     assert f"{COUNT - len(before)} points measured" in out
+    whole(tree)
+
+
+def test_what_a_lost_node_had_is_measured_on_the_others(tree: Tree, hosts: Hosts) -> None:
+    process = started(tree, hosts)
+    wait_for_rows(tree, process, 4)
+    hosts.lose(hosts.nodes[2])
+    out, _ = ended(process)
+    assert f"{COUNT} points measured" in out
     whole(tree)
