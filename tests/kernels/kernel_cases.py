@@ -397,15 +397,6 @@ def slowly(some: Iterable[ParameterSet]) -> list[ParameterSet]:
     return [pytest.param(*one.values, id=one.id, marks=(*one.marks, *SLOWLY)) for one in some]
 
 
-def other_words_slowly(some: Iterable[ParameterSet]) -> list[ParameterSet]:
-    """Each case with each of its kernel's words, the first of them alone as a fast test."""
-    found = []
-    for case in some:
-        fast, *others = with_words([case])
-        found += [fast, *slowly(others)]
-    return found
-
-
 def with_values(
     some: Iterable[Case], chosen: Callable[[tuple[Value, ...]], Iterable[Value]]
 ) -> list[ParameterSet]:

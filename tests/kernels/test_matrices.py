@@ -25,38 +25,31 @@ def test_any_launch(case: MatrixCase, block_size: int, num_warps: int) -> None:
     case.compare(case.run(*inputs, block_size=block_size, num_warps=num_warps), *inputs)
 
 
-def shape(case: MatrixCase, rows: int, columns: int) -> tuple[int, int]:
-    """The shape, or one that does for all tests of this file: Inductor compiles for each."""
-    return (12, 2500) if case.compiles_slowly else (rows, columns)
-
-
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("case", matrix_cases(slow=True))
+@pytest.mark.parametrize("case", matrix_cases())
 def test_one_extreme_value_among_normal_ones(case: MatrixCase, dtype: torch.dtype) -> None:
     values = extremes(case.kernel, dtype)
-    x, *parameters = case.of_shape(shape(case, len(values), 261), dtype)
+    x, *parameters = case.of_shape((len(values), 261), dtype)
     # In the second of the steps that a block of 128 takes, and not in its first lane.
     x[:, 200] = torch.tensor(values)
     case.compare(case.run(x, *parameters), x, *parameters)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("case", matrix_cases(slow=True))
+@pytest.mark.parametrize("case", matrix_cases())
 def test_rows_of_the_largest_numbers(case: MatrixCase, dtype: torch.dtype) -> None:
     """Whose sums, squared, are larger than any number."""
-    x, *parameters = case.of_shape(shape(case, 3, 2500), dtype)
+    x, *parameters = case.of_shape((3, 2500), dtype)
     x = x.sign() * min(torch.finfo(dtype).max, case.kernel.largest)
     case.compare(case.run(x, *parameters), x, *parameters)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
 # torch's norm loses equal large numbers to the rounding of their mean; the norms written here don't.
-@pytest.mark.parametrize(
-    "case", matrix_cases(lambda case: case.is_own or case.kernel.largest == math.inf, slow=True)
-)
+@pytest.mark.parametrize("case", matrix_cases(lambda case: case.is_own or case.kernel.largest == math.inf))
 def test_rows_of_one_value(case: MatrixCase, dtype: torch.dtype) -> None:
     values = torch.tensor(extremes(case.kernel, dtype), dtype=dtype, device=case.device)
-    inputs = case.with_parameters(values[:, None].repeat(1, shape(case, len(values), 261)[1]))
+    inputs = case.with_parameters(values[:, None].repeat(1, 261))
     case.compare(case.run(*inputs), *inputs)
 
 

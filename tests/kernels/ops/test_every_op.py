@@ -11,11 +11,23 @@ import torch
 
 from kernel_pipeline import loading, ops
 from kernel_pipeline.loading import Loaded, as_tuple
-from tests.kernels.kernel_cases import EVERY_KERNEL, Case, cases, interpreted, other_words_slowly, problem_of
+from tests.kernels.kernel_cases import EVERY_KERNEL, Case, cases, interpreted, problem_of, with_words
 
 CALLED = [loaded for loaded in EVERY_KERNEL if loaded.name in ops.names()]
 OPS = [pytest.param(loaded, id=loaded.name) for loaded in CALLED]
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+OTHER_WORDS = None if torch.cuda.is_available() else ()
+"""A kernel's words reach every provider by the same way, which the baseline's tests go."""
+
+
+def is_called(case: Case) -> bool:
+    return case.provider.reference is None and case.loaded.name in ops.names()
+
+
+def is_baseline(case: Case) -> bool:
+    return case.provider.name == case.kernel.baseline
 
 
 def call_of(loaded: Loaded, **words: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -37,9 +49,10 @@ def test_the_functions_are_those_of_the_page() -> None:
 
 @pytest.mark.parametrize(
     ("case", "words"),
-    other_words_slowly(
-        cases(lambda case: case.provider.reference is None and case.loaded.name in ops.names())
-    ),
+    [
+        *with_words(cases(lambda case: is_called(case) and not is_baseline(case)), others=OTHER_WORDS),
+        *with_words(cases(lambda case: is_called(case) and is_baseline(case))),
+    ],
 )
 def test_a_function_gives_what_its_provider_gives(
     case: Case, words: dict[str, Any], chosen: Callable[..., list[Any]]
