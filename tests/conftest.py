@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -51,8 +52,32 @@ def pytest_configure(config: pytest.Config) -> None:
         from tests import gpu_sharing
 
         config.pluginmanager.register(gpu_sharing)
+    else:
+        replace_the_language_once()
     for module in (r"triton.runtime.interpreter", r"kernels\.\w+\.numba", r"numba\.cuda\.simulator"):
         config.addinivalue_line("filterwarnings", f"ignore::RuntimeWarning:{module}")
+
+
+def replace_the_language_once() -> None:
+    """Let Triton's interpreter replace its language's functions once a launch, and not at each call of a
+    function within a kernel, too, which takes a third of the kernels' tests."""
+    from triton import language
+    from triton.runtime import interpreter
+
+    replace, replaced = interpreter._patch_lang, set[object]()
+
+    def replace_once(function: FunctionType) -> object:
+        seen = {one for one in function.__globals__.values() if one is language or one is language.core}
+        if seen and seen <= replaced:
+            return interpreter._LangPatchScope()
+        is_launch, scope = not replaced, replace(function)
+        replaced.update(seen)
+        if is_launch:
+            put_back = scope.restore
+            scope.restore = lambda: (put_back(), replaced.clear())
+        return scope
+
+    interpreter._patch_lang = replace_once
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

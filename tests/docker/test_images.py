@@ -41,7 +41,7 @@ class Checkout:
         self.buildah = buildah
         self.containers: dict[str, str] = {}
         self.project = Project(folder)
-        self.project.create("softmax", "square")
+        self.project.create("square")
         self.project.measure_less()
         self.project.commit("Fewer points")
         self.root = self.project.root

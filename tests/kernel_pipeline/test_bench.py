@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from time import sleep
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import kernel_pipeline
-from kernel_pipeline import BenchError, BenchResult, bench, bench_grid, check, compare, known_ceilings
+from kernel_pipeline import BenchError, BenchResult, bench, bench_grid, check, compare, known_ceilings, shell
 from kernel_pipeline.timing import stopwatch
 from kernel_pipeline.timing.stopping import Stopping
 from kernel_pipeline.timing.timers import Rotation, Samples
@@ -355,17 +355,16 @@ def test_every_public_name_has_a_docstring_and_its_example_runs(monkeypatch: pyt
 
 
 @pytest.mark.slow
-def test_a_first_look_from_a_shell(tmp_path: Any) -> None:
+def test_a_first_look_from_a_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "mine.py").write_text(
         "import torch\nTWO = 2\ndef square(x):\n    return x * x\ndef blind(x):\n    return None\n"
     )
-
-    def shell(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "kernel_pipeline", "bench", *words]
-        return completed(command, cwd=tmp_path)
-
-    done = shell("mine.py:square", "--shape", "40,781", "--dtype", "bfloat16", "--device", "cpu")
+    words = ("bench", "mine.py:square", "--shape", "40,781", "--dtype", "bfloat16", "--device", "cpu")
+    done = completed([sys.executable, "-m", "kernel_pipeline", *words], cwd=tmp_path)
     assert done.stderr == "" and done.stdout.startswith("mine.py:square: "), done
+    monkeypatch.chdir(tmp_path)
     for words, sentence in {
         ("mine.py:cube", "--shape", "4"): "mine.py:cube: module 'mine' has no attribute 'cube'",
         ("mine.py:TWO", "--shape", "4"): "TWO is not a function",
@@ -374,6 +373,7 @@ def test_a_first_look_from_a_shell(tmp_path: Any) -> None:
         ("mine.py:square", "--shape", "4", "--dtype", "int3"): "--dtype int3: write a floating-point dtype",
         ("mine.py:blind", "--shape", "4"): "nothing shows that it ran",
     }.items():
-        wrong = shell(*words, "--device", "cpu")
-        assert (wrong.returncode, wrong.stdout) == (2, "") and sentence in wrong.stderr, wrong
-        assert wrong.stderr.startswith("error: ") and wrong.stderr.count("\n") == 1
+        code = shell.main([*words, "--device", "cpu"])
+        out, err = capsys.readouterr()
+        assert (code, out) == (2, "") and sentence in err, err
+        assert err.startswith("error: ") and err.count("\n") == 1
