@@ -235,6 +235,11 @@ def test_several_mistakes_are_all_named(sentence: Sentence) -> None:
     assert "wait_s: input should be greater than or equal to 0" in said
 
 
+def test_a_search_without_times_is_refused(sentence: Sentence) -> None:
+    said = sentence("kernel=softmax", "device=cpu", "tracking=none", "search=tpe", "trials=4", "debug=true")
+    assert said == "search: tpe chooses by times, and debug=true measures no time; leave one of them out."
+
+
 def test_a_list_for_a_dimension_of_one_number_is_refused(sentence: Sentence) -> None:
     given = sentence("kernel=softmax", "device=cpu", "size=[[1,2]]")
     assert given == "size: must be a whole number, not [1,2]."

@@ -115,12 +115,3 @@ def test_a_search_ends_by_time(searched: Tree) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "Trials: 12 known from the ledger, 1 measured." in done.stdout
     assert len({row.point for row in trials(searched)} - before) == 1
-
-
-def test_a_mistake_about_a_search_is_said(first: tuple[Tree, str]) -> None:
-    tree, _ = first
-    done = tree.sweep(*SEARCH, "trials=4", "debug=true")
-    assert (done.returncode, done.stderr) == (
-        2,
-        "error: search: tpe chooses by times, and debug=true measures no time; leave one of them out.\n",
-    )

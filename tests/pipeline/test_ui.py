@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -203,25 +202,50 @@ def test_the_command_publishes_serves_and_ends_cleanly(tmp_path: Path) -> None:
         requests.get(link[1], timeout=120)
 
 
+@dataclass(frozen=True)
+class Served:
+    """A ``pipeline.ui`` that has published everything: its address, its token and its store."""
+
+    address: str
+    token: str
+    database: Path
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Start ``pipeline.ui`` over the results of two GPUs."""
+    folder = tmp_path_factory.mktemp("served")
+    results = write_results(folder / "results", grid(gpus=(H200, H100)))
+    database = folder / "mlflow.db"
+    process = start(f"input={results}", f"tracking.uri=sqlite:///{database}", stage="ui")
+    try:
+        assert process.stdout is not None
+        link = re.match(r"Open (http://127\.0\.0\.1:\d+)/\?token=([\w-]+)#", next(process.stdout))
+        assert link
+        assert next(line for line in process.stdout if " rows in " in line)
+        yield Served(link[1], link[2], database)
+    finally:
+        process.terminate()
+        process.communicate(timeout=120)
+
+
 @pytest.mark.slow
 @needs_a_browser
+@pytest.mark.xdist_group("ui")
 def test_the_printed_link_lets_a_browser_in_and_from_then_on_every_address(
-    tmp_path: Path, browser: webdriver.Chrome
+    tmp_path: Path, browser: webdriver.Chrome, served: Served
 ) -> None:
-    results = write_results(tmp_path / "results", grid(gpus=(H200, H100)))
-    with served(results, tmp_path / "mlflow.db") as (address, token):
-        pages = Pages(browser, address)
-        pages.open(page(address, ["1"], "best"))
-        assert "Open the link that `make ui` has printed" in pages.text
-        pages.open(page(address, ["1"], "best").replace("/#", f"/?token={token}#", 1))
-        bests = {
-            f"{name} float32 best @ {gpu}" for name in ("torch", "triton_online") for gpu in (H200, H100)
-        }
-        pages.wait.until(lambda _: set(pages.runs()) == bests)
-        browser.save_screenshot(str(tmp_path / "best.png"))
-        assert token not in browser.current_url and "/#/experiments/1/runs" in browser.current_url
-        pages.open(page(address, []))
-        pages.wait.until(lambda _: "Softmax over the rows" in pages.text)
+    address, token = served.address, served.token
+    pages = Pages(browser, address)
+    pages.open(page(address, ["1"], "best"))
+    assert "Open the link that `make ui` has printed" in pages.text
+    pages.open(page(address, ["1"], "best").replace("/#", f"/?token={token}#", 1))
+    bests = {f"{name} float32 best @ {gpu}" for name in ("torch", "triton_online") for gpu in (H200, H100)}
+    pages.wait.until(lambda _: set(pages.runs()) == bests)
+    browser.save_screenshot(str(tmp_path / "best.png"))
+    assert token not in browser.current_url and "/#/experiments/1/runs" in browser.current_url
+    pages.open(page(address, []))
+    pages.wait.until(lambda _: "Softmax over the rows" in pages.text)
 
 
 WRITES = [
@@ -234,35 +258,33 @@ WRITES = [
 
 
 @pytest.mark.slow
-def test_who_has_no_token_changes_and_sees_nothing_and_nobody_writes_artifacts(tmp_path: Path) -> None:
-    results = write_results(tmp_path / "results", grid(providers=("torch",)))
-    database = tmp_path / "mlflow.db"
-    with served(results, database) as (address, token):
-        run = run_ids(database)[f"softmax @ {H200}"]
+@pytest.mark.xdist_group("ui")
+def test_who_has_no_token_changes_and_sees_nothing_and_nobody_writes_artifacts(served: Served) -> None:
+    run = run_ids(served.database)[f"softmax @ {H200}"]
 
-        def asked(headers: dict[str, str]) -> list[int]:
-            return [
-                requests.request(
-                    method, f"{address}/{path.format(run=run)}", json=body, headers=headers, timeout=60
-                ).status_code
-                for method, path, body in [*WRITES, ("GET", "", None), ("GET", "health", None)]
-            ]
+    def asked(headers: dict[str, str]) -> list[int]:
+        return [
+            requests.request(
+                method, f"{served.address}/{path.format(run=run)}", json=body, headers=headers, timeout=60
+            ).status_code
+            for method, path, body in [*WRITES, ("GET", "", None), ("GET", "health", None)]
+        ]
 
-        before = content(database)
-        for headers in (
-            {},
-            {"Authorization": "Bearer wrong"},
-            {"Cookie": "pipeline-ui-5000=wrong"},
-            {"X-Forwarded-For": "127.0.0.1"},
-            {"Authorization": f"Bearer {token}", "Origin": "http://127.0.0.1:1"},
-        ):
-            assert asked(headers) == [403] * 6
-        if os.geteuid() == 0:
-            other = [sys.executable, "-I", "-S", "-c", AS_NOBODY, address, str(os.getpid())]
-            assert subprocess.check_output(other, text=True) == "403 none of it\n"
-        assert content(database) == before
-        assert asked({"Authorization": f"Bearer {token}"}) == [200, 404, 403, 403, 200, 200]
-        assert not [*tmp_path.rglob("evil.txt"), *Path("mlartifacts").glob("x")]
+    before = content(served.database)
+    for headers in (
+        {},
+        {"Authorization": "Bearer wrong"},
+        {"Cookie": "pipeline-ui-5000=wrong"},
+        {"X-Forwarded-For": "127.0.0.1"},
+        {"Authorization": f"Bearer {served.token}", "Origin": "http://127.0.0.1:1"},
+    ):
+        assert asked(headers) == [403] * 6
+    if os.geteuid() == 0:
+        other = [sys.executable, "-I", "-S", "-c", AS_NOBODY, served.address, str(os.getpid())]
+        assert subprocess.check_output(other, text=True) == "403 none of it\n"
+    assert content(served.database) == before
+    assert asked({"Authorization": f"Bearer {served.token}"}) == [200, 404, 403, 403, 200, 200]
+    assert not [*served.database.parent.rglob("evil.txt"), *Path("mlartifacts").glob("x")]
 
 
 AS_NOBODY = """
@@ -282,21 +304,6 @@ for place in pathlib.Path("/proc").glob("[0-9]*"):
 print("some of it" if b"_UI_" + b"TOKEN=" in seen else "none of it")
 """
 """A program that, as another account, requests a change and looks for the token in /proc."""
-
-
-@contextmanager
-def served(results: Path, database: Path) -> Iterator[tuple[str, str]]:
-    """Start ``pipeline.ui`` and wait until everything is published. Yield its address and token."""
-    process = start(f"input={results}", f"tracking.uri=sqlite:///{database}", stage="ui")
-    try:
-        assert process.stdout is not None
-        link = re.match(r"Open (http://127\.0\.0\.1:\d+)/\?token=([\w-]+)#", next(process.stdout))
-        assert link
-        assert next(line for line in process.stdout if " rows in " in line)
-        yield link[1], link[2]
-    finally:
-        process.terminate()
-        process.communicate(timeout=120)
 
 
 def titles(pid: int) -> list[bytes]:
