@@ -106,10 +106,11 @@ def test_nothing_is_compiled_ahead_without_a_gpu_to_compile_for() -> None:
 
 
 def test_what_points_launch_is_compiled_when_their_futures_are_done(cache: Path) -> None:
-    """There are two submissions, and a point that its provider refuses."""
+    """There are several submissions, with a point that its provider refuses and one that can't be called."""
     refused = point("triton_row", 131072, num_warps=4)
+    unknown = POINTS[0].replace(parameters=Values({"no_such": 1}))
     with CompilePool("9.0") as pool:
-        for some in ([refused, *POINTS[::2]], POINTS[1::2]):
+        for some in ([refused, *POINTS[::2]], POINTS[1::2], [unknown, POINTS[0]]):
             futures = pool.submit("softmax", some)
             assert list(futures) == some
             done, _ = wait(futures.values(), timeout=300)
@@ -118,13 +119,6 @@ def test_what_points_launch_is_compiled_when_their_futures_are_done(cache: Path)
     assert len(binaries) == len(BLOCK_SIZES), "sizes share the kernel of their block size"
     assert "sm_90" in next(cache.rglob("*.ptx")).read_text()
     assert servers() == []
-
-
-def test_a_point_that_does_not_compile_holds_up_no_other() -> None:
-    unknown = POINTS[0].replace(parameters=Values({"no_such": 1}))
-    with CompilePool("9.0") as pool:
-        done, _ = wait(pool.submit("softmax", [unknown, POINTS[0]]).values(), timeout=300)
-        assert len(done) == 2
 
 
 def test_a_pool_that_dies_leaves_the_points_to_their_launch() -> None:
@@ -143,13 +137,11 @@ def test_a_pool_that_dies_leaves_the_points_to_their_launch() -> None:
 ASKED = [one.to_dict() for one in POINTS]
 
 HOLD = f"""
-import sys, time
+import time
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.execution.compile_pool import CompilePool
 pool = CompilePool("9.0")
-futures = pool.submit("softmax", [Point.from_dict(one) for one in {ASKED}])
-if sys.argv[1] == "compiled":
-    next(iter(futures.values())).result()
+pool.submit("softmax", [Point.from_dict(one) for one in {ASKED}])
 print("ready", flush=True)
 time.sleep(600)
 """
@@ -171,24 +163,23 @@ def marked(mark: Path) -> list[psutil.Process]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["started", "compiled", "assembling"])
+@pytest.mark.parametrize("moment", ["started", "assembling"])
 def test_no_compiler_outlives_the_process_that_holds_the_pool(
     moment: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed while the server starts, when the first point is compiled, and while an assembler runs that
-    takes ten minutes."""
+    """Killed while the server starts, and while an assembler runs that takes ten minutes."""
     started = tmp_path / "ptxas.started"
     if moment == "assembling":
         (tmp_path / "ptxas").write_text(PTXAS)
         (tmp_path / "ptxas").chmod(0o755)
         monkeypatch.setenv("TRITON_PTXAS_PATH", str(tmp_path / "ptxas"))
-    holder = subprocess.Popen([sys.executable, "-c", HOLD, moment], stdout=subprocess.PIPE, text=True)
+    holder = subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None
     assert holder.stdout.readline() == "ready\n"
     while moment == "assembling" and not started.exists():
         time.sleep(0.01)
     processes = marked(cache)
-    assert len(processes) >= {"started": 2, "compiled": 3, "assembling": 4}[moment]
+    assert len(processes) >= {"started": 2, "assembling": 4}[moment]
     os.kill(holder.pid, signal.SIGKILL)
     holder.wait()
     psutil.wait_procs(processes, timeout=120)
