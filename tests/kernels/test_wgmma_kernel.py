@@ -17,6 +17,8 @@ from tests.kernels.agreement import agree
 from tests.kernels.compiled import answer, program
 from tests.processes import completed
 
+pytestmark = pytest.mark.slow
+
 MATMUL = loading.load("matmul")
 HERE = Path(__file__).parent / "emulated"
 CPU = torch.device("cpu")
@@ -182,7 +184,6 @@ EVERY_TILE = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.xdist_group("every emulated wgmma")
 @pytest.mark.parametrize(("block", "layout", "dtype"), EVERY, ids=str)
 def test_every_tile(folder: Path, block: tuple[int, int], layout: str, dtype: str) -> None:
@@ -194,9 +195,7 @@ def test_every_tile(folder: Path, block: tuple[int, int], layout: str, dtype: st
 
 
 @pytest.mark.xdist_group("emulated wgmma")
-@pytest.mark.parametrize(
-    "n", [1, 2, 7, 9, 60, 77, 107, 119, 121, 126, 127, 129, 190, 203, 250, 254, 255, 257]
-)
+@pytest.mark.parametrize("n", [1, 2, 7, 60, 77, 107, 126, 129, 203, 255, 257])
 def test_rows_that_begin_anywhere_are_stored_whole(folder: Path, n: int) -> None:
     """Fewer columns than a box, a tile or a bit more, whose rows begin at each place between 16 bytes."""
     for m in (3, 75):
@@ -233,7 +232,6 @@ FAULTS = {
 """One of each kind of mistake: each compiles the kernel anew."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_shows(folder: Path, fault: str, tmp_path: Path) -> None:
     """Or these tests would say nothing."""

@@ -28,7 +28,7 @@ HOT = "timing.cache=hot"
 
 
 # The tests share one full sweep.
-pytestmark = pytest.mark.xdist_group("sweep")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("sweep")]
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,6 @@ def test_measures_only_what_the_ledger_lacks(swept: Tree, first: tuple[Tree, str
     assert measured == {("mul", 256), ("blocks", 256)}, "a wider grid"
 
 
-@pytest.mark.slow
 def test_every_time_is_audited_on_demand_and_else_one_of_each_workload_at_least(swept: Tree) -> None:
     done = swept.sweep("kernel=quick", "audit=all", "output=outputs/all")
     assert (done.returncode, done.stderr) == (0, "")
@@ -128,7 +127,6 @@ def edit(tree: Tree, name: str, old: str, new: str) -> None:
     path.write_text(path.read_text().replace(old, new, 1))
 
 
-@pytest.mark.slow
 def test_measures_again_what_has_changed(swept: Tree) -> None:
     first = times(swept)
     edit(swept, "sums.py", "return x + x", "return x * 3")
@@ -159,7 +157,6 @@ def earlier(tree: Tree) -> dict[Point, float]:
     return {point: before.median_us for point, before in rows if before is not None}
 
 
-@pytest.mark.slow
 def test_what_decides_no_number_measures_nothing_again(swept: Tree) -> None:
     before = swept.ledger("quick").read_bytes()
     edit(swept, "blocks.py", "def add", "# A comment, and a docstring.\n\n\ndef add")
@@ -184,7 +181,6 @@ def test_what_decides_no_number_measures_nothing_again(swept: Tree) -> None:
     assert newly_measured(swept)[0] == {("more", 64), ("more", 128)}, "but the new one"
 
 
-@pytest.mark.slow
 def test_rows_of_other_settings_stand_beside_each_other(swept: Tree) -> None:
     assert newly_measured(swept, "timing.min_samples=9", "size=64")[0] == {("mul", 64), ("blocks", 64)}
     assert lines(swept) == 6
@@ -192,7 +188,6 @@ def test_rows_of_other_settings_stand_beside_each_other(swept: Tree) -> None:
     assert measured == set() and "Nothing to measure" in said
 
 
-@pytest.mark.slow
 def test_a_flag_that_a_language_feels_measures_its_providers_again(
     swept: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,7 +198,6 @@ def test_a_flag_that_a_language_feels_measures_its_providers_again(
     assert newly_measured(swept, "size=64")[0] == set(), "no provider here is compiled by Inductor"
 
 
-@pytest.mark.slow
 def test_rows_that_were_not_asked_for_stay_whether_current_or_old_or_of_providers_that_are_gone(
     swept: Tree,
 ) -> None:
@@ -223,7 +217,6 @@ def test_rows_that_were_not_asked_for_stay_whether_current_or_old_or_of_provider
     assert lines(swept) == 6
 
 
-@pytest.mark.slow
 def test_writes_beside_the_ledger_what_it_is_read_with(swept: Tree) -> None:
     (row, *_) = swept.rows("quick")
     slug, outputs = device.cpu().slug, swept.root / "outputs"
@@ -256,7 +249,6 @@ def lock_file(tree: Tree) -> Path:
     return tree.temporary / f"kernel-pipeline-{os.geteuid()}" / f"{device.cpu().slug}.lock"
 
 
-@pytest.mark.slow
 def test_a_second_sweep_waits_or_gives_up_and_says_for_whom(tree: Tree) -> None:
     long = (
         "kernel=quick",
@@ -311,7 +303,6 @@ DESCRIBED = [
 ]
 
 
-@pytest.mark.slow
 def test_a_results_folder_that_is_removed_midway_is_whole_in_the_end(tree: Tree) -> None:
     known = tree.root / "local/results/ceilings"
     (tree.root / "outputs").mkdir()
@@ -342,7 +333,6 @@ def test_a_results_folder_that_is_removed_midway_is_whole_in_the_end(tree: Tree)
     assert beside(tree) == DESCRIBED[1:], "the ceilings are those of the repository's own results"
 
 
-@pytest.mark.slow
 def test_two_sweeps_that_share_the_results_folder_alone_lose_no_row(tree: Tree) -> None:
     """Two containers or nodes have separate folders for temporary files, so they share no lock on the
     device. One sweep is stopped while the other measures, and both compact the ledger."""
@@ -402,7 +392,6 @@ def test_rows_that_had_to_do_without_ceilings_get_their_share_of_them_later(swep
     assert swept.rows("quick") == before
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
