@@ -138,18 +138,6 @@ def test_times_at_other_problems_than_the_largest_are_not_called_none(tree: Tree
     assert alone.stderr == f"error: {clause}; run {command} first.\n"
 
 
-def test_the_best_of_every_sweep_is_a_finalist_whatever_its_preset(tree: Tree, tmp_path: Path) -> None:
-    """The preset chooses the problems. Its blocks of 256 do not exclude the swept blocks of 512."""
-    made = tree.copy(tmp_path)
-    shutil.rmtree(made.root / "outputs")
-    assert made.sweep("kernel=quick", "size=[64,96]", "provider=blocks", "block_size=512").returncode == 0
-    code, out, err = hold(made, "kernel=quick")
-    assert (code, err) == (0, ""), out
-    (row,) = read(made, "quick")
-    assert (row.point.problem["elements"], row.point.parameters["block_size"]) == (64, 512)
-    assert row.workload == "vectors"
-
-
 def test_a_missing_round_builds_its_library_and_where_all_are_known_none_is_built(tmp_path: Path) -> None:
     """A fresh clone with all rounds needs no build."""
     tree = cpu_tree(tmp_path)
