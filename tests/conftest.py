@@ -74,7 +74,12 @@ def replace_the_language_once() -> None:
         replaced.update(seen)
         if is_launch:
             put_back = scope.restore
-            scope.restore = lambda: (put_back(), replaced.clear())
+
+            def end() -> None:
+                put_back()
+                replaced.clear()
+
+            scope.restore = end
         return scope
 
     interpreter._patch_lang = replace_once
