@@ -60,9 +60,9 @@ class Flash:
     num_stages: int = one_of(1, 2, 3, default=2, unit="s")
 
 
-CUDA_TILES = {64: ((128, 2),), 128: ((64, 2), (64, 3))}
+CUDA_TILES = {64: ((128, 2),), 128: ((64, 2), (64, 3), (80, 2))}
 """The tiles that ``flash.cu`` has, as (block_m, stages), by head_dim. A block has 128 keys. A tile's dq
-has two parts of 64 by 64, one for each warpgroup."""
+has two parts, one for each warpgroup: 64 by 64, or, of 80 queries, 64 columns each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class WarpSpecialized:
     """The queries of a tile, the stages of the buffer for queries and d_out, and whether blocks add their
     parts of dq in turns, so that the sums are the same at every call."""
 
-    block_m: int = one_of(64, 128, default=64, unit="")
+    block_m: int = one_of(64, 80, 128, default=64, unit="")
     stages: int = one_of(2, 3, default=2, unit="s")
     deterministic: bool = one_of(False, True, omit_default=True)
 

@@ -116,8 +116,10 @@ void launch(const Inputs& given, bool deterministic, uint16_t* dq, Arguments of)
   function<<<grid, block, static_cast<size_t>(kSharedBytes), stream>>>(map_q, map_k, map_v, map_d_out, of);
   record_launch("flash_gradients", "warp-specialized", grid, block, 1, kSharedBytes, kStages);
 
-  flash_round<kElement, kHeadDim, kBlockM><<<grid_of_tiles, rows, 0, stream>>>(of.sums, dq, of.seq_q, of.scale);
-  record_launch("flash_round", "tile", grid_of_tiles, rows);
+  constexpr int kBytesToRound = bytes_to_round(kHeadDim, kBlockM);
+  flash_round<kElement, kHeadDim, kBlockM>
+      <<<grid_of_tiles, rows, kBytesToRound, stream>>>(of.sums, dq, of.seq_q, of.scale);
+  record_launch("flash_round", "tile", grid_of_tiles, rows, 1, kBytesToRound);
 }
 
 template <Element kElement, bool kCausal>
@@ -130,6 +132,8 @@ void with_tiles(const Inputs& given, int64_t block_m, int64_t stages, bool deter
     launch<kElement, 128, 64, 2, kCausal>(given, deterministic, dq, of);
   } else if (is(128, 64, 3)) {
     launch<kElement, 128, 64, 3, kCausal>(given, deterministic, dq, of);
+  } else if (is(128, 80, 2)) {
+    launch<kElement, 128, 80, 2, kCausal>(given, deterministic, dq, of);
   } else {
     require(is(64, 128, 2), "attention_backward::cuda_flash has no tiles of " + std::to_string(block_m) +
                                 " queries in " + std::to_string(stages) + " stages for a head_dim of " +

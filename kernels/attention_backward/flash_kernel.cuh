@@ -1,20 +1,19 @@
-// Attention's backward pass for Hopper, after FlashAttention-3's (Shah and others, 2024, arXiv:2407.08608; its source,
-// hopper/mainloop_bwd_sm90_tma_gmma_ws.hpp of Dao-AILab/flash-attention, has the pass, which the paper leaves out):
+// Attention's backward pass for Hopper, after FlashAttention-3's (Shah and others, 2024, arXiv:2407.08608), as its
+// source has it: hopper/mainloop_bwd_sm90_tma_gmma_ws.hpp of Dao-AILab/flash-attention.
 //
-// - A block of threads has 128 keys of a key head and goes through the tiles of queries that see them, of all heads that
-//   share the keys. Each of two warpgroups has 64 keys, and their sums of dk and dv in registers.
+// - A block of threads has 128 keys of a key head and goes through the tiles of queries that see them, of all heads
+//   that share the keys. Each of two warpgroups has 64 keys, and their sums of dk and dv in registers.
 // - Scores are transposed, a row for each key. So probabilities and their gradients lie in registers as the products
 //   with d_out and queries want their first operand.
-// - dq is a sum over all keys: both warpgroups write their gradients of scores to shared memory, and each multiplies all
-//   of them with keys for a part of the tile's dq. The copy engine adds the parts to sums in device memory.
-// - One warp copies, by TMA: keys and values once, queries and d_out with their rows' statistics tile after tile. They go
-//   round kStages buffers. Two more warps have the parts of dq added.
+// - dq is a sum over all keys: both warpgroups write their gradients of scores to shared memory, and each multiplies
+//   all of them with keys for a part of the tile's dq. The copy engine adds the parts to sums in device memory.
+// - One warp copies, by TMA: keys and values once, queries and d_out with their rows' statistics tile after tile. They
+//   go round kStages buffers. Two more warps have the parts of dq added.
 //
-// Floors, per step of kBlockM queries and 128 keys: 5 products of 2 kBlockM 128 head_dim operations. Shared memory is
-// read by wgmma, in bytes of 2-byte operands: scores and their gradients' first product read keys, values, queries and
-// d_out, 2 (2 128 + 2 2 kBlockM) head_dim, the last two once for each warpgroup; dv and dk, whose first operands are in
-// registers, read d_out and queries once for each warpgroup, 2 (2 2 kBlockM) head_dim; dq reads the gradients of scores
-// once for each 64 columns of head_dim, and keys once for each 64 queries.
+// A step of kBlockM queries does 5 products of 2 kBlockM 128 head_dim operations. Its second floor is shared memory:
+// wgmma reads both operands of scores, of their gradients' first product and of dq, and the second ones of dv and dk,
+// once for each warpgroup; gradients of scores, dq, queries and d_out are written, and dq is read, once. The page
+// docs/kernels/attention_backward.md counts both for each tile.
 #pragma once
 
 #include <climits>
@@ -28,6 +27,7 @@
 #include "../include/wgmma.cuh"
 #include "flash_layout.h"
 #include "flash_rows.cuh"
+#include "wgmma_80.cuh"
 
 namespace attention_backward {
 
@@ -158,7 +158,7 @@ __device__ __forceinline__ void add_parts(unsigned char* shared, const Arguments
           wait_for_turn(of.turns + part,
                         turn_of(keys.first / kBlockN, tile, kBlockM, of.seq_q, of.seq_k, kCausal));
         }
-        bulk_reduce_add(of.sums + part * kPart, from, kPart * 4);
+        bulk_reduce_add(of.sums + part * part_of(kHeadDim, kBlockM), from, kLayout.part_bytes);
         bulk_commit_group();
         if (of.turns != nullptr) {
           bulk_wait_group_all();
@@ -169,6 +169,16 @@ __device__ __forceinline__ void add_parts(unsigned char* shared, const Arguments
       }
       __syncwarp();
     }
+  }
+}
+
+// wgmma of two operands in shared memory, for all widths of tiles.
+template <Element kElement, int kN, bool kATransposed, bool kBTransposed>
+__device__ __forceinline__ void multiply(float (&sums)[kN / 2], uint64_t of_a, uint64_t of_b, bool add) {
+  if constexpr (kN == 80) {
+    wgmma_80<kElement, kATransposed, kBTransposed>(sums, of_a, of_b, add);
+  } else {
+    wgmma<kElement, kN, kATransposed, kBTransposed>(sums, of_a, of_b, add);
   }
 }
 
@@ -184,15 +194,15 @@ __device__ __forceinline__ void start_product(float (&sums)[kBlockM / 2], uint32
   for (int step = 0; step < kHeadDim / 16; ++step) {
     const int slab = step / 4;  // a row of 128 bytes is four instructions' 32 bytes
     const int byte = step % 4 * 32;
-    wgmma<kElement, kBlockM, false, false>(sums, further(of_keys, slab * kBlockN * kSwizzle + byte),
-                                           further(of_queries, slab * kBlockM * kSwizzle + byte), step > 0);
+    multiply<kElement, kBlockM, false, false>(sums, further(of_keys, slab * kBlockN * kSwizzle + byte),
+                                              further(of_queries, slab * kBlockM * kSwizzle + byte), step > 0);
   }
   wgmma_commit_group();
   fence_registers(sums);
 }
 
-// Starts a warpgroup's product of its 64 rows in registers and a tile of d_out, or queries, whose rows go along head_dim,
-// a row for each query (MN-major), and adds it to `sums`.
+// Starts a warpgroup's product of its 64 rows in registers and a tile of d_out, or queries, whose rows go along
+// head_dim, a row for each query (MN-major), and adds it to `sums`.
 template <Element kElement, int kHeadDim, int kBlockM>
 __device__ __forceinline__ void start_sums(float (&sums)[kHeadDim / 2], uint32_t (&rows)[kBlockM / 4],
                                            uint32_t queries) {
@@ -209,18 +219,37 @@ __device__ __forceinline__ void start_sums(float (&sums)[kHeadDim / 2], uint32_t
   fence_registers(rows);
 }
 
-// Starts a warpgroup's part of dq: 64 queries' gradients of scores times 64 columns of the keys. Both have a row for each
-// key.
-template <Element kElement>
-__device__ __forceinline__ void start_part(float (&sums)[kSlab / 2], uint32_t gradients, uint32_t keys) {
-  const uint64_t of_gradients = mn_major_descriptor(gradients, 0, kBlockN);
+// Where a warpgroup's part of dq has all queries and 64 columns, it is computed transposed.
+template <int kBlockM>
+constexpr bool kIsTransposed = kBlockM % kRowsOfWarpgroup != 0;
+
+// Numbers of a thread's part of dq.
+template <int kHeadDim, int kBlockM>
+constexpr int kOfPart = part_of(kHeadDim, kBlockM) / kWarpgroup;
+
+// Starts a warpgroup's part of dq. `keys` are those of its 64 columns, a row for each key. The gradients of scores are
+// those of its 64 queries, a row for each key; or all, a row for each query, if the part is transposed.
+template <Element kElement, int kHeadDim, int kBlockM>
+__device__ __forceinline__ void start_part(float (&sums)[kOfPart<kHeadDim, kBlockM>], uint32_t gradients,
+                                           uint32_t keys) {
   const uint64_t of_keys = mn_major_descriptor(keys, 0, kBlockN);
   fence_registers(sums);
   wgmma_fence();
+  if constexpr (kIsTransposed<kBlockM>) {
+    const uint64_t of_gradients = k_major_descriptor(gradients, 0);
 #pragma unroll
-  for (int step = 0; step < kBlockN / 16; ++step) {
-    wgmma<kElement, kSlab, true, true>(sums, further(of_gradients, step * 16 * kSwizzle),
-                                       further(of_keys, step * 16 * kSwizzle), step > 0);
+    for (int step = 0; step < kBlockN / 16; ++step) {
+      multiply<kElement, kBlockM, true, false>(
+          sums, further(of_keys, step * 16 * kSwizzle),
+          further(of_gradients, step / 4 * kBlockM * kSwizzle + step % 4 * 32), step > 0);
+    }
+  } else {
+    const uint64_t of_gradients = mn_major_descriptor(gradients, 0, kBlockN);
+#pragma unroll
+    for (int step = 0; step < kBlockN / 16; ++step) {
+      multiply<kElement, kSlab, true, true>(sums, further(of_gradients, step * 16 * kSwizzle),
+                                            further(of_keys, step * 16 * kSwizzle), step > 0);
+    }
   }
   wgmma_commit_group();
   fence_registers(sums);
@@ -240,8 +269,11 @@ __device__ __forceinline__ void pack(uint32_t (&packed)[kBlockM / 4], const floa
 template <Element kElement, int kHeadDim, int kBlockM, int kStages, bool kCausal>
 __device__ __forceinline__ void differentiate(unsigned char* shared, Barriers* barriers, const Arguments& of,
                                               int which) {
-  static_assert(kBlockM * kHeadDim == kWarpgroups * kPart, "each warpgroup has a part of dq");
+  static_assert(kIsTransposed<kBlockM> ? kHeadDim == kWarpgroups * kSlab
+                                       : kHeadDim * kBlockM == kWarpgroups * kSlab * kRowsOfWarpgroup,
+                "each warpgroup has a part of dq");
   constexpr int kSlabs = kHeadDim / kSlab;
+  constexpr int kNumbers = kOfPart<kHeadDim, kBlockM>;
   constexpr SharedLayout kLayout(kHeadDim, kBlockM, kStages);
   const Keys keys = Keys::of_block<kBlockM, kCausal>(of);
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
@@ -253,10 +285,10 @@ __device__ __forceinline__ void differentiate(unsigned char* shared, Barriers* b
   const uint32_t keys_of_part =
       shared_address(shared + kLayout.keys() + which % kSlabs * kBlockN * kSwizzle);
   auto* const part = reinterpret_cast<float4*>(shared + kLayout.part(which)) + thread;
-  // stmatrix: lane l has the address of row l % 8 of matrix l / 8, of which odd ones are 8 rows further down, and the
-  // last two 8 columns further right.
-  const int stored_row = own_row + lane / 8 % 2 * 8 + lane % 8;
-  const int stored_column = lane / 16;  // in units of 8
+  // stmatrix: lane l has the address of row l % 8 of matrix l / 8, of which odd ones are 8 keys further, and the last two
+  // 8 queries further.
+  const int stored_key = own_row + lane / 8 % 2 * 8;
+  const int stored_query = lane / 16 * 8;
   const auto release = [&](uint64_t* empty) {
     if (lane == 0) {
       mbarrier_arrive(empty);
@@ -332,16 +364,23 @@ __device__ __forceinline__ void differentiate(unsigned char* shared, Barriers* b
     const uint32_t to = shared_address(shared + kLayout.gradients(gradient_stage));
 #pragma unroll
     for (int i = 0; i < kBlockM / 16; ++i) {
-      const int column = i * 2 + stored_column;
-      stmatrix_x4(to + static_cast<uint32_t>(column / 8 * kBlockN * kSwizzle + swizzled(stored_row, column % 8 * 16)),
-                  packed_gradients[i * 4], packed_gradients[i * 4 + 1], packed_gradients[i * 4 + 2],
-                  packed_gradients[i * 4 + 3]);
+      const int query = i * 16 + stored_query;
+      if constexpr (kIsTransposed<kBlockM>) {
+        const int at = stored_key / kSlab * kBlockM * kSwizzle + swizzled(query + lane % 8, stored_key % kSlab * 2);
+        stmatrix_x4_trans(to + static_cast<uint32_t>(at), packed_gradients[i * 4], packed_gradients[i * 4 + 1],
+                          packed_gradients[i * 4 + 2], packed_gradients[i * 4 + 3]);
+      } else {
+        const int at = query / kSlab * kBlockN * kSwizzle + swizzled(stored_key + lane % 8, query % kSlab * 2);
+        stmatrix_x4(to + static_cast<uint32_t>(at), packed_gradients[i * 4], packed_gradients[i * 4 + 1],
+                    packed_gradients[i * 4 + 2], packed_gradients[i * 4 + 3]);
+      }
     }
     start_sums<kElement, kHeadDim, kBlockM>(dv, packed_scores, d_out);
     fence_proxy_async();
     named_barrier_sync(kGradientsAreThere, kWarpgroups * kWarpgroup);
-    float sums[kSlab / 2];
-    start_part<kElement>(sums, to + static_cast<uint32_t>(which / kSlabs * kBlockN * kSwizzle), keys_of_part);
+    float sums[kNumbers];
+    start_part<kElement, kHeadDim, kBlockM>(sums, to + static_cast<uint32_t>(which / kSlabs * kBlockN * kSwizzle),
+                                            keys_of_part);
     wgmma_wait_group<1>();
     fence_registers(dv);
     fence_registers(packed_scores);
@@ -351,7 +390,7 @@ __device__ __forceinline__ void differentiate(unsigned char* shared, Barriers* b
     fence_registers(sums);
     named_barrier_sync(kPartIsEmpty + which, kThreadsOfPart);
 #pragma unroll
-    for (int i = 0; i < kSlab / 8; ++i) {
+    for (int i = 0; i < kNumbers / 4; ++i) {
       part[i * kWarpgroup] = make_float4(sums[i * 4], sums[i * 4 + 1], sums[i * 4 + 2], sums[i * 4 + 3]);
     }
     fence_proxy_async();

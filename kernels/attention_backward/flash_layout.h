@@ -16,8 +16,9 @@ constexpr int kWarpgroups = 2;        // that multiply
 constexpr int kBlockN = kWarpgroups * kRowsOfWarpgroup;  // keys of a block
 constexpr int kGradientStages = 2;                       // buffers for the gradients of scores
 
-// A tile's dq is computed in parts of 64 queries and 64 columns, one by each warpgroup.
-constexpr int kPart = kRowsOfWarpgroup * kSlab;
+// A tile's dq is computed in two parts, one by each warpgroup: 64 queries and 64 columns, or, transposed, 64 columns
+// and all queries, where their number is no multiple of wgmma's m.
+KERNELS_HOST_DEVICE constexpr int part_of(int head_dim, int block_m) { return head_dim * block_m / kWarpgroups; }
 
 // Which keys a block of the grid does: a block of keys of one key head of one batch entry.
 struct KeyBlock {
@@ -66,8 +67,7 @@ KERNELS_HOST_DEVICE inline QueryTiles query_tiles(int key, int block_m, int seq_
 }
 
 // Where blocks add their parts of dq in turns: how many come before this one at a tile. With a mask the last block that
-// sees the tile is the first, whose first tile it is; no block then has to wait for others to come to their first tiles.
-// A block waits only for those that the schedule takes before it.
+// sees the tile comes first, since it begins there. A block waits only for those that the schedule takes before it.
 KERNELS_HOST_DEVICE inline int turn_of(int block, int tile, int block_m, int seq_q, int seq_k, bool causal) {
   if (!causal) {
     return block;
@@ -91,16 +91,22 @@ struct Barriers {
   StageBarriers stages[kMostStages];
 };
 
-// A block's shared memory, from a multiple of 1024 bytes on. Tiles are slabs of 64 elements, a row of 128 bytes for each
-// query or key: of head_dim for keys, values, queries and d_out, of queries for the gradients of scores.
+// A block's shared memory, from a multiple of 1024 bytes on. Tiles are slabs of 64 elements, a row of 128 bytes for
+// each query or key: of head_dim for keys, values, queries and d_out. Gradients of scores have a row for each key, or, for
+// transposed parts of dq, for each query.
 struct SharedLayout {
   int block_m;
   int tile_bytes;  // of queries, or of d_out
   int kv_bytes;    // of keys, or of values
+  int part_bytes;  // of dq
   int stages;
 
   KERNELS_HOST_DEVICE constexpr SharedLayout(int head_dim, int block_m_, int stages_)
-      : block_m(block_m_), tile_bytes(block_m_ * head_dim * 2), kv_bytes(kBlockN * head_dim * 2), stages(stages_) {}
+      : block_m(block_m_),
+        tile_bytes(block_m_ * head_dim * 2),
+        kv_bytes(kBlockN * head_dim * 2),
+        part_bytes(part_of(head_dim, block_m_) * 4),
+        stages(stages_) {}
   // A stage's statistics: block_m logarithms, then block_m deltas, in float32.
   KERNELS_HOST_DEVICE constexpr int statistics(int stage) const { return 128 + stage * block_m * 8; }
   KERNELS_HOST_DEVICE constexpr int keys() const {
@@ -110,7 +116,7 @@ struct SharedLayout {
   KERNELS_HOST_DEVICE constexpr int gradients(int stage) const {
     return values() + kv_bytes + stage * kBlockN * block_m * 2;
   }
-  KERNELS_HOST_DEVICE constexpr int part(int which) const { return gradients(kGradientStages) + which * kPart * 4; }
+  KERNELS_HOST_DEVICE constexpr int part(int which) const { return gradients(kGradientStages) + which * part_bytes; }
   KERNELS_HOST_DEVICE constexpr int queries(int stage) const { return part(kWarpgroups) + stage * 2 * tile_bytes; }
   KERNELS_HOST_DEVICE constexpr int d_out(int stage) const { return queries(stage) + tile_bytes; }
   // With what aligns the begin to 1024 bytes.

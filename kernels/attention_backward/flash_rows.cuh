@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "../include/common.cuh"
+#include "../include/tma.cuh"
 #include "../matmul/widened.cuh"
 #include "flash_layout.h"
 
@@ -129,31 +130,67 @@ __global__ void __launch_bounds__(kThreadsOfRows) flash_statistics(const __grid_
   }
 }
 
-// A block rounds a tile's sums of dq, times the scale, to elements. In memory a part's sums lie as a warpgroup has them:
-// four of each thread, then the next four. Each warpgroup has a part.
+// A block rounds a tile's sums of dq, times the scale, to elements. In memory a part's sums lie as a warpgroup has
+// them: four of each thread, then the next four. Each warpgroup has a part. Transposed parts go through shared memory,
+// a row for each query.
 template <Element kElement, int kHeadDim, int kBlockM>
 __global__ void __launch_bounds__(kThreadsOfRows)
     flash_round(const float* all_sums, uint16_t* dq, int seq_q, float scale) {
   constexpr int kSlabs = kHeadDim / kSlab;
+  constexpr int kPart = part_of(kHeadDim, kBlockM);
   const int thread = static_cast<int>(threadIdx.x) % 128;
   const int part = static_cast<int>(threadIdx.x) / 128;
   const int lane = thread % 32;
   const int tiles = (seq_q + kBlockM - 1) / kBlockM;
   const int place = static_cast<int>(blockIdx.x);
+  const int first = place % tiles * kBlockM;
   const auto* const from = reinterpret_cast<const float4*>(all_sums + (static_cast<int64_t>(place) * 2 + part) * kPart);
-  float sums[kSlab / 2];
+  uint16_t* const to = dq + (static_cast<int64_t>(place / tiles) * seq_q + first) * kHeadDim;
+  if constexpr (kBlockM % kRowsOfWarpgroup != 0) {
+    constexpr int kRow = kHeadDim + 4;  // numbers, so that lanes which write a column use many banks
+    auto* const shared = reinterpret_cast<float*>(dynamic_shared_memory<16>());
 #pragma unroll
-  for (int i = 0; i < kSlab / 8; ++i) {
-    const float4 four = from[i * 128 + thread];
-    sums[i * 4] = four.x;
-    sums[i * 4 + 1] = four.y;
-    sums[i * 4 + 2] = four.z;
-    sums[i * 4 + 3] = four.w;
+    for (int i = 0; i < kPart / 4 / 128; ++i) {
+      const float4 four = from[i * 128 + thread];
+      float* const at = shared + (i * 8 + lane % 4 * 2) * kRow + part * kSlab + thread / 32 * 16 + lane / 4;
+      at[0] = four.x;
+      at[kRow] = four.y;
+      at[8] = four.z;
+      at[kRow + 8] = four.w;
+    }
+    __syncthreads();
+    for (int i = static_cast<int>(threadIdx.x); i < kBlockM * kHeadDim / 8; i += kThreadsOfRows) {
+      const int row = i / (kHeadDim / 8);
+      const int column = i % (kHeadDim / 8) * 8;
+      const float* const eight = shared + row * kRow + column;
+      uint32_t pairs[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        pairs[j] = rounded_pair<kElement>(eight[j * 2] * scale, eight[j * 2 + 1] * scale);
+      }
+      if (first + row < seq_q) {
+        *reinterpret_cast<uint4*>(to + row * kHeadDim + column) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+      }
+    }
+  } else {
+    float sums[kSlab / 2];
+#pragma unroll
+    for (int i = 0; i < kSlab / 8; ++i) {
+      const float4 four = from[i * 128 + thread];
+      sums[i * 4] = four.x;
+      sums[i * 4 + 1] = four.y;
+      sums[i * 4 + 2] = four.z;
+      sums[i * 4 + 3] = four.w;
+    }
+    const int row = part / kSlabs * kRowsOfWarpgroup + thread / 32 * 16 + lane / 4;
+    store_rows<kElement, kSlab>(sums, scale, to + row * kHeadDim + part % kSlabs * kSlab, kHeadDim, first + row, seq_q,
+                                lane);
   }
-  const int row = place % tiles * kBlockM + part / kSlabs * kRowsOfWarpgroup + thread / 32 * 16 + lane / 4;
-  uint16_t* const to =
-      dq + (static_cast<int64_t>(place / tiles) * seq_q + row) * kHeadDim + part % kSlabs * kSlab;
-  store_rows<kElement, kSlab>(sums, scale, to, kHeadDim, row, seq_q, lane);
+}
+
+// Bytes of shared memory that flash_round takes.
+KERNELS_HOST_DEVICE constexpr int bytes_to_round(int head_dim, int block_m) {
+  return block_m % kRowsOfWarpgroup != 0 ? block_m * (head_dim + 4) * 4 + 16 : 0;
 }
 
 }  // namespace attention_backward

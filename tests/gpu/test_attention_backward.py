@@ -95,8 +95,10 @@ def test_takes_large_scores(head_dim: int, causal: bool) -> None:
 @pytest.mark.parametrize("head_dim", CUDA_TILES)
 def test_gives_the_same_bits_each_time(head_dim: int, causal: bool) -> None:
     """A race of copies and products would show in some of many calls."""
+    if not FLASH.runs_here:
+        pytest.skip("needs Hopper")
     problem = lengths_of((4, 16, 4, 700, 900), head_dim, causal)
-    inputs = FLASH.inputs(problem) if FLASH.runs_here else None
+    inputs = FLASH.inputs(problem)
     for tiles in tiles_of(head_dim, deterministic=True):
         first = flash(problem, tiles, inputs)
         for _ in range(100):

@@ -74,7 +74,7 @@ def test_every_block_is_done_once(
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("block_m", [64, 128])
+@pytest.mark.parametrize("block_m", [64, 80, 128])
 @pytest.mark.parametrize(
     ("seq_q", "seq_k"), [(1, 1), (77, 333), (128, 128), (300, 300), (500, 1000), (1, 700), (640, 641)]
 )
@@ -98,7 +98,7 @@ def test_a_block_masks_the_tiles_that_do_not_see_it_whole(
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("block_m", [64, 128])
+@pytest.mark.parametrize("block_m", [64, 80, 128])
 @pytest.mark.parametrize(("seq_q", "seq_k"), [(1, 1), (77, 333), (300, 300), (500, 1000), (640, 641)])
 def test_blocks_take_turns_in_the_order_of_the_schedule(
     layout: ctypes.CDLL, seq_q: int, seq_k: int, block_m: int, causal: bool
@@ -129,8 +129,8 @@ def test_shared_memory_holds_what_a_block_needs(
         2: 2 * KEYS * head_dim,
         3: 2 * KEYS * block_m,
         4: 2 * KEYS * block_m,
-        5: 4 * 64 * 64,
-        6: 4 * 64 * 64,
+        5: 2 * block_m * head_dim,
+        6: 2 * block_m * head_dim,
         7: 2 * block_m * head_dim,
         8: 2 * block_m * head_dim,
     }

@@ -1,5 +1,6 @@
-// What attention's backward pass needs of the emulated multiprocessor beside hopper.h: bulk copies, and additions by the
-// copy engine. It stands in for bulk_reduce.cuh, and for async.cuh's bulk copies.
+// What attention's backward pass needs of the emulated multiprocessor beside hopper.h: bulk copies, additions by the
+// copy engine, and instructions of tiles of 80 queries. It stands in for bulk_reduce.cuh, wgmma_80.cuh, and async.cuh's
+// bulk copies.
 #pragma once
 
 #include "hopper.h"
@@ -52,6 +53,22 @@ inline void bulk_reduce_add(float* to, const float* from, int bytes) {
   } else {
     add();
   }
+}
+
+// Lane l has the address of column l % 8 of matrix l / 8, and a pair of elements of row l / 4 of each matrix.
+inline void stmatrix_x4_trans(uint32_t to, uint32_t first, uint32_t second, uint32_t third, uint32_t fourth) {
+  const uint32_t pairs[] = {first, second, third, fourth};
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t column = exchange(to, matrix * 8 + emulated::lane() % 4 * 2 + i);
+      const auto element = static_cast<uint16_t>(pairs[matrix] >> i * 16);
+      std::memcpy(shared_pointer(column + static_cast<uint32_t>(emulated::lane() / 4 * 2)), &element, 2);
+    }
+  }
+}
+template <Element kElement, bool kATransposed, bool kBTransposed>
+void wgmma_80(float (&d)[40], uint64_t of_a, uint64_t of_b, bool add) {
+  wgmma<kElement, 80, kATransposed, kBTransposed>(d, of_a, of_b, add);
 }
 
 inline void bulk_wait_group_all() { bulk_wait_group_read<0>(); }

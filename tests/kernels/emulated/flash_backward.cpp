@@ -1,6 +1,6 @@
 // Runs attention_backward's kernels on the emulated multiprocessor: the macro RUNS lists instances of run, the rest is
-// told by arguments. It reads q, k, v, out, d_out and lse, as words of 16 bits, from a file, contiguous and one after the
-// other, and writes dq, dk and dv.
+// told by arguments. It reads q, k, v, out, d_out and lse, as words of 16 bits, from a file, contiguous and one after
+// the other, and writes dq, dk and dv.
 #include <fstream>
 #include <iterator>
 #include <string>
