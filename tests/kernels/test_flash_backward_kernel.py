@@ -97,8 +97,9 @@ def check(
         agree(out, exact, allowed)
 
 
-SEEDS = range(4)
-"""Copies and wgmmas as early as they may be, or as late: the lowest two bits say which."""
+SEEDS = (0, 3, 5, 6)
+"""Copies and wgmmas as early as they may be, or as late: the lowest two bits say which. With the third bit
+some warp is behind the others."""
 
 BASE = Problem(
     batch=1, heads=2, kv_heads=1, seq_q=150, seq_k=289, head_dim=128, causal=True, dtype="bfloat16"
@@ -109,8 +110,8 @@ BASE = Problem(
 @pytest.mark.parametrize("overlap", [False, True])
 def test_heads_share_keys(folder: Path, overlap: bool, seed: int) -> None:
     """A block goes through the tiles of two heads, whose lengths are no multiples of a tile."""
-    launch = Launch(overlap=overlap, deterministic=seed in (1, 2))
-    check(folder, dataclasses.replace(BASE, causal=seed < 3), launch, seed)
+    launch = Launch(overlap=overlap, deterministic=seed in (3, 6))
+    check(folder, dataclasses.replace(BASE, causal=seed < 6), launch, seed)
 
 
 EVERY = [
