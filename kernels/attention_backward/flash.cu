@@ -72,7 +72,7 @@ int heads_at_once(const Inputs& given, bool causal) {
       std::clamp<int64_t>(l2_bytes / 2 / of_head, 1, given.k.size(0) * given.k.size(1)));
 }
 
-template <Element kElement, int kHeadDim, int kBlockM, int kStages, bool kCausal>
+template <Element kElement, int kHeadDim, int kBlockM, int kStages, bool kOverlap>
 void launch(const Inputs& given, bool deterministic, uint16_t* dq, Arguments of) {
   const CUtensorMap map_q = tensor_map(given.q, kBlockM);
   const CUtensorMap map_k = tensor_map(given.k, kBlockN);
@@ -90,8 +90,8 @@ void launch(const Inputs& given, bool deterministic, uint16_t* dq, Arguments of)
   of.turns = deterministic ? static_cast<int*>(turns.mutable_data_ptr()) : nullptr;
   of.statistics = static_cast<const float*>(statistics.const_data_ptr());
   of.sums = static_cast<float*>(sums.mutable_data_ptr());
-  of.schedule = {static_cast<int>(kv_heads), static_cast<int>(blocks), heads_at_once(given, kCausal),
-                 kCausal && deterministic};
+  of.schedule = {static_cast<int>(kv_heads), static_cast<int>(blocks), heads_at_once(given, of.causal),
+                 of.causal && deterministic};
   const cudaStream_t stream = current_stream(given.q);
 
   const dim3 grid_of_tiles(static_cast<unsigned>(tiles));
@@ -107,7 +107,7 @@ void launch(const Inputs& given, bool deterministic, uint16_t* dq, Arguments of)
   flash_statistics<kElement, kHeadDim, kBlockM><<<grid_of_tiles, rows, 0, stream>>>(of_rows);
   record_launch("flash_statistics", "tile", grid_of_tiles, rows);
 
-  auto* const function = flash_gradients<kElement, kHeadDim, kBlockM, kStages, kCausal>;
+  auto* const function = flash_gradients<kElement, kHeadDim, kBlockM, kStages, kOverlap>;
   constexpr int kSharedBytes = SharedLayout(kHeadDim, kBlockM, kStages).bytes();
   require(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes) == cudaSuccess,
           "attention_backward::cuda_flash needs " + std::to_string(kSharedBytes) + " bytes of shared memory");
@@ -122,23 +122,36 @@ void launch(const Inputs& given, bool deterministic, uint16_t* dq, Arguments of)
   record_launch("flash_round", "tile", grid_of_tiles, rows, 1, kBytesToRound);
 }
 
-template <Element kElement, bool kCausal>
-void with_tiles(const Inputs& given, int64_t block_m, int64_t stages, bool deterministic,
-                uint16_t* dq, const Arguments& of) {
-  const auto is = [&](int64_t head_dim, int64_t m, int64_t n) {
-    return given.q.size(3) == head_dim && block_m == m && stages == n;
+struct Tiles {
+  int64_t block_m;
+  int64_t stages;
+  bool overlap;
+  bool deterministic;
+};
+
+template <Element kElement>
+void with_tiles(const Inputs& given, const Tiles& tiles, uint16_t* dq, const Arguments& of) {
+  const bool deterministic = tiles.deterministic;
+  const auto is = [&](int64_t head_dim, int64_t block_m, int64_t stages, bool overlap) {
+    return given.q.size(3) == head_dim && tiles.block_m == block_m && tiles.stages == stages &&
+           tiles.overlap == overlap;
   };
-  if (is(128, 64, 2)) {
-    launch<kElement, 128, 64, 2, kCausal>(given, deterministic, dq, of);
-  } else if (is(128, 64, 3)) {
-    launch<kElement, 128, 64, 3, kCausal>(given, deterministic, dq, of);
-  } else if (is(128, 80, 2)) {
-    launch<kElement, 128, 80, 2, kCausal>(given, deterministic, dq, of);
+  if (is(128, 64, 2, false)) {
+    launch<kElement, 128, 64, 2, false>(given, deterministic, dq, of);
+  } else if (is(128, 64, 3, false)) {
+    launch<kElement, 128, 64, 3, false>(given, deterministic, dq, of);
+  } else if (is(128, 64, 2, true)) {
+    launch<kElement, 128, 64, 2, true>(given, deterministic, dq, of);
+  } else if (is(128, 64, 3, true)) {
+    launch<kElement, 128, 64, 3, true>(given, deterministic, dq, of);
+  } else if (is(128, 80, 2, false)) {
+    launch<kElement, 128, 80, 2, false>(given, deterministic, dq, of);
   } else {
-    require(is(64, 128, 2), "attention_backward::cuda_flash has no tiles of " + std::to_string(block_m) +
-                                " queries in " + std::to_string(stages) + " stages for a head_dim of " +
-                                std::to_string(given.q.size(3)));
-    launch<kElement, 64, 128, 2, kCausal>(given, deterministic, dq, of);
+    require(is(64, 128, 2, false), "attention_backward::cuda_flash has no tiles of " + std::to_string(tiles.block_m) +
+                                       " queries in " + std::to_string(tiles.stages) + " stages" +
+                                       (tiles.overlap ? " with overlap" : "") + " for a head_dim of " +
+                                       std::to_string(given.q.size(3)));
+    launch<kElement, 64, 128, 2, false>(given, deterministic, dq, of);
   }
 }
 
@@ -152,7 +165,8 @@ Gradients empty_gradients(const Tensor& q, const Tensor& k) {
 }
 
 Gradients cuda_flash(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse,
-                     const Tensor& d_out, bool causal, int64_t block_m, int64_t stages, bool deterministic) {
+                     const Tensor& d_out, bool causal, int64_t block_m, int64_t stages, bool overlap,
+                     bool deterministic) {
   for (const Tensor* const x : {&q, &k, &v, &out, &d_out}) {
     require(x->dim() == 4 && x->scalar_type() == q.scalar_type() && x->get_device_index() == q.get_device_index(),
             "attention_backward::cuda_flash takes five tensors of four dimensions, of one dtype on one device");
@@ -186,22 +200,22 @@ Gradients cuda_flash(const Tensor& q, const Tensor& k, const Tensor& v, const Te
   of.group = of.heads / of.kv_heads;
   of.seq_q = static_cast<int>(q.size(2));
   of.seq_k = static_cast<int>(k.size(2));
+  of.causal = causal;
   constexpr double kLog2E = 1.4426950408889634;
   const double scale = 1 / std::sqrt(static_cast<double>(q.size(3)));
   of.scale = static_cast<float>(scale);
   of.scale_log2 = static_cast<float>(scale * kLog2E);
   of.dk = static_cast<uint16_t*>(std::get<1>(result).mutable_data_ptr());
   of.dv = static_cast<uint16_t*>(std::get<2>(result).mutable_data_ptr());
-  const auto run = is_bfloat16 ? (causal ? with_tiles<Element::kBFloat16, true> : with_tiles<Element::kBFloat16, false>)
-                               : (causal ? with_tiles<Element::kFloat16, true> : with_tiles<Element::kFloat16, false>);
-  run({q, k, v, out, lse, d_out}, block_m, stages, deterministic,
+  const auto run = is_bfloat16 ? with_tiles<Element::kBFloat16> : with_tiles<Element::kFloat16>;
+  run({q, k, v, out, lse, d_out}, {block_m, stages, overlap, deterministic},
       static_cast<uint16_t*>(std::get<0>(result).mutable_data_ptr()), of);
   check_launched("attention_backward::cuda_flash");
   return result;
 }
 
 Gradients meta_flash(const Tensor& q, const Tensor& k, const Tensor&, const Tensor&, const Tensor&, const Tensor&, bool,
-                     int64_t, int64_t, bool) {
+                     int64_t, int64_t, bool, bool) {
   return empty_gradients(q, k);
 }
 
@@ -210,7 +224,7 @@ Gradients meta_flash(const Tensor& q, const Tensor& k, const Tensor&, const Tens
 STABLE_TORCH_LIBRARY(attention_backward, m) {
   m.def(
       "cuda_flash(Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor d_out, bool causal, int block_m, int "
-      "stages, bool deterministic) -> (Tensor, Tensor, Tensor)");
+      "stages, bool overlap, bool deterministic) -> (Tensor, Tensor, Tensor)");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(attention_backward, Meta, m) {

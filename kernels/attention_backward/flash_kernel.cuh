@@ -26,12 +26,11 @@
 #include "../include/tma.cuh"
 #include "../include/wgmma.cuh"
 #include "flash_layout.h"
+#include "flash_products.cuh"
 #include "flash_rows.cuh"
-#include "wgmma_80.cuh"
 
 namespace attention_backward {
 
-constexpr int kWarpgroup = 128;  // threads
 constexpr int kWarps = kWarpgroups * 4;  // that multiply
 // Those that copy are a warpgroup of their own, since a warpgroup gives up registers as a whole.
 constexpr int kThreads = (kWarpgroups + 1) * kWarpgroup;
@@ -43,6 +42,7 @@ struct Arguments {
   int group;     // query heads that share a key head
   int seq_q;
   int seq_k;
+  bool causal;
   float scale;               // of a score
   float scale_log2;          // times log2(e)
   const float* statistics;   // of each tile of each head: logarithms, then deltas
@@ -55,10 +55,8 @@ struct Arguments {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 // Registers of a thread: no more in all than the block was launched with, which is the most that fits.
-template <int kBlockM>
-constexpr int kRegistersToCopy = kBlockM == 64 ? 40 : 24;
-template <int kBlockM>
-constexpr int kRegistersToMultiply = kBlockM == 64 ? 232 : 240;
+constexpr int kRegistersToCopy = 24;
+constexpr int kRegistersToMultiply = 240;
 
 // Named barriers; 0 is __syncthreads()'s.
 constexpr int kGradientsAreThere = 1;
@@ -87,22 +85,22 @@ struct Keys {
   int of_all;    // the head among those of all batch entries
   QueryTiles tiles;
 
-  template <int kBlockM, bool kCausal>
+  template <int kBlockM>
   __device__ __forceinline__ static Keys of_block(const Arguments& of) {
     const KeyBlock at = of.schedule.at(static_cast<int>(blockIdx.x));
     const int first = at.block * kBlockN;
     return {first, at.head % of.kv_heads, at.head / of.kv_heads, at.head,
-            query_tiles(first, kBlockM, of.seq_q, of.seq_k, kCausal)};
+            query_tiles(first, kBlockM, of.seq_q, of.seq_k, of.causal)};
   }
 };
 
 // One thread copies all that the block of threads needs.
-template <int kHeadDim, int kBlockM, int kStages, bool kCausal>
+template <int kHeadDim, int kBlockM, int kStages>
 __device__ __forceinline__ void copy_tiles(unsigned char* shared, Barriers* barriers, const CUtensorMap* map_q,
                                            const CUtensorMap* map_k, const CUtensorMap* map_v,
                                            const CUtensorMap* map_d_out, const Arguments& of) {
   constexpr SharedLayout kLayout(kHeadDim, kBlockM, kStages);
-  const Keys keys = Keys::of_block<kBlockM, kCausal>(of);
+  const Keys keys = Keys::of_block<kBlockM>(of);
   const auto copy = [&](unsigned char* to, const CUtensorMap* map, int rows, int row, int head, uint64_t* full) {
 #pragma unroll
     for (int slab = 0; slab < kHeadDim / kSlab; ++slab) {
@@ -140,10 +138,10 @@ __device__ __forceinline__ void copy_tiles(unsigned char* shared, Barriers* barr
 
 // A warp has the parts of dq of one warpgroup added to the sums: at once, or when it is the block's turn. The next turn
 // begins when the part is added.
-template <int kHeadDim, int kBlockM, int kStages, bool kCausal>
+template <int kHeadDim, int kBlockM, int kStages>
 __device__ __forceinline__ void add_parts(unsigned char* shared, const Arguments& of, int which) {
   constexpr SharedLayout kLayout(kHeadDim, kBlockM, kStages);
-  const Keys keys = Keys::of_block<kBlockM, kCausal>(of);
+  const Keys keys = Keys::of_block<kBlockM>(of);
   const auto* const from = reinterpret_cast<const float*>(shared + kLayout.part(which));
 #pragma unroll 1
   for (int one = 0; one < of.group; ++one) {
@@ -156,7 +154,7 @@ __device__ __forceinline__ void add_parts(unsigned char* shared, const Arguments
         const int64_t part = int64_t{first_tile + tile} * kWarpgroups + which;
         if (of.turns != nullptr) {
           wait_for_turn(of.turns + part,
-                        turn_of(keys.first / kBlockN, tile, kBlockM, of.seq_q, of.seq_k, kCausal));
+                        turn_of(keys.first / kBlockN, tile, kBlockM, of.seq_q, of.seq_k, of.causal));
         }
         bulk_reduce_add(of.sums + part * part_of(kHeadDim, kBlockM), from, kLayout.part_bytes);
         bulk_commit_group();
@@ -172,101 +170,9 @@ __device__ __forceinline__ void add_parts(unsigned char* shared, const Arguments
   }
 }
 
-// wgmma of two operands in shared memory, for all widths of tiles.
-template <Element kElement, int kN, bool kATransposed, bool kBTransposed>
-__device__ __forceinline__ void multiply(float (&sums)[kN / 2], uint64_t of_a, uint64_t of_b, bool add) {
-  if constexpr (kN == 80) {
-    wgmma_80<kElement, kATransposed, kBTransposed>(sums, of_a, of_b, add);
-  } else {
-    wgmma<kElement, kN, kATransposed, kBTransposed>(sums, of_a, of_b, add);
-  }
-}
-
-// Starts a warpgroup's product of its 64 keys, or values, and a tile of queries, or d_out, all with rows along head_dim
-// (K-major).
-template <Element kElement, int kHeadDim, int kBlockM>
-__device__ __forceinline__ void start_product(float (&sums)[kBlockM / 2], uint32_t keys, uint32_t queries) {
-  const uint64_t of_keys = k_major_descriptor(keys, 0);
-  const uint64_t of_queries = k_major_descriptor(queries, 0);
-  fence_registers(sums);
-  wgmma_fence();
-#pragma unroll
-  for (int step = 0; step < kHeadDim / 16; ++step) {
-    const int slab = step / 4;  // a row of 128 bytes is four instructions' 32 bytes
-    const int byte = step % 4 * 32;
-    multiply<kElement, kBlockM, false, false>(sums, further(of_keys, slab * kBlockN * kSwizzle + byte),
-                                              further(of_queries, slab * kBlockM * kSwizzle + byte), step > 0);
-  }
-  wgmma_commit_group();
-  fence_registers(sums);
-}
-
-// Starts a warpgroup's product of its 64 rows in registers and a tile of d_out, or queries, whose rows go along
-// head_dim, a row for each query (MN-major), and adds it to `sums`.
-template <Element kElement, int kHeadDim, int kBlockM>
-__device__ __forceinline__ void start_sums(float (&sums)[kHeadDim / 2], uint32_t (&rows)[kBlockM / 4],
-                                           uint32_t queries) {
-  const uint64_t of_queries = mn_major_descriptor(queries, 0, kBlockM);
-  fence_registers(sums);
-  fence_registers(rows);
-  wgmma_fence();
-#pragma unroll
-  for (int step = 0; step < kBlockM / 16; ++step) {
-    wgmma<kElement, kHeadDim, true>(sums, rows + step * 4, further(of_queries, step * 16 * kSwizzle), true);
-  }
-  wgmma_commit_group();
-  fence_registers(sums);
-  fence_registers(rows);
-}
-
-// Where a warpgroup's part of dq has all queries and 64 columns, it is computed transposed.
-template <int kBlockM>
-constexpr bool kIsTransposed = kBlockM % kRowsOfWarpgroup != 0;
-
-// Numbers of a thread's part of dq.
-template <int kHeadDim, int kBlockM>
-constexpr int kOfPart = part_of(kHeadDim, kBlockM) / kWarpgroup;
-
-// Starts a warpgroup's part of dq. `keys` are those of its 64 columns, a row for each key. The gradients of scores are
-// those of its 64 queries, a row for each key; or all, a row for each query, if the part is transposed.
-template <Element kElement, int kHeadDim, int kBlockM>
-__device__ __forceinline__ void start_part(float (&sums)[kOfPart<kHeadDim, kBlockM>], uint32_t gradients,
-                                           uint32_t keys) {
-  const uint64_t of_keys = mn_major_descriptor(keys, 0, kBlockN);
-  fence_registers(sums);
-  wgmma_fence();
-  if constexpr (kIsTransposed<kBlockM>) {
-    const uint64_t of_gradients = k_major_descriptor(gradients, 0);
-#pragma unroll
-    for (int step = 0; step < kBlockN / 16; ++step) {
-      multiply<kElement, kBlockM, true, false>(
-          sums, further(of_keys, step * 16 * kSwizzle),
-          further(of_gradients, step / 4 * kBlockM * kSwizzle + step % 4 * 32), step > 0);
-    }
-  } else {
-    const uint64_t of_gradients = mn_major_descriptor(gradients, 0, kBlockN);
-#pragma unroll
-    for (int step = 0; step < kBlockN / 16; ++step) {
-      multiply<kElement, kSlab, true, true>(sums, further(of_gradients, step * 16 * kSwizzle),
-                                            further(of_keys, step * 16 * kSwizzle), step > 0);
-    }
-  }
-  wgmma_commit_group();
-  fence_registers(sums);
-}
-
-// Rounds a row's numbers to elements, as the registers of wgmma's first operand: 16 columns are four registers, whose
-// order is that of the sums.
-template <Element kElement, int kBlockM>
-__device__ __forceinline__ void pack(uint32_t (&packed)[kBlockM / 4], const float (&numbers)[kBlockM / 2]) {
-#pragma unroll
-  for (int i = 0; i < kBlockM / 4; ++i) {
-    packed[i] = rounded_pair<kElement>(numbers[i * 2], numbers[i * 2 + 1]);
-  }
-}
-
-// A warpgroup does its 64 keys.
-template <Element kElement, int kHeadDim, int kBlockM, int kStages, bool kCausal>
+// A warpgroup does its 64 keys. With kOverlap a step's product for dk runs during the next step's exponentials: its
+// queries and gradients of scores are then kept for longer.
+template <Element kElement, int kHeadDim, int kBlockM, int kStages, bool kOverlap>
 __device__ __forceinline__ void differentiate(unsigned char* shared, Barriers* barriers, const Arguments& of,
                                               int which) {
   static_assert(kIsTransposed<kBlockM> ? kHeadDim == kWarpgroups * kSlab
@@ -275,7 +181,7 @@ __device__ __forceinline__ void differentiate(unsigned char* shared, Barriers* b
   constexpr int kSlabs = kHeadDim / kSlab;
   constexpr int kNumbers = kOfPart<kHeadDim, kBlockM>;
   constexpr SharedLayout kLayout(kHeadDim, kBlockM, kStages);
-  const Keys keys = Keys::of_block<kBlockM, kCausal>(of);
+  const Keys keys = Keys::of_block<kBlockM>(of);
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
   const int lane = thread % 32;
   const int own_row = which * kRowsOfWarpgroup + thread / 32 * 16;  // of its warp, in the block of keys
@@ -285,8 +191,8 @@ __device__ __forceinline__ void differentiate(unsigned char* shared, Barriers* b
   const uint32_t keys_of_part =
       shared_address(shared + kLayout.keys() + which % kSlabs * kBlockN * kSwizzle);
   auto* const part = reinterpret_cast<float4*>(shared + kLayout.part(which)) + thread;
-  // stmatrix: lane l has the address of row l % 8 of matrix l / 8, of which odd ones are 8 keys further, and the last two
-  // 8 queries further.
+  // stmatrix: lane l has the address of row l % 8 of matrix l / 8, of which odd ones are 8 keys further, and the last
+  // two 8 queries further.
   const int stored_key = own_row + lane / 8 % 2 * 8;
   const int stored_query = lane / 16 * 8;
   const auto release = [&](uint64_t* empty) {
@@ -302,11 +208,19 @@ __device__ __forceinline__ void differentiate(unsigned char* shared, Barriers* b
     dk[i] = 0.0f;
     dv[i] = 0.0f;
   }
+  uint32_t packed_gradients[kBlockM / 4];
+#pragma unroll
+  for (int i = 0; i < kBlockM / 4; ++i) {
+    packed_gradients[i] = 0;
+  }
   Pipeline next;
-  int gradient_stage = 0;
+  const int steps = of.group * (keys.tiles.end - keys.tiles.first);
+  int steps_done = 0;
   mbarrier_wait_parity(&barriers->k_full, 0);
-
-  const auto step = [&](int tile, auto masked) __attribute__((always_inline)) {
+  mbarrier_wait_parity(&barriers->v_full, 0);
+  int tile = keys.tiles.first;
+#pragma unroll 1
+  do {
     StageBarriers& stage = barriers->stages[next.stage];
     const auto* const logarithms = reinterpret_cast<const float*>(shared + kLayout.statistics(next.stage));
     const float* const deltas = logarithms + kBlockM;
@@ -315,24 +229,19 @@ __device__ __forceinline__ void differentiate(unsigned char* shared, Barriers* b
     float scores[kBlockM / 2];
     float gradients[kBlockM / 2];
     uint32_t packed_scores[kBlockM / 4];
-    uint32_t packed_gradients[kBlockM / 4];
     mbarrier_wait_parity(&stage.q_full, next.parity);
     start_product<kElement, kHeadDim, kBlockM>(scores, own_keys, queries);
     mbarrier_wait_parity(&stage.d_out_full, next.parity);
     start_product<kElement, kHeadDim, kBlockM>(gradients, own_values, d_out);
-    wgmma_wait_group<1>();
+    // In the first step the gradients of scores are 0, and the queries its own.
+    const int stage_before = steps_done == 0 ? 0 : next.stage == 0 ? kStages - 1 : next.stage - 1;
+    if constexpr (kOverlap) {
+      start_sums<kElement, kHeadDim, kBlockM>(dk, packed_gradients,
+                                              shared_address(shared + kLayout.queries(stage_before)));
+    }
+    wgmma_wait_group<kOverlap ? 2 : 1>();
     fence_registers(scores);
 
-    // A query before `sees_from`, counted from the thread's first column, does not see the thread's key.
-    int sees_from[2];
-    if constexpr (decltype(masked)::value) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int key = own_key + half * 8;
-        const int first = kCausal ? key + of.seq_q - of.seq_k - tile * kBlockM - lane % 4 * 2 : INT_MIN;
-        sees_from[half] = key < of.seq_k ? first : INT_MAX;
-      }
-    }
 #pragma unroll
     for (int i = 0; i < kBlockM / 8; ++i) {
       const float2 logarithm = *reinterpret_cast<const float2*>(logarithms + i * 8 + lane % 4 * 2);
@@ -340,15 +249,28 @@ __device__ __forceinline__ void differentiate(unsigned char* shared, Barriers* b
       for (int j = 0; j < 4; ++j) {
         float& score = scores[i * 4 + j];
         score = exp2_(fmaf(score, of.scale_log2, j % 2 == 0 ? -logarithm.x : -logarithm.y));
-        if constexpr (decltype(masked)::value) {
-          if (i * 8 + j % 2 < sees_from[j / 2]) {
-            score = 0.0f;
+      }
+    }
+    if (tile < keys.tiles.full) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int key = own_key + half * 8;
+        // A query before this one, counted from the thread's first column, does not see the thread's key.
+        const int first = first_query(key, of.seq_q, of.seq_k, of.causal) - tile * kBlockM - lane % 4 * 2;
+        const int sees_from = key < of.seq_k ? first : INT_MAX;
+#pragma unroll
+        for (int i = 0; i < kBlockM / 4; ++i) {
+          if (i / 2 * 8 + i % 2 < sees_from) {
+            scores[i / 2 * 4 + half * 2 + i % 2] = 0.0f;
           }
         }
       }
     }
+    if (++tile == keys.tiles.end) {
+      tile = keys.tiles.first;
+    }
     pack<kElement, kBlockM>(packed_scores, scores);
-    wgmma_wait_group<0>();
+    wgmma_wait_group<kOverlap ? 1 : 0>();
     fence_registers(gradients);
 #pragma unroll
     for (int i = 0; i < kBlockM / 8; ++i) {
@@ -358,10 +280,18 @@ __device__ __forceinline__ void differentiate(unsigned char* shared, Barriers* b
         gradients[i * 4 + j] = scores[i * 4 + j] * (gradients[i * 4 + j] - (j % 2 == 0 ? delta.x : delta.y));
       }
     }
+    if constexpr (kOverlap) {
+      wgmma_wait_group<0>();
+      fence_registers(dk);
+      fence_registers(packed_gradients);
+      if (steps_done > 0) {
+        release(&barriers->stages[stage_before].q_empty);
+      }
+    }
     pack<kElement, kBlockM>(packed_gradients, gradients);
 
     // Who writes here has passed the barrier of the step before, and so has everybody the reads of two steps before.
-    const uint32_t to = shared_address(shared + kLayout.gradients(gradient_stage));
+    const uint32_t to = shared_address(shared + kLayout.gradients(steps_done % kGradientStages));
 #pragma unroll
     for (int i = 0; i < kBlockM / 16; ++i) {
       const int query = i * 16 + stored_query;
@@ -385,8 +315,12 @@ __device__ __forceinline__ void differentiate(unsigned char* shared, Barriers* b
     fence_registers(dv);
     fence_registers(packed_scores);
     release(&stage.d_out_empty);
-    start_sums<kElement, kHeadDim, kBlockM>(dk, packed_gradients, queries);
-    wgmma_wait_group<1>();
+    if constexpr (kOverlap) {
+      wgmma_wait_group<0>();
+    } else {
+      start_sums<kElement, kHeadDim, kBlockM>(dk, packed_gradients, queries);
+      wgmma_wait_group<1>();
+    }
     fence_registers(sums);
     named_barrier_sync(kPartIsEmpty + which, kThreadsOfPart);
 #pragma unroll
@@ -395,28 +329,22 @@ __device__ __forceinline__ void differentiate(unsigned char* shared, Barriers* b
     }
     fence_proxy_async();
     named_barrier_arrive(kPartIsFull + which, kThreadsOfPart);
+    if constexpr (!kOverlap) {
+      wgmma_wait_group<0>();
+      fence_registers(dk);
+      fence_registers(packed_gradients);
+      release(&stage.q_empty);
+    }
+    next.advance(kStages);
+  } while (++steps_done < steps);
+
+  if constexpr (kOverlap) {
+    const int last_stage = next.stage == 0 ? kStages - 1 : next.stage - 1;
+    start_sums<kElement, kHeadDim, kBlockM>(dk, packed_gradients,
+                                            shared_address(shared + kLayout.queries(last_stage)));
     wgmma_wait_group<0>();
     fence_registers(dk);
-    fence_registers(packed_gradients);
-    release(&stage.q_empty);
-    next.advance(kStages);
-    gradient_stage ^= 1;
-  };
-
-  mbarrier_wait_parity(&barriers->v_full, 0);
-#pragma unroll 1
-  for (int one = 0; one < of.group; ++one) {
-    int tile = keys.tiles.first;
-#pragma unroll 1
-    for (; tile < keys.tiles.full; ++tile) {
-      step(tile, std::true_type{});
-    }
-#pragma unroll 1
-    for (; tile < keys.tiles.end; ++tile) {
-      step(tile, std::false_type{});
-    }
   }
-
   const int64_t first = (int64_t{keys.of_all} * of.seq_k + own_key) * kHeadDim;
   store_rows<kElement, kHeadDim>(dv, 1.0f, of.dv + first, kHeadDim, own_key, of.seq_k, lane);
   store_rows<kElement, kHeadDim>(dk, of.scale, of.dk + first, kHeadDim, own_key, of.seq_k, lane);
@@ -424,7 +352,7 @@ __device__ __forceinline__ void differentiate(unsigned char* shared, Barriers* b
 
 #endif
 
-template <Element kElement, int kHeadDim, int kBlockM, int kStages, bool kCausal>
+template <Element kElement, int kHeadDim, int kBlockM, int kStages, bool kOverlap>
 __global__ void __launch_bounds__(kThreads, 1)
     flash_gradients(const __grid_constant__ CUtensorMap map_q, const __grid_constant__ CUtensorMap map_k,
                     const __grid_constant__ CUtensorMap map_v, const __grid_constant__ CUtensorMap map_d_out,
@@ -452,17 +380,17 @@ __global__ void __launch_bounds__(kThreads, 1)
   // The same in all threads of a warp, and by the shuffle the compiler knows that it is.
   const int warp = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / 32, 0);
   if (warp < 4) {
-    setmaxnreg_dec<kRegistersToCopy<kBlockM>>();
+    setmaxnreg_dec<kRegistersToCopy>();
     if (threadIdx.x == 0) {
-      copy_tiles<kHeadDim, kBlockM, kStages, kCausal>(shared, barriers, &map_q, &map_k, &map_v, &map_d_out, of);
+      copy_tiles<kHeadDim, kBlockM, kStages>(shared, barriers, &map_q, &map_k, &map_v, &map_d_out, of);
     }
     __syncwarp();
     if (warp == 1 || warp == 2) {
-      add_parts<kHeadDim, kBlockM, kStages, kCausal>(shared, of, warp - 1);
+      add_parts<kHeadDim, kBlockM, kStages>(shared, of, warp - 1);
     }
   } else {
-    setmaxnreg_inc<kRegistersToMultiply<kBlockM>>();
-    differentiate<kElement, kHeadDim, kBlockM, kStages, kCausal>(shared, barriers, of, warp / 4 - 1);
+    setmaxnreg_inc<kRegistersToMultiply>();
+    differentiate<kElement, kHeadDim, kBlockM, kStages, kOverlap>(shared, barriers, of, warp / 4 - 1);
   }
 #endif
 }

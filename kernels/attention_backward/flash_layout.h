@@ -55,13 +55,19 @@ struct QueryTiles {
   int end;
 };
 
-// The last query and the last key have the same position. `key` is the block's first key. Keys past the end are masked.
+// The first query that sees a key, whose position is that of the key: the last query and the last key have the same
+// position. Negative if all queries see it.
+KERNELS_HOST_DEVICE inline int first_query(int key, int seq_q, int seq_k, bool causal) {
+  return key - seq_k + (causal ? seq_q : 0);
+}
+
+// `key` is the block's first key. Keys past the end are masked.
 KERNELS_HOST_DEVICE inline QueryTiles query_tiles(int key, int block_m, int seq_q, int seq_k, bool causal) {
   const int end = (seq_q + block_m - 1) / block_m;
-  const int of_first_key = key + seq_q - seq_k;  // the query that sees no more than the block's first key
+  const int of_first_key = first_query(key, seq_q, seq_k, causal);
   const int of_last_key = of_first_key + kBlockN - 1;
-  const int first = causal && of_first_key > 0 ? of_first_key / block_m : 0;
-  const int whole = causal && of_last_key > 0 ? (of_last_key + block_m - 1) / block_m : 0;
+  const int first = of_first_key > 0 ? of_first_key / block_m : 0;
+  const int whole = of_last_key > 0 ? (of_last_key + block_m - 1) / block_m : 0;
   const int full = key + kBlockN > seq_k || whole > end ? end : whole;
   return {first, full, end};
 }
@@ -92,8 +98,8 @@ struct Barriers {
 };
 
 // A block's shared memory, from a multiple of 1024 bytes on. Tiles are slabs of 64 elements, a row of 128 bytes for
-// each query or key: of head_dim for keys, values, queries and d_out. Gradients of scores have a row for each key, or, for
-// transposed parts of dq, for each query.
+// each query or key: of head_dim for keys, values, queries and d_out. Gradients of scores have a row for each key, or,
+// for transposed parts of dq, for each query.
 struct SharedLayout {
   int block_m;
   int tile_bytes;  // of queries, or of d_out

@@ -27,11 +27,12 @@ ELEMENTS = {"bfloat16": "kBFloat16", "float16": "kFloat16"}
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """How it is launched: queries of a tile, pipeline stages, key heads that the grid goes through at once,
-    parts of dq in turns or as they come."""
+    """How it is launched: queries of a tile, pipeline stages, dk during the next step's exponentials; key
+    heads that the grid goes through at once; parts of dq in turns or as they come."""
 
     block_m: int = 64
     stages: int = 2
+    overlap: bool = False
     at_once: int = 1
     deterministic: bool = False
 
@@ -42,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("emulated")
     for name in ("attention_backward", "include", "matmul", "run"):
         (made / name).mkdir()
-    for header in ("flash_kernel.cuh", "flash_rows.cuh", "flash_layout.h"):
+    for header in ("flash_kernel.cuh", "flash_products.cuh", "flash_rows.cuh", "flash_layout.h"):
         shutil.copy(loading.ROOT / "attention_backward" / header, made / "attention_backward")
     shutil.copy(loading.ROOT / "include" / "wgmma_descriptors.h", made / "include")
     for header in ("common.cuh", "tma.cuh", "wgmma.cuh"):
@@ -59,7 +60,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(problem: Problem, launch: Launch) -> str:
     """In C++."""
     element = ELEMENTS[problem.dtype]
-    return f"run<Element::{element},{problem.head_dim},{launch.block_m},{launch.stages}>"
+    tiles = f"{launch.block_m},{launch.stages},{str(launch.overlap).lower()}"
+    return f"run<Element::{element},{problem.head_dim},{tiles}>"
 
 
 Gradients = tuple[torch.Tensor, ...]
@@ -95,8 +97,9 @@ def check(
         agree(out, exact, allowed)
 
 
-SEEDS = range(4)
-"""Copies and wgmmas as early as they may be, or as late: the lowest two bits say which."""
+SEEDS = (0, 3, 5, 6)
+"""Copies and wgmmas as early as they may be, or as late: the lowest two bits say which. With the third bit
+some warp is behind the others."""
 
 BASE = Problem(
     batch=1, heads=2, kv_heads=1, seq_q=150, seq_k=289, head_dim=128, causal=True, dtype="bfloat16"
@@ -104,10 +107,11 @@ BASE = Problem(
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("causal", [False, True])
-def test_heads_share_keys(folder: Path, causal: bool, seed: int) -> None:
+@pytest.mark.parametrize("overlap", [False, True])
+def test_heads_share_keys(folder: Path, overlap: bool, seed: int) -> None:
     """A block goes through the tiles of two heads, whose lengths are no multiples of a tile."""
-    check(folder, dataclasses.replace(BASE, causal=causal), Launch(deterministic=seed in (1, 2)), seed)
+    launch = Launch(overlap=overlap, deterministic=seed in (3, 6))
+    check(folder, dataclasses.replace(BASE, causal=seed < 6), launch, seed)
 
 
 EVERY = [
@@ -115,10 +119,10 @@ EVERY = [
         Problem(
             batch=2, heads=1, kv_heads=1, seq_q=97, seq_k=200, head_dim=head_dim, causal=causal, dtype=dtype
         ),
-        Launch(block_m=block_m, stages=stages, at_once=2, deterministic=causal),
+        Launch(block_m, stages, overlap, at_once=2, deterministic=causal),
     )
     for head_dim, tiles in CUDA_TILES.items()
-    for block_m, stages in tiles
+    for block_m, stages, overlap in tiles
     for dtype, causal in (("bfloat16", False), ("float16", True))
 ]
 EVERY_RUN = list(dict.fromkeys(run(*one) for one in EVERY))
@@ -161,12 +165,10 @@ def test_rows_without_a_probability(folder: Path) -> None:
     assert not made[0][:, :, 30:100].any()
 
 
-RELEASE_D_OUT = "    release(&stage.d_out_empty);\n"
-RELEASE_QUERIES = "    release(&stage.q_empty);\n"
-START_DV = "    start_sums<kElement, kHeadDim, kBlockM>(dv"
-START_PART = "    start_part<kElement>(sums"
+RELEASE_QUERIES = "      release(&stage.q_empty);\n"
+START_PART = "    start_part<kElement, kHeadDim, kBlockM>(sums"
 FAULTS = {
-    "d_out is given back before it is used": {RELEASE_D_OUT: "", START_DV: f"{RELEASE_D_OUT}{START_DV}"},
+    "d_out is read before it is there": {"mbarrier_wait_parity(&stage.d_out_full, next.parity);": ""},
     "queries are given back before they are used": {
         RELEASE_QUERIES: "",
         START_PART: f"{RELEASE_QUERIES}{START_PART}",
@@ -175,7 +177,7 @@ FAULTS = {
         "    named_barrier_sync(kGradientsAreThere, kWarpgroups * kWarpgroup);\n": ""
     },
     "a part of dq is written before the one before is read": {"bulk_wait_group_read<0>();": ""},
-    "keys past the end are not masked": {"key < of.seq_k ? first : INT_MAX": "first"},
+    "no score is masked": {"scores[i / 2 * 4 + half * 2 + i % 2] = 0.0f;": ""},
 }
 
 
@@ -191,5 +193,5 @@ def test_a_fault_shows(folder: Path, fault: str, tmp_path: Path) -> None:
     header.write_text(text)
     problem = dataclasses.replace(BASE, heads=1, seq_q=200, seq_k=230)
     with pytest.raises((AssertionError, subprocess.TimeoutExpired)):
-        for seed in (3, 7, 0, 1):
+        for seed in (2, 3, 6, 7):
             check(tmp_path, problem, Launch(), seed)

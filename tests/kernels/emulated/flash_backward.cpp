@@ -16,7 +16,7 @@ CUtensorMap tensor_map(const uint16_t* data, int batch, int heads, int rows, int
   return {data, {columns, rows, heads, batch}, {1, row, row * rows, row * rows * heads}, box_rows};
 }
 
-template <Element kElement, int kHeadDim, int kBlockM, int kStages>
+template <Element kElement, int kHeadDim, int kBlockM, int kStages, bool kOverlap>
 void run(char** argv) {
   using namespace attention_backward;
   const auto told = [&](int i) { return std::stoi(argv[i]); };
@@ -63,6 +63,7 @@ void run(char** argv) {
   of.group = heads / kv_heads;
   of.seq_q = seq_q;
   of.seq_k = seq_k;
+  of.causal = causal;
   of.scale = static_cast<float>(1 / std::sqrt(double{kHeadDim}));
   of.scale_log2 = static_cast<float>(1.4426950408889634 / std::sqrt(double{kHeadDim}));
   of.statistics = statistics.data();
@@ -83,9 +84,7 @@ void run(char** argv) {
   const CUtensorMap map_v = tensor_map(v, batch, kv_heads, seq_k, kHeadDim, kBlockN);
   const CUtensorMap map_d_out = tensor_map(d_out, batch, heads, seq_q, kHeadDim, kBlockM);
   launch(blocks * batch * kv_heads, kThreads, [&] {
-    const auto differentiate = causal ? flash_gradients<kElement, kHeadDim, kBlockM, kStages, true>
-                                      : flash_gradients<kElement, kHeadDim, kBlockM, kStages, false>;
-    differentiate(map_q, map_k, map_v, map_d_out, of);
+    flash_gradients<kElement, kHeadDim, kBlockM, kStages, kOverlap>(map_q, map_k, map_v, map_d_out, of);
   });
   launch(all_tiles, kThreadsOfRows, [&] {
     flash_round<kElement, kHeadDim, kBlockM>(sums.data(), made.data(), seq_q, of.scale);
