@@ -1,6 +1,7 @@
 """Benchmark the measuring itself: its timers and the values of inputs.
 
     python -m pipeline.benchmarks timers kernel=square size=[256,4096] repeats=12
+    python -m pipeline.benchmarks timers kernel=matmul provider=cuda_wgmma
     python -m pipeline.benchmarks inputs kernel=matmul size=[4096,8192] dtype=bfloat16
 
 ``timers`` times one provider by every timer: the time, its spread over the repeats, the cost of a

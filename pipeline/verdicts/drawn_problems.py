@@ -119,7 +119,7 @@ def _defaults(provider: Provider) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Summary:
+class HeldOutSummary:
     """The results of a kernel. ``decided`` counts the problems with a verdict on the baseline, or where the
     baseline itself is called. ``within`` are those of them at which the called configuration is at most the
     difference that counts slower, and ``slower`` those with that verdict. ``over_baseline`` and ``over_best``
@@ -134,14 +134,14 @@ class Summary:
     over_best: float | None
 
 
-def summary(baseline: str, by: float, problems: Sequence[HeldOutProblem]) -> Summary:
+def summary(baseline: str, by: float, problems: Sequence[HeldOutProblem]) -> HeldOutSummary:
     """Sum up the results of a kernel."""
     calls_it = sum(one.provider == baseline for one in problems)
     beside = [other for one in problems for other in one.others if other.provider == baseline]
     decided = [other for other in beside if other.verdict != "undecided"]
     best = [min(other.ratio for other in one.others) for one in problems if one.others]
     ratios = [other.ratio for other in beside]
-    return Summary(
+    return HeldOutSummary(
         problems=len(problems),
         decided=calls_it + len(decided),
         within=calls_it + sum(other.ratio >= 1 / (1 + by) for other in decided),

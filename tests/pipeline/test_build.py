@@ -171,5 +171,5 @@ def test_committed_reports_are_readable() -> None:
         report = BuildReport.from_json(path.read_bytes())
         assert report.kernel == path.parent.name
         assert report.kernel in loading.names()
-        has_cuda = any((ROOT / "kernels" / report.kernel).glob("*.cu"))
-        assert not has_cuda or report.functions or report.remarks
+        # A kernel's first source may be newer than its report.
+        assert not report.made_of or report.functions or report.remarks

@@ -60,8 +60,9 @@ def test_outputs_and_workspaces_that_are_handed_in(both: tuple[Verifier, Provide
         str(one).startswith("output 0: 64 of 320 elements are wrong, the first at (4, 0)") for one in wrong
     )
     assert not any("not -" in str(one) for one in wrong), "numbers of uint64 are shown whole"
-    for provider in ("returned", "workspace_taken_as_zeros"):
-        assert None not in said(both, "handed", provider, columns=64, dtype="uint16"), provider
+    assert None not in said(both, "handed", "returned", columns=64, dtype="uint16")
+    # Memory may hold zeros by chance, but not in every call.
+    assert said(both, "handed", "workspace_taken_as_zeros", columns=64, dtype="uint16") != {None}
 
 
 def test_outputs_whose_size_depends_on_the_data(both: tuple[Verifier, ProviderRunner]) -> None:

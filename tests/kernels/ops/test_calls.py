@@ -289,10 +289,18 @@ def test_another_gpu_is_the_current_one_while_its_tensors_are_worked_on(
 
 def test_an_operator_in_cuda_makes_its_tensors_gpu_the_current_one() -> None:
     """Only for these and torch's own functions does a plan skip that (``plans.SWITCHING``)."""
+
+    def has_guard(source: Path) -> bool:
+        """Whether a source or a header that it includes, however deep, sets the GPU."""
+        text = source.read_text()
+        places = [
+            folder / one
+            for one in re.findall(r'#include "(\S+)"', text)
+            for folder in (source.parent, includes)
+        ]
+        return "DeviceGuard guard(" in text or any(has_guard(one) for one in places if one.is_file())
+
     includes = loading.ROOT / "include"
     for name in loading.names():
         for source in (loading.ROOT / name).glob("*.cu"):
-            text = source.read_text()
-            headers = [includes / header for header in re.findall(r'#include "(\S+)"', text)]
-            texts = [text, *(one.read_text() for one in headers if one.is_file())]
-            assert any("DeviceGuard guard(" in one for one in texts), f"{name}/{source.name}"
+            assert has_guard(source), f"{name}/{source.name}"
