@@ -77,12 +77,19 @@ def gradients(
 ) -> Gradients:
     """dq, dk and dv by the kernel, which ends. The program has these runs, or its own alone."""
     q, k, v, out, lse, d_out = inputs
-    told = [problem.batch, problem.heads, problem.kv_heads, problem.seq_q, problem.seq_k, int(problem.causal)]
+    dimensions = [
+        problem.batch,
+        problem.heads,
+        problem.kv_heads,
+        problem.seq_q,
+        problem.seq_k,
+        int(problem.causal),
+    ]
     own = run(problem, launch)
     runs = [own] if runs is None else runs
     path = program(folder / "run" / "flash_backward.cpp", RUNS=",".join(runs))
     chosen = [launch.at_once, int(launch.deterministic), seed]
-    made = answer(path, (q, k, v, out, d_out, lse), [runs.index(own), *told, *chosen])
+    made = answer(path, (q, k, v, out, d_out, lse), [runs.index(own), *dimensions, *chosen])
     parts = torch.split(made, [q.numel(), k.numel(), v.numel()])
     return tuple(part.view(x.shape) for part, x in zip(parts, (q, k, v), strict=True))
 

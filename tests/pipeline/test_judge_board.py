@@ -61,8 +61,8 @@ def test_a_board_of_a_hundred_continues_where_it_was_killed_and_judges_nothing_t
     before = entries(kept)
     assert LEAST <= len(before) < len(verdicts)
 
-    said, told = begun().communicate()
-    assert f"{len(verdicts) - len(before)} of {len(verdicts)} submissions are judged now." in told
+    said, messages = begun().communicate()
+    assert f"{len(verdicts) - len(before)} of {len(verdicts)} submissions are judged now." in messages
     found = [json.loads(line)["judged"] for line in said.splitlines()]
     assert {Path(one["submission"]).stem: one["verdict"] for one in found} == verdicts
     times = Counter(one["key"] for one in entries(kept))
