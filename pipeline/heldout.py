@@ -55,11 +55,11 @@ def run(config: HeldoutConfig) -> None:
     if alone := [entry.name for entry in entries if entry.name not in ops.names()]:
         raise UserError(f"kernel_pipeline.ops has no {alone[0]}: write one of {', '.join(_drawn_kernels())}.")
     chosen = device.resolve(config.device)
-    number_of_draw = config.draw or int(f"{datetime.now(UTC):%Y%m%d}")
+    seed = int(f"{datetime.now(UTC):%Y%m%d}") if config.draw is None else config.draw
     output = results.folder_for(config.output, chosen.kind)
     session = Session(chosen, config.timing.settings, config.seed, config.point_timeout_s, output)
     with DeviceLock(chosen, config.wait_s, warn):
-        stage = Stage(config, session, number_of_draw, entries)
+        stage = Stage(config, session, seed, entries)
         try:
             stage.hold(begin + (inf if config.at_most is None else config.at_most))
         finally:

@@ -25,10 +25,8 @@ from ..points.plan import Target, unavailable
 from ..store.finals import How, written_by
 from ..store.held_out import HeldOutProblem, Other
 from . import rounds
+from .finalists import TREE
 from .rounds import Candidate, Match, Rounds, Side, medians
-
-TREE = "tree"
-"""The name of the only side: all candidates are of this repository."""
 
 
 @dataclass(frozen=True)
