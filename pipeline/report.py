@@ -66,7 +66,7 @@ def run(config: ReportConfig) -> None:
     if not summary.show(console, output, here.slug):
         others = ", ".join(machines_first_gpus(content.rows["gpu"])) or "no other machine either"
         page = output / "report.html"
-        say(f"Nothing was measured on {here.slug} yet; the report shows {others}: {page}.")
+        say(f"{summary.without_table(here.slug)} The report shows {others}: {page}.")
 
 
 def files(content: Content, glossary: str = "") -> dict[str, str]:

@@ -150,7 +150,7 @@ def show_table(began: datetime) -> None:
     if CURRENT.is_file():
         machine = json.loads(CURRENT.read_bytes())
         if not summary.show(console, folder_for(Path("reports"), machine["kind"]), machine["gpu"]):
-            console.print(f"Nothing was measured on {machine['gpu']}.", highlight=False, soft_wrap=True)
+            console.print(summary.without_table(machine["gpu"]), highlight=False, soft_wrap=True)
     console.print(summary.provenance(Path("results"), began), highlight=False, soft_wrap=True)
 
 

@@ -50,6 +50,11 @@ def show(console: Console, reports: Path, gpu: str) -> bool:
     return True
 
 
+def without_table(gpu: str) -> str:
+    """Return the sentence for a machine that the report has no table of."""
+    return f"There is no table of {gpu}: no time was measured there, or all are in doubt (a busy machine?)."
+
+
 def provenance(folder: Path, since: datetime) -> str:
     """Return a sentence on the origin of the rows below a results folder and this host's own folder.
 

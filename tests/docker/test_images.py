@@ -110,7 +110,10 @@ def test_the_pipeline_runs_inside_and_leaves_its_results_to_the_checkouts_owner(
 ) -> None:
     project = checkout.project
     assert sorted(ran(reproduced.stdout)) == sorted(STAGES)
-    assert "All machines side by side: local/reports/report.html." in reproduced.stdout
+    # On a busy machine all times are in doubt.
+    table, count = reproduced.stdout.splitlines()[-2:]
+    assert "All machines side by side: local/reports/report.html." in table or "all are in doubt" in table
+    assert count == "8 rows were measured in this checkout, 8 of them now."
     strangers = [p for p in checkout.root.rglob("*") if (p.lstat().st_uid, p.lstat().st_gid) != (UID, GID)]
     assert not strangers
     for kernel in project.kernels():
