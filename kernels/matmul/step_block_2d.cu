@@ -15,9 +15,9 @@ constexpr int kSide = 8;     // of a thread's square
 constexpr int kApart = kBlock / kSide;
 constexpr int kThreads = kApart * kApart;
 
+// Two blocks on a multiprocessor: one computes while the other loads.
 template <typename T>
-__global__ void __launch_bounds__(kThreads, 2)  // two blocks on a multiprocessor: one computes while another loads
-    block_2d(const Product<T> of) {
+__global__ void __launch_bounds__(kThreads, 2) block_2d(const Product<T> of) {
   __shared__ float tile_of_a[kBlock][kDepth];
   __shared__ float tile_of_b[kDepth][kBlock];
   const int thread = static_cast<int>(threadIdx.x);
