@@ -200,6 +200,7 @@ def nothing_activated(project: Project) -> str:
     return f"{other}:/usr/bin:/bin"
 
 
+@pytest.mark.long
 def test_an_experiment_in_a_folder_of_its_own_leaves_the_checkout_as_it_was(project: Project) -> None:
     """The `python` on PATH is another Python without this project's packages, and .venv's is taken."""
     path = nothing_activated(project)
@@ -260,6 +261,7 @@ def test_an_edit_of_what_explains_and_shows_measures_nothing_again_and_one_of_a_
     assert "build" not in stages
 
 
+@pytest.mark.long
 def test_an_edited_definition_measures_its_providers_again_and_a_comment_none(
     project: Project, before: dict[str, bytes]
 ) -> None:
@@ -394,6 +396,7 @@ def test_an_ad_hoc_sweep_measures_once_and_publishes_when_there_is_a_tracker(pro
     assert elsewhere() == before, "written to outputs/ and the store alone"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     len(os.sched_getaffinity(0)) < 2, reason="needs two cores: with one it is another machine"
 )

@@ -75,6 +75,7 @@ def shared(project: Project) -> dict[str, str]:
     return {name: digest for name, digest in files.items() if not name.endswith(".lock")}
 
 
+@pytest.mark.long
 def test_what_one_clone_pushed_another_pulls_and_then_has_nothing_to_build(
     project: Project, s3: str, tmp_path: Path
 ) -> None:

@@ -74,6 +74,7 @@ def published(server: Server, results: Path) -> subprocess.Popen[str]:
     return start(f"input={results}", "tracking=server", MLFLOW_TRACKING_URI=server.address)
 
 
+@pytest.mark.long
 @needs_postgresql
 def test_four_publish_the_same_configurations_while_the_server_is_killed_and_started_again(
     server: Server, tmp_path: Path

@@ -86,6 +86,7 @@ def command(*words: str) -> subprocess.CompletedProcess[str]:
     return completed(line, cwd=ROOT)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_fresh_workers_measure_points_of_a_sweep_and_a_stopped_command_goes_on(tmp_path: Path) -> None:
     swept = command(

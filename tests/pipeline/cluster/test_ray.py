@@ -98,6 +98,7 @@ def test_three_nodes_share_a_sweep_and_the_same_command_finds_all_of_it(tree: Tr
     assert "0 points measured" in again.stdout, again.stdout + again.stderr
 
 
+@pytest.mark.long
 def test_what_a_lost_actor_had_is_measured(tree: Tree, hosts: Hosts) -> None:
     process = started(tree, hosts)
     wait_for_rows(tree, process, 4)
@@ -108,6 +109,7 @@ def test_what_a_lost_actor_had_is_measured(tree: Tree, hosts: Hosts) -> None:
     whole(tree)
 
 
+@pytest.mark.long
 def test_after_the_command_was_killed_the_same_one_goes_on(tree: Tree, hosts: Hosts) -> None:
     process = started(tree, hosts)
     wait_for_rows(tree, process, 4)

@@ -71,6 +71,7 @@ def test_each_kernel_is_a_job_and_a_ledger(tmp_path: Path, scheduler: Slurm | No
     assert "0 points measured" in tree.sweep("kernel=quick").stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by", [SCHEDULER])
 def test_what_a_job_finds_wrong_is_the_commands_own_end(
     tmp_path: Path, scheduler: Slurm | None, by: str
@@ -87,6 +88,7 @@ def test_what_a_job_finds_wrong_is_the_commands_own_end(
     assert "unknown option of quick 'nosuch'" in err
 
 
+@pytest.mark.long
 @pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 def test_a_requeued_job_goes_on(tmp_path: Path, scheduler: Slurm) -> None:
     tree = cpu_tree(tmp_path, "quick")

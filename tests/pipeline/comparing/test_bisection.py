@@ -46,6 +46,7 @@ def edited(tree: Tree, number: int, body: str) -> str:
     return commit(tree.root, message=f"Change {number}")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 def test_a_planted_commit_is_found_past_two_that_cannot_be_measured(tmp_path: Path) -> None:

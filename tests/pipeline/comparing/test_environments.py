@@ -75,6 +75,7 @@ def quiet(line: str) -> None:
     """Take a line about the progress."""
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.xdist_group("environments")
 def test_each_side_is_measured_and_verified_with_its_own_packages(
