@@ -16,7 +16,8 @@ from kernel_pipeline import loading
 from kernel_pipeline.contract import Gpu
 from kernel_pipeline.machine import device
 from kernel_pipeline.machine.device import Device
-from kernel_pipeline.ops import source, tuned
+from kernel_pipeline.ops import source, table_files, tuned
+from kernel_pipeline.ops.table import read
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.settings import TimingSettings
 from pipeline import tune
@@ -29,6 +30,9 @@ from tests import factory
 from tests.factory import H200
 
 GPU = Gpu((9, 0), 132, 227 << 10, 50 << 20)
+ENVIRONMENT = factory.environment(H200).replace(
+    l2_bytes=GPU.l2_cache, multiprocessors=GPU.multiprocessors, shared_memory=GPU.shared_memory
+)
 KERNEL = "softmax"
 LOADED = loading.load(KERNEL)
 IDENTITY = Identity(LOADED, factory.environment(H200), TimingSettings(), 0)
@@ -74,18 +78,22 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     here = Device(kind="cuda", name="NVIDIA H200", index=0, uuid="GPU-0")
     monkeypatch.setattr(device, "resolve", lambda wanted: here)
     monkeypatch.setattr(device, "capabilities", lambda one: GPU)
-    environment = factory.environment(H200).replace(l2_bytes=GPU.l2_cache)
-    monkeypatch.setattr(tune, "fingerprint", lambda one: environment)
+    monkeypatch.setattr(tune, "fingerprint", lambda one: ENVIRONMENT)
 
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Simulate a process that has read no table and has issued no warnings."""
-    tuned._read.cache_clear()
+    forget_tables()
     source._of_files.cache_clear()
-    monkeypatch.setattr(tuned, "_said", set())
+    monkeypatch.setattr(table_files, "_said", set())
     yield
-    tuned._read.cache_clear()
+    forget_tables()
+
+
+def forget_tables() -> None:
+    table_files.read.cache_clear()
+    table_files.sibling.cache_clear()
 
 
 Written = Callable[..., Path]
@@ -102,7 +110,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Written:
             run_stage("tune", TuneConfig, tune.run)
         assert ended.value.code == 0
         path = results.tuned_path(tmp_path / name, H200)
-        monkeypatch.setenv(tuned.VARIABLE, str(path))
+        monkeypatch.setenv(table_files.VARIABLE, str(path))
         return path
 
     return made
@@ -121,11 +129,11 @@ def test_the_table_of_a_gpu_that_is_elsewhere_is_made_of_its_results(
         said = capsys.readouterr()
         return said.err if ended.value.code else ""
 
-    told = factory.environment(H200)
-    path.write_text(told.to_json().decode())
-    assert f"{path} does not say how large the L2 cache is" in tuned_for(H200)
+    for lacking in ("l2_bytes", "multiprocessors", "shared_memory"):
+        path.write_text(ENVIRONMENT.replace(**{lacking: None}).to_json().decode())
+        assert f"{path} lacks the size of the L2 cache, the number of multi" in tuned_for(H200)
     assert "unknown gpu 'nvidia-h20'. Did you mean 'nvidia-h200'?" in tuned_for("nvidia-h20")
-    path.write_text(told.replace(l2_bytes=GPU.l2_cache).to_json().decode())
+    path.write_text(ENVIRONMENT.to_json().decode())
     assert tuned_for(H200) == ""
     table = json.loads(results.tuned_path(tmp_path, H200).read_text())
     assert (table["gpu"], table["l2_bytes"]) == (H200, GPU.l2_cache)
@@ -140,7 +148,8 @@ def chosen(columns: int, dtype: str = "float32", rows: int = 4096) -> tuned.Choi
 def test_the_table_says_what_was_measured_at_each_problem(written: Written) -> None:
     path = written(some(PLANTED, COLUMNS))
     content = json.loads(path.read_text())
-    assert (content["format"], content["gpu"], content["l2_bytes"]) == (3, H200, 50 << 20)
+    assert (content["format"], content["gpu"], content["l2_bytes"]) == (4, H200, 50 << 20)
+    assert read(path, H200).properties == GPU
     assert content["environment"]["torch"] == "2.11.0"
     of_kernel = content["kernels"][KERNEL]
     assert set(of_kernel["sources"]) == {"cuda", "torch", "triton_online"}
@@ -239,7 +248,7 @@ def test_a_rule_with_too_much_regret_gives_way_to_the_safer_of_default_and_torch
     }
     written(some(times, columns), "a")
     assert (chosen(400).provider, chosen(400).how) == ("cuda", "default")
-    tuned._read.cache_clear()
+    table_files.read.cache_clear()
     times |= {"torch": (12.0,) * 6}
     written(some(times, columns), "b")
     assert (chosen(400).provider, chosen(400).how) == ("torch", "torch")
@@ -297,11 +306,91 @@ def test_a_rule_that_is_not_trusted_is_followed_where_nothing_else_is_safer(writ
     assert (chosen(250).how, chosen(250).parameters["num_warps"]) == ("guessed", 8)
     content = json.loads(path.read_text())
     path.write_text(json.dumps(content | {"rule": "another"}))
-    tuned._read.cache_clear()
+    table_files.read.cache_clear()
     assert (chosen(250).provider, chosen(250).how) == ("cuda", "default"), "its regrets are another rule's"
     written(some({name: us[:4] for name, us in times.items()}, columns[:4]), "b")
-    tuned._read.cache_clear()
+    table_files.read.cache_clear()
     assert (chosen(250).provider, chosen(250).how) == ("cuda", "default"), "four problems say too little"
+
+
+def test_between_problems_a_choice_that_is_not_clearly_faster_gives_way_to_torch(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = (256, 300, 512, 600, 1024)
+    times = {"cuda 2048x8w": (10.0,) * 5, "cuda 1024x4w": (12.0,) * 5}
+    written(some(times | {"torch": (10.4,) * 5}, columns), "a")
+    found = chosen(400)
+    assert (found.provider, found.how) == ("torch", "torch")
+    assert found.reason == (
+        "softmax was not tuned at this problem. cuda is not predicted clearly faster than torch."
+    )
+    assert (chosen(512).provider, chosen(512).how) == ("cuda", "exact"), "it was measured there"
+    forget_tables()
+    written(some(times | {"torch": (10.6,) * 5}, columns), "b")
+    assert (chosen(400).provider, chosen(400).how) == ("cuda", "generalised")
+    forget_tables()
+    written(some(times, columns), "c")
+    assert chosen(400).how == "torch", "torch has no time, so nothing is known to be faster"
+    monkeypatch.setattr(tuned, "takes_inputs", lambda provider: provider.name != "torch")
+    assert chosen(400).provider == "cuda", "a caller can't get the measured baseline"
+
+
+def test_a_default_that_is_slower_than_torch_at_a_neighbour_is_not_called(written: Written) -> None:
+    """The rule has too much regret, and the default is the safest on average."""
+    columns = (256, 300, 512, 600, 800, 1024)
+    times = {
+        "cuda 2048x8w": (10.0, 20.0) * 3,
+        "triton_online 1024x8w": (20.0, 10.0) * 3,
+        "cuda 1024x4w": (12.0,) * 6,
+    }
+    written(some(times | {"torch": (15.0,) * 6}, columns), "a")
+    assert (chosen(400).provider, chosen(400).how) == ("cuda", "default")
+    forget_tables()
+    written(some(times | {"torch": (10.0, *(18.0,) * 5)}, columns), "b")
+    assert (chosen(400).provider, chosen(400).how) == ("torch", "torch")
+
+
+def test_a_gpu_without_a_table_uses_that_of_another_of_its_architecture(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(some(PLANTED, COLUMNS))
+    monkeypatch.setenv(table_files.VARIABLE, str(path.parent))
+    problem = LOADED.kernel.problem(rows=4096, columns=512, dtype="float32")
+    other = Gpu((9, 0), 114, 227 << 10, 1 << 20)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = tuned.choose(LOADED, problem, other, "nvidia-h100-pcie")
+    assert (found.provider, found.parameters["block_size"], found.how) == ("cuda", 2048, "sibling")
+    assert found.reason == (
+        "there is no usable table of tuned configurations for nvidia-h100-pcie. "
+        "The table of nvidia-h200 is used."
+    )
+    _, made = tuned.chosen(LOADED, problem, other, "nvidia-h100-pcie")
+    assert made is not None and not made.within_l2, "the L2 cache is that of the GPU in use"
+    ampere = Gpu((8, 0), 108, 163 << 10, 40 << 20)
+    with pytest.warns(RuntimeWarning, match=r"holds no nvidia-a100\.json; torch is called"):
+        assert tuned.choose(LOADED, problem, ampere, "nvidia-a100").how == "torch"
+    forget_tables()
+    close = {"torch": (10.0,), "cuda 2048x8w": (9.0,)}  # 11 %, which is clear enough only on the same GPU
+    monkeypatch.setenv(table_files.VARIABLE, str(written(some(close, (512,)), "close").parent))
+    assert tuned.choose(LOADED, problem, other, "nvidia-h100-pcie").how == "torch"
+
+
+def test_where_a_gpus_own_table_leaves_torch_that_of_another_gpu_is_asked(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = {"torch": (10.0,) * 2, "cuda 2048x8w": (9.9, 20.0)}
+    path = written(some(own, (256, 512)), "own")
+    other = written(some(PLANTED, COLUMNS), "other").read_text()
+    (path.parent / "nvidia-h100.json").write_text(other.replace(f'"gpu": "{H200}"', '"gpu": "nvidia-h100"'))
+    monkeypatch.setenv(table_files.VARIABLE, str(path.parent))
+    assert (chosen(512).provider, chosen(512).how) == ("torch", "exact")
+    assert (chosen(1000).provider, chosen(1000).how) == ("cuda", "sibling")
+    assert chosen(1000).reason.startswith("softmax was not tuned at this problem.")
+    path.write_text("[]")
+    forget_tables()
+    with pytest.warns(RuntimeWarning, match="torch is called"):
+        assert chosen(1000).how == "torch", "a table that can't be used is to be noticed"
 
 
 def test_nothing_is_chosen_that_was_not_verified(written: Written) -> None:
@@ -343,12 +432,12 @@ def test_a_provider_that_was_edited_is_not_called_without_a_word(
         (lambda text: text[: len(text) // 2], "is not JSON"),
         (lambda text: "[]", "is not a table of tuned configurations"),
         (
-            lambda text: text.replace('"format": 3', '"format": 4'),
-            "has format 4, and this version reads 3: update it, or tune again",
+            lambda text: text.replace('"format": 4', '"format": 5'),
+            "has format 5, and this version reads 4: update it, or tune again",
         ),
         (
-            lambda text: text.replace('"format": 3', '"format": 2'),
-            "has format 2, and this version reads 3: tune again",
+            lambda text: text.replace('"format": 4', '"format": 3'),
+            "has format 3, and this version reads 4: tune again",
         ),
         (
             lambda text: text.replace(f'"gpu": "{H200}"', '"gpu": "nvidia-b200"'),
@@ -359,6 +448,7 @@ def test_a_provider_that_was_edited_is_not_called_without_a_word(
             "is incomplete or wrong",
         ),
         (lambda text: text.replace('"near": {', '"far": {'), "is incomplete or wrong"),
+        (lambda text: text.replace('"compute_capability": "9.0"', '"compute_capability": "sm_90"'), "wrong"),
     ],
 )
 def test_a_table_that_cannot_be_used_is_one_sentence_once_and_torch(
@@ -387,13 +477,13 @@ def test_without_a_table_and_on_a_cpu_torch_is_called(
     problem = LOADED.kernel.problem(columns=512)
     on_cpu = tuned.choose(LOADED, problem, None, None)
     assert (on_cpu.provider, on_cpu.how) == ("torch", "torch") and on_cpu.reason
-    monkeypatch.setattr(tuned, "PLACES", (tmp_path,))
+    monkeypatch.setattr(table_files, "PLACES", (tmp_path,))
     nowhere = tuned.choose(LOADED, problem, GPU, "nvidia-b200")
     assert (nowhere.provider, nowhere.how) == ("torch", "torch") and "nvidia-b200" in nowhere.reason
-    monkeypatch.setenv(tuned.VARIABLE, str(tmp_path / "none.json"))
+    monkeypatch.setenv(table_files.VARIABLE, str(tmp_path / "none.json"))
     with pytest.warns(RuntimeWarning, match="does not exist"):
         assert tuned.choose(LOADED, problem, GPU, "nvidia-b200").how == "torch"
-    monkeypatch.setenv(tuned.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(table_files.VARIABLE, str(tmp_path))
     with pytest.warns(RuntimeWarning, match=r"holds no nvidia-b200\.json; torch is called"):
         assert tuned.choose(LOADED, problem, GPU, "nvidia-b200").how == "torch"
 
