@@ -267,12 +267,14 @@ def _is(value: object, hint: Any) -> bool:
 
 
 def _check(one: TunedKernel) -> None:
-    """Check that every label names a configuration and that times and ratios are positive and no more than
-    ``LONGEST``. Raises ValueError."""
+    """Check that every label names a configuration, that times and ratios are positive and no more than
+    ``LONGEST``, and that intervals have two ends. Raises ValueError."""
     for problem in one.problems:
         times = [problem.us, *(us for us in (problem.baseline_us, problem.runner_up_us) if us is not None)]
         if not all(0 < number <= LONGEST for number in (*times, *problem.near.values())):
             raise ValueError(f"a time or ratio is not above 0 and up to {LONGEST:g}")
+        if len(problem.interval_us) != 2:
+            raise ValueError("an interval has not two ends")
         named = {problem.best, *problem.near}
         if missing := named - one.configurations.keys():
             raise ValueError(f"{sorted(missing)[0]} is not a configuration")
