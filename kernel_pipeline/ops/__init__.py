@@ -96,7 +96,7 @@ def by_torch() -> AbstractContextManager[None]:
 
     ``KERNELS_TORCH=1`` in the environment does the same for the whole process. A call that another thread has
     begun may still finish by its kernel. A CUDA graph replays what it captured. Enter the block around a
-    compiled function, not within one.
+    compiled function: inside, it breaks the graph.
     """
     from .switch import by_torch
 
