@@ -43,7 +43,7 @@ from .keys.old_rows import OldRows, reasons
 from .points import catalog
 from .points.catalog import Entry
 from .reporting import rule_replays
-from .reporting.rule_replays import Ledger
+from .reporting.rule_replays import LedgerTimes
 from .reporting.summary import tuned_table
 from .store import finals, provenance, results
 from .store.rows_that_count import own_rows
@@ -117,9 +117,9 @@ def replay(config: TuneConfig) -> None:
             some = tuning.measured(entry, own_rows(ledger, warn), None)
             if some:
                 environment = _recorded(config.output, ledger.stem)
-                capability, l2_bytes = environment.compute_capability, environment.l2_bytes or 0
-                times = tuning.times_of(entry, some, l2_bytes)
-                found.append(Ledger(entry.loaded.kernel, name, ledger.stem, capability, l2_bytes, times))
+                times = tuning.times_of(entry, some, environment.l2_bytes or 0)
+                capability = environment.compute_capability
+                found.append(LedgerTimes(entry.loaded.kernel, name, ledger.stem, capability, times))
     if not found:
         raise UserError(
             f"{config.output} has no ledger: measure a kernel, or name another folder by output=."

@@ -25,7 +25,7 @@ FIGURES = 3
 
 
 @dataclass(frozen=True)
-class Time:
+class TimedChoice:
     """A configuration with its time in microseconds at the problem.
 
     us:
@@ -94,9 +94,9 @@ class Explanation:
     gpu: str | None
     choice: Choice
     table: Path | None = None
-    time: Time | None = None
-    baseline: Time | None = None
-    runner_up: Time | None = None
+    time: TimedChoice | None = None
+    baseline: TimedChoice | None = None
+    runner_up: TimedChoice | None = None
     near: tuple[Near, ...] = ()
 
     def __str__(self) -> str:
@@ -163,19 +163,19 @@ def _near(made: Chooser, one: rule.Neighbour, choice: Choice) -> Near:
     return Near(there.problem, one.distance, ratio)
 
 
-Times = tuple[Time | None, Time | None, Time | None]
+Times = tuple[TimedChoice | None, TimedChoice | None, TimedChoice | None]
 """The times of the choice, of the baseline if it is not the choice, and of the runner-up."""
 
 
 def _measured(made: Chooser, row: TunedProblem) -> Times:
     best = made.tuned.configurations[row.best]
     low, high = row.interval_us
-    time = Time(best.provider, best.parameters, row.us, (low, high), row.source, row.commit)
+    time = TimedChoice(best.provider, best.parameters, row.us, (low, high), row.source, row.commit)
     baseline = None
     if best.provider != made.kernel.baseline and row.baseline_us is not None:
-        baseline = Time(made.kernel.baseline, {}, row.baseline_us, source=row.source)
+        baseline = TimedChoice(made.kernel.baseline, {}, row.baseline_us, source=row.source)
     other = made.tuned.configurations.get(row.runner_up or "")
-    runner_up = other and Time(other.provider, other.parameters, row.runner_up_us, source=row.source)
+    runner_up = other and TimedChoice(other.provider, other.parameters, row.runner_up_us, source=row.source)
     return time, baseline, runner_up
 
 
@@ -192,9 +192,9 @@ def _predicted(made: Chooser, choice: Choice) -> Times:
     baseline = None
     if tuned.takes_inputs(made.kernel.provider(made.kernel.baseline)):
         of_baseline = None if us is None or ratio is None else us * ratio
-        baseline = Time(made.kernel.baseline, {}, of_baseline, source="prediction")
+        baseline = TimedChoice(made.kernel.baseline, {}, of_baseline, source="prediction")
     others = [
-        Time(one.provider, one.parameters, _us(made, each), source="prediction")
+        TimedChoice(one.provider, one.parameters, _us(made, each), source="prediction")
         for each in usable
         if (one := made.tuned.configurations[each]).provider not in (choice.provider, made.kernel.baseline)
     ][:1]
@@ -202,7 +202,7 @@ def _predicted(made: Chooser, choice: Choice) -> Times:
         return baseline, None, next(iter(others), None)
     others += [baseline] if baseline is not None and baseline.us is not None else []
     runner_up = min(others, key=lambda one: math.inf if one.us is None else one.us, default=None)
-    return Time(choice.provider, choice.parameters, us, source="prediction"), baseline, runner_up
+    return TimedChoice(choice.provider, choice.parameters, us, source="prediction"), baseline, runner_up
 
 
 def _us(made: Chooser, label: str) -> float | None:

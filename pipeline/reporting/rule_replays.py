@@ -1,8 +1,8 @@
 """Replays of the tuned tables' rule against ledgers, without measuring.
 
 The tables show the regret of the rule between tuned problems, the errors of predicted times, and the regret
-of the choices by another GPU's table. The rule never sees the problem itself, which is left out in every
-dtype."""
+of the choices by another GPU's table. The rule never sees the times of the problem itself on its GPU: the
+shape is left out in every dtype."""
 
 from __future__ import annotations
 
@@ -35,18 +35,17 @@ Chosen = tuple[Times, str]
 
 
 @dataclass(frozen=True)
-class Ledger:
+class LedgerTimes:
     """A kernel's times on one GPU."""
 
     kernel: Kernel
     name: str
     gpu: str
     capability: str | None
-    l2_bytes: int
     times: Sequence[Times]
 
 
-def regretted(ledger: Ledger) -> TextTable:
+def regretted(ledger: LedgerTimes) -> TextTable:
     """Return the table of regrets: how much longer each way of choosing takes than the ledger's fastest, and
     at how many problems it loses to the baseline.
 
@@ -149,7 +148,7 @@ def _lost(those: Sequence[Chosen]) -> str:
     return f"{sum(ratio > 1 + SLOWER for ratio in compared)} of {len(compared)}" if compared else ""
 
 
-def predicted(ledgers: Sequence[Ledger]) -> TextTable:
+def predicted(ledgers: Sequence[LedgerTimes]) -> TextTable:
     """Return the table of the errors of predictions by the rule's neighbours: of the time of the rule's
     choice, of the baseline's time, and of the ratio of both. An error is the larger of both times over the
     smaller, less 1."""
@@ -174,7 +173,7 @@ def _middle(shares: Sequence[float]) -> list[str]:
     return [percent(quantile(shares, share)) if shares else "" for share in (0.5, 0.9)]
 
 
-def _errors(ledger: Ledger, left: Left) -> tuple[float | None, float | None, float | None]:
+def _errors(ledger: LedgerTimes, left: Left) -> tuple[float | None, float | None, float | None]:
     here = rule.numbers(left.times.tuned.problem)
     others = [one.tuned for one in ledger.times if rule.numbers(one.tuned.problem) != here]
     one = left.times.tuned
@@ -196,7 +195,7 @@ def _error(one: float, other: float) -> float:
     return max(one / other, other / one) - 1
 
 
-def by_siblings(ledgers: Sequence[Ledger]) -> Iterator[TextTable]:
+def by_siblings(ledgers: Sequence[LedgerTimes]) -> Iterator[TextTable]:
     """Yield a table for each pair of GPUs of the same compute capability: what callers get on one of them by
     the other's times, first by all of these and then with the problem's shape left out, beside the
     baseline."""
@@ -209,7 +208,7 @@ def by_siblings(ledgers: Sequence[Ledger]) -> Iterator[TextTable]:
                     yield table
 
 
-def _by_sibling(ledgers: Sequence[Ledger], used: str, other: str) -> TextTable:
+def _by_sibling(ledgers: Sequence[LedgerTimes], used: str, other: str) -> TextTable:
     theirs = {one.name: one for one in ledgers if one.gpu == other}
     found: dict[str, list[Sequence[Chosen]]] = {}
     for ledger in ledgers:
@@ -237,7 +236,7 @@ def _by_sibling(ledgers: Sequence[Ledger], used: str, other: str) -> TextTable:
     return TextTable(title, columns, rows, numbers=columns[1:], strong=[len(rows) - 1] if rows else ())
 
 
-def _sibling_choices(ledger: Ledger, tuned: Sequence[rule.Tuned], is_left_out: bool) -> Iterator[Chosen]:
+def _sibling_choices(ledger: LedgerTimes, tuned: Sequence[rule.Tuned], is_left_out: bool) -> Iterator[Chosen]:
     for one in ledger.times:
         here = rule.numbers(one.tuned.problem)
         others = [other for other in tuned if not is_left_out or rule.numbers(other.problem) != here]
