@@ -1,5 +1,4 @@
-"""Predict how much faster than the baseline a configuration is at a problem that was not measured, and its
-time.
+"""Predict a configuration's time, and how much faster than the baseline it is, between tuned problems.
 
 Both predictions are means over the rule's neighbours with the rule's weights (module ``rule``). A
 configuration that is not predicted clearly faster than the baseline is not called. docs/tuned.md has the

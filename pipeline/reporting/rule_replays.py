@@ -2,7 +2,8 @@
 
 The tables show the regret of the rule between tuned problems, the errors of predicted times, and the regret
 of the choices by another GPU's table. The rule never sees the times of the problem itself on its GPU: the
-shape is left out in every dtype."""
+shape is left out in every dtype.
+"""
 
 from __future__ import annotations
 
