@@ -83,9 +83,9 @@ def fingerprint(device: Device) -> Environment:
             # docker/run sets it, because an image can't contain its own digest.
             image=os.environ.get("PIPELINE_IMAGE"),
             base_image=os.environ.get("PIPELINE_BASE_IMAGE"),
-            l2_bytes=gpu and gpu.l2_cache,
-            multiprocessors=gpu and gpu.multiprocessors,
-            shared_memory=gpu and gpu.shared_memory,
+            l2_bytes=None if gpu is None else gpu.l2_cache,
+            multiprocessors=None if gpu is None else gpu.multiprocessors,
+            shared_memory=None if gpu is None else gpu.shared_memory,
         )
 
 

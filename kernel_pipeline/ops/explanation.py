@@ -175,7 +175,9 @@ def _measured(made: Chooser, row: TunedProblem) -> Times:
     if best.provider != made.kernel.baseline and row.baseline_us is not None:
         baseline = TimedChoice(made.kernel.baseline, {}, row.baseline_us, source=row.source)
     other = made.tuned.configurations.get(row.runner_up or "")
-    runner_up = other and TimedChoice(other.provider, other.parameters, row.runner_up_us, source=row.source)
+    runner_up = None
+    if other is not None:
+        runner_up = TimedChoice(other.provider, other.parameters, row.runner_up_us, source=row.source)
     return time, baseline, runner_up
 
 

@@ -91,8 +91,8 @@ def called(
     default. If it is not predicted clearly faster than the baseline, they get the baseline.
     """
     if side is None:
-        for one in (True, False):
-            yield from called(kernel, times, by_rule, one, has_margin)
+        for within_l2 in (True, False):
+            yield from called(kernel, times, by_rule, within_l2, has_margin)
         return
     here = [one for one in times if one.tuned.within_l2 == side]
     chosen = [one for one in by_rule if one.times.tuned.within_l2 == side]
@@ -211,7 +211,7 @@ def by_siblings(ledgers: Sequence[LedgerTimes]) -> Iterator[TextTable]:
 
 def _by_sibling(ledgers: Sequence[LedgerTimes], used: str, other: str) -> TextTable:
     theirs = {one.name: one for one in ledgers if one.gpu == other}
-    found: dict[str, list[Sequence[Chosen]]] = {}
+    found: dict[str, list[list[Chosen]]] = {}
     for ledger in ledgers:
         if ledger.gpu == used and ledger.name in theirs:
             tuned = [one.tuned for one in theirs[ledger.name].times]

@@ -67,7 +67,9 @@ def chosen(
     """Return the rule's choice at a problem by other problems; None if no configuration qualifies."""
     at = one.tuned.problem, one.tuned.within_l2, size
     picked = rule.pick(others, *at, one.us.__contains__, neighbours)
-    return picked and Left(one, picked, rule.neighbours_of(others, *at, neighbours))
+    if picked is None:
+        return None
+    return Left(one, picked, rule.neighbours_of(others, *at, neighbours))
 
 
 def regions(kernel: Kernel, some: Sequence[Times]) -> list[TunedRegion]:
