@@ -14,7 +14,8 @@ environment. docs/tuned.md explains the table.
 
 With ``replay`` it shows how good the rule between tuned problems is. Each problem of a ledger is left out in
 turn, and the rule chooses by the other problems. The regret is how much longer the rule's choice takes than
-the fastest configuration in the ledger. Old rows are used, too.
+the fastest configuration in the ledger. The errors of predicted times and the choices by another GPU's table
+follow. Old rows are used, too.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ from .keys.identity import Identity
 from .keys.old_rows import OldRows, reasons
 from .points import catalog
 from .points.catalog import Entry
-from .reporting import replays
+from .reporting import rule_replays
+from .reporting.rule_replays import LedgerTimes
 from .reporting.summary import tuned_table
 from .store import finals, provenance, results
 from .store.rows_that_count import own_rows
@@ -90,6 +92,9 @@ def run(config: TuneConfig) -> None:
     made_table = Table(
         gpu=slug,
         name=environment.name,
+        compute_capability=environment.compute_capability,
+        multiprocessors=environment.multiprocessors or 0,
+        shared_memory=environment.shared_memory or 0,
         l2_bytes=l2_bytes,
         environment=_of_table(environment),
         rule=rule_digest(),
@@ -103,20 +108,27 @@ def run(config: TuneConfig) -> None:
 
 
 def replay(config: TuneConfig) -> None:
-    """Print the rule's regrets for each ledger. Raises UserError if there is no ledger."""
-    is_shown = False
+    """Print the rule's regrets for each ledger, the errors of predicted times, and the regrets between GPUs
+    of the same compute capability. Raises UserError if there is no ledger."""
+    found = []
     for name in loading.names():
         entry = catalog.find(name)
         for ledger in results.listed(config.output, f"timings/{name}/{config.gpu or '*'}.jsonl", warn):
             some = tuning.measured(entry, own_rows(ledger, warn), None)
             if some:
-                times = tuning.times_of(entry, some, _recorded(config.output, ledger.stem).l2_bytes or 0)
-                replays.regretted(entry, times, f"{name} on {ledger.stem}: regret").print(console)
-                is_shown = True
-    if not is_shown:
+                environment = _recorded(config.output, ledger.stem)
+                times = tuning.times_of(entry, some, environment.l2_bytes or 0)
+                capability = environment.compute_capability
+                found.append(LedgerTimes(entry.loaded.kernel, name, ledger.stem, capability, times))
+    if not found:
         raise UserError(
             f"{config.output} has no ledger: measure a kernel, or name another folder by output=."
         )
+    for one in found:
+        rule_replays.regretted(one).print(console)
+    rule_replays.predicted(found).print(console)
+    for table_ in rule_replays.by_siblings(found):
+        table_.print(console)
 
 
 def _here(wanted: str) -> Environment:
@@ -125,16 +137,18 @@ def _here(wanted: str) -> Environment:
 
 
 def _recorded(folder: Path, gpu: str) -> Environment:
-    """Return the environment in which a GPU was measured. Raises UserError if it is missing or lacks the size
-    of the L2 cache."""
+    """Return the environment in which a GPU was measured. Raises UserError if it is missing or lacks the
+    GPU's properties."""
     path = results.environment_path(folder, gpu)
     if not path.is_file():
         there = sorted(one.stem for one in path.parent.glob("*.json"))
         raise unknown("gpu", gpu, there)
     environment = results.read(Environment, path)
-    if environment.kind == "cuda" and environment.l2_bytes is None:
+    needed = environment.l2_bytes, environment.multiprocessors, environment.shared_memory
+    if environment.kind == "cuda" and None in needed:
         raise UserError(
-            f"{path} does not say how large the L2 cache is: run {as_typed('environment')} on that machine."
+            f"{path} lacks the size of the L2 cache, the number of multiprocessors or the shared memory: run "
+            f"{as_typed('environment')} on that machine."
         )
     return environment
 

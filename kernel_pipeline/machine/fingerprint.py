@@ -18,6 +18,7 @@ from pathlib import Path
 from .. import files
 from ..errors import UserError
 from ..files import LOCAL, write_atomically
+from ..provider import Gpu
 from ..records import variables
 from ..records.environment import Environment
 from . import compilers
@@ -53,13 +54,13 @@ def fingerprint(device: Device) -> Environment:
     with ThreadPoolExecutor(3) as beside:
         # The compilers and the CUDA driver are queried in other processes, in parallel.
         nvcc, cxx = (beside.submit(_version, find) for find in (find_nvcc, find_cxx))
-        l2_bytes = beside.submit(_l2_bytes, device)
+        known = beside.submit(_capabilities, device)
         capability, driver = None, None
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         if device.kind == "cuda":
             facts = driver_facts_of(device)
             capability, driver, memory = "{}.{}".format(*facts.capability), facts.driver, facts.memory
-        torch = installed_torch()
+        torch, gpu = installed_torch(), known.result()
         return Environment(
             gpu=device.slug,
             name=device.name,
@@ -82,7 +83,9 @@ def fingerprint(device: Device) -> Environment:
             # docker/run sets it, because an image can't contain its own digest.
             image=os.environ.get("PIPELINE_IMAGE"),
             base_image=os.environ.get("PIPELINE_BASE_IMAGE"),
-            l2_bytes=l2_bytes.result(),
+            l2_bytes=None if gpu is None else gpu.l2_cache,
+            multiprocessors=None if gpu is None else gpu.multiprocessors,
+            shared_memory=None if gpu is None else gpu.shared_memory,
         )
 
 
@@ -128,14 +131,13 @@ def _host() -> str:
     return hashlib.sha256(drawn().encode() + machine_id).hexdigest()[:16]
 
 
-def _l2_bytes(device: Device) -> int | None:
-    """Return the size of a GPU's L2 cache in bytes. Returns None for a CPU, and if the driver fails: then the
-    device can't be used either."""
+def _capabilities(device: Device) -> Gpu | None:
+    """Return a GPU's properties. Returns None for a CPU, and if the driver fails: then the device can't be
+    used either."""
     try:
-        known = capabilities(device)
+        return capabilities(device)
     except UserError:
         return None
-    return None if known is None else known.l2_cache
 
 
 def _version(find: Callable[[], Nvcc | Cxx]) -> str | None:

@@ -2,13 +2,15 @@
 
 There is a function for each kernel whose folder has an ``op.py``. It takes tensors of any shape and calls
 the provider that was measured as the fastest for this problem on this GPU. ``warm`` compiles ahead of the
-first call. ``untuned`` lists the problems that were called but never measured.
+first call. ``explain`` says what a call would get and why. ``by_torch`` lets torch compute every call.
+``untuned`` lists the problems that were called but never measured.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from .. import loading
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from .asked import Asked
     from .calls import Function
     from .declaration import Result
+    from .explanation import Explanation
     from .tuned import Choice
 
 
@@ -47,7 +50,7 @@ def __getattr__(name: str) -> Callable[..., Result]:
 
 
 def __dir__() -> list[str]:
-    return [*names(), "untuned", "warm"]
+    return [*names(), "by_torch", "explain", "untuned", "warm"]
 
 
 def warm(call: Callable[..., Result], *args: Any, **kwargs: Any) -> Choice:
@@ -60,11 +63,7 @@ def warm(call: Callable[..., Result], *args: Any, **kwargs: Any) -> Choice:
     """
     import torch
 
-    found = function(call.__name__) if call.__name__ in names() else None
-    if found is None or found.call is not call:
-        raise ValueError(
-            f"{call!r} is not a function of kernel_pipeline.ops; its functions: {', '.join(names())}."
-        )
+    found = _function_of(call)
     plan = found.plan(*args, **kwargs)
     if torch.is_grad_enabled():
         given = [*args, *kwargs.values()]
@@ -75,6 +74,44 @@ def warm(call: Callable[..., Result], *args: Any, **kwargs: Any) -> Choice:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return plan.choice
+
+
+def explain(call: Callable[..., Result], *args: Any, gpu: str | None = None, **kwargs: Any) -> Explanation:
+    """Return what a call with the given arguments would get, without calling, building or compiling anything.
+
+    ``print(explain(softmax, x))`` prints the provider and its configuration, how they were chosen, the
+    measurement or the tuned problems that the choice rests on, measured or predicted times, and the
+    runner-up. ``gpu`` names a GPU with a table, such as ``nvidia-h200``, for which the choice is explained;
+    the tensors may then be on any device, such as ``meta``. Raises ValueError for a function that this module
+    does not define and for an unknown GPU, and as the function does for invalid arguments.
+    """
+    found = _function_of(call)
+    from .explanation import explain
+
+    return explain(found, args, kwargs, gpu)
+
+
+def by_torch() -> AbstractContextManager[None]:
+    """Let torch compute every call within ``with by_torch():``, in all threads of this process.
+
+    ``KERNELS_TORCH=1`` in the environment does the same for the whole process. A call that another thread has
+    begun may still finish by its kernel. A CUDA graph replays what it captured. Enter the block around a
+    compiled function: inside, it breaks the graph.
+    """
+    from .switch import by_torch
+
+    return by_torch()
+
+
+def _function_of(call: Callable[..., Result]) -> Function:
+    """Return a kernel's function. Raises ValueError for a function that this module does not define."""
+    name = getattr(call, "__name__", "")
+    found = function(name) if name in names() else None
+    if found is None or found.call is not call:
+        raise ValueError(
+            f"{call!r} is not a function of kernel_pipeline.ops; its functions: {', '.join(names())}."
+        )
+    return found
 
 
 def untuned() -> list[Asked]:

@@ -19,6 +19,7 @@ import torch
 from torch.autograd import forward_ad
 
 from ..loading import Loaded
+from . import switch
 from .declaration import Op, Result
 from .known import Known, known
 from .options import options_of, tensors_of
@@ -40,8 +41,9 @@ class Function:
         self.op = op
         self.loaded = loaded
         self.signature = inspect.signature(op.definition)
-        self._plans: dict[tuple[Any, ...], CallPlan] = {}
+        self._plans: tuple[dict[tuple[Any, ...], CallPlan], ...] = {}, {}  # by whether the switch is on
         self._known: dict[Any, tuple[Known, ...]] = {}
+        switch.drop_at_change(self._known.clear)
         parameters = self.signature.parameters.values()
         self._defaults = tuple(one.default for one in parameters)
         self._required = sum(one.default is one.empty for one in parameters)
@@ -56,7 +58,7 @@ class Function:
 
     def run(self, *args: Any, **kwargs: Any) -> Result:
         """Return the result of a call by its plan."""
-        return self._planned(self.filled(args, kwargs))[1]
+        return self._planned(self.filled(args, kwargs), switch.is_on())[1]
 
     def by_torch(self, *args: Any, **kwargs: Any) -> Result:
         """Return the result of the definition in torch. Raises as ``check`` does."""
@@ -66,17 +68,26 @@ class Function:
 
     def trains(self, *args: Any, **kwargs: Any) -> bool:
         """Whether a call that needs a gradient goes to the op's ``training``."""
-        return self.op.trains(*self.filled(args, kwargs))
+        return not switch.is_on() and self.op.trains(*self.filled(args, kwargs))
 
     def plan(self, *args: Any, **kwargs: Any) -> CallPlan:
         """Return the plan of a call. If there is no plan, make it by calling once."""
         args = self.filled(args, kwargs)
         self._check_tensors(args)
-        plan = self._plans.get(form_of(args))
+        is_on = switch.is_on()
+        plan = self._plans[is_on].get(form_of(args))
         if plan is None:
             with torch.no_grad():
-                plan, _ = self._planned(args)
+                plan, _ = self._planned(args, is_on)
         return plan
+
+    def checked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """Return all arguments of a call by position. Raises TypeError and ValueError for invalid arguments,
+        as a call does."""
+        filled = self.filled(args, kwargs)
+        self._check_tensors(filled)
+        self.check(filled)
+        return filled
 
     def filled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """Return all arguments by position, with defaults filled in. Raises TypeError for unknown or missing
@@ -102,21 +113,23 @@ class Function:
 
     def forget(self) -> None:
         """Drop all plans, so that providers are chosen again."""
-        self._plans.clear()
+        for plans in self._plans:
+            plans.clear()
         self._known.clear()
 
-    def _planned(self, args: tuple[Any, ...]) -> tuple[CallPlan, Result]:
-        """Return the plan and the result of a call; ``args`` are complete."""
-        form = form_of(args)
-        plan = self._plans.get(form)
+    def _planned(self, args: tuple[Any, ...], is_on: bool) -> tuple[CallPlan, Result]:
+        """Return the plan and the result of a call; ``args`` are complete. ``is_on`` is the switch's
+        state."""
+        plans, form = self._plans[is_on], form_of(args)
+        plan = plans.get(form)
         if plan is not None:
             out = plan.run(*args[: plan.takes])
         else:
             self.check(args)
-            plan, out = first(self.op, self.loaded, args)
-            if len(self._plans) >= MOST_PLANS:
+            plan, out = first(self.op, self.loaded, args, is_on)
+            if len(plans) >= MOST_PLANS:
                 self.forget()
-            self._plans[form] = plan
+            plans[form] = plan
         plan.asked.calls += 1
         return plan, out
 
@@ -131,10 +144,13 @@ class Function:
                 option.check(args, {})
             return self._dispatched(args)
         filled = self.filled(args, {})
-        plan, out = self._planned(filled)
+        is_on = switch.is_on()
+        plan, out = self._planned(filled, is_on)
         if (kind := known(args, filled, plan)) is not None:
             shape = self._shape(args)
-            self._known[shape] = (kind, *self._known.get(shape, ())[: MOST_KNOWN - 1])
+            with switch.lock:
+                if switch.is_on() == is_on:  # another thread may have changed it
+                    self._known[shape] = (kind, *self._known.get(shape, ())[: MOST_KNOWN - 1])
         return out
 
     def _dispatched(self, args: tuple[Any, ...]) -> Result:

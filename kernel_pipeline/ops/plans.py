@@ -16,7 +16,7 @@ import torch
 from ..contract import Gpu, Provider
 from ..loading import Loaded
 from ..machine.device import Device
-from . import asked, native, tuned
+from . import asked, native, switch, tuned
 from .declaration import NotServedError, Op, Result
 from .known import Known
 from .tuned import Choice
@@ -60,13 +60,17 @@ def form_of(args: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(form)
 
 
-def first(op: Op, loaded: Loaded, args: tuple[Any, ...]) -> tuple[CallPlan, Result]:
+def first(op: Op, loaded: Loaded, args: tuple[Any, ...], by_torch: bool) -> tuple[CallPlan, Result]:
     """Make the plan for calls of this form, and return it with the result of the first call. If the chosen
-    provider is missing or refuses the tensors, warn once and use torch.
+    provider is missing or refuses the tensors, warn once and use torch. ``by_torch`` says whether the switch
+    lets torch compute every call; such calls are not counted.
     """
+    if by_torch:
+        choice = Choice("torch", {}, "torch", switch.reason() or "")
+        return CallPlan(op.definition, choice, asked.Asked(loaded.name, None, choice)), op.definition(*args)
     problem, choice = _chosen(op, loaded, args)
     if problem is not None:
-        of = next(one.device for one in args if isinstance(one, torch.Tensor))
+        of = device_of(args)
         try:
             entry = ready(loaded, problem, choice, of)
             provider = loaded.kernel.provider(choice.provider)
@@ -82,14 +86,26 @@ def first(op: Op, loaded: Loaded, args: tuple[Any, ...]) -> tuple[CallPlan, Resu
 
 def _chosen(op: Op, loaded: Loaded, args: tuple[Any, ...]) -> tuple[Any, Choice]:
     """Return the problem of a call and the choice for it; no problem for a call that only torch computes."""
+    problem, choice = problem_of(op, args)
+    if choice is None:
+        of = device_of(args)
+        choice = tuned.choose(loaded, problem, gpu_of(of), slug_of(of))
+    return problem, choice
+
+
+def problem_of(op: Op, args: tuple[Any, ...]) -> tuple[Any, Choice | None]:
+    """Return the problem of a call; for a call that only torch computes, return None and the choice."""
     if op.problem is None:
         return None, Choice("torch", {}, "torch", f"{op.name} is computed by torch alone.")
     try:
-        problem = op.problem(*args)
+        return op.problem(*args), None
     except NotServedError as reason:
         return None, Choice("torch", {}, "torch", str(reason))
-    of = next(one.device for one in args if isinstance(one, torch.Tensor))
-    return problem, tuned.choose(loaded, problem, gpu_of(of), slug_of(of))
+
+
+def device_of(args: tuple[Any, ...]) -> torch.device:
+    """Return the device of a call's first tensor."""
+    return next(one.device for one in args if isinstance(one, torch.Tensor))
 
 
 @functools.cache
@@ -117,15 +133,9 @@ def slug_of(device: torch.device) -> str | None:
 def ready(loaded: Loaded, problem: Any, choice: Choice, of: torch.device) -> Callable[..., Any]:
     """Return a provider's entry, building and loading its library if it has one. Raises NotThereError, with a
     sentence, if the provider can't compute the problem in this configuration on this device."""
-    try:
-        provider = loaded.kernel.provider(choice.provider)
-    except KeyError:
-        raise native.NotThereError("there is no such provider.") from None
-    if reason := _missing(provider, of, gpu_of(of)):
+    if reason := refusal(loaded, problem, choice, of, gpu_of(of)):
         raise native.NotThereError(reason)
-    parameters = provider.parameters(**choice.parameters) if provider.parameters else None
-    if reason := provider.fits(problem, parameters, gpu_of(of)):
-        raise native.NotThereError(f"{reason}.")
+    provider = loaded.kernel.provider(choice.provider)
     if provider.extension is not None:
         native.load(loaded, provider.extension)
     try:
@@ -136,9 +146,23 @@ def ready(loaded: Loaded, problem: Any, choice: Choice, of: torch.device) -> Cal
     return entry.default if isinstance(entry, torch._ops.OpOverloadPacket) else entry
 
 
+def refusal(loaded: Loaded, problem: Any, choice: Choice, of: torch.device, gpu: Gpu | None) -> str | None:
+    """Return the reason, as a sentence, why a provider can't compute a problem in this configuration on this
+    device, or None. Nothing is built or imported."""
+    try:
+        provider = loaded.kernel.provider(choice.provider)
+    except KeyError:
+        return "there is no such provider."
+    if reason := _missing(provider, of, gpu):
+        return reason
+    parameters = provider.parameters(**choice.parameters) if provider.parameters else None
+    reason = provider.fits(problem, parameters, gpu)
+    return f"{reason}." if reason else None
+
+
 def _missing(provider: Provider, of: torch.device, gpu: Gpu | None) -> str | None:
     """Return the reason why a provider can't be called on a device, as a sentence, or None."""
-    if provider.reference is not None or provider.prepare is not None:
+    if not tuned.takes_inputs(provider):
         return "it takes its inputs in another form."
     if not provider.is_installed:
         return f'it is not installed: pip install "{provider.requires}".'

@@ -43,13 +43,30 @@ class Tuned:
     """A measured problem.
 
     ``near`` maps the labels of the configurations that took at most ``MOST`` times as long as the best to
-    that ratio. ``failed`` are the labels of configurations without a right output at this problem.
+    that ratio. ``failed`` are the labels of configurations without a right output at this problem. ``us`` is
+    the time in microseconds of a configuration with the ratio 1, and ``baseline_us`` the baseline's time;
+    None if it is unknown.
     """
 
     problem: Mapping[str, Value]
     within_l2: bool
     near: Mapping[str, float]
     failed: frozenset[str] = frozenset()
+    us: float | None = None
+    baseline_us: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbour:
+    """A tuned problem near another problem, and their distance in doublings."""
+
+    tuned: Tuned
+    distance: float
+
+    @property
+    def weight(self) -> float:
+        """The weight of this problem in a mean over the neighbours."""
+        return (self.distance + NEAREST) ** -POWER
 
 
 @dataclass(frozen=True)
@@ -85,24 +102,32 @@ def pick(
     can compute the problem. A configuration that failed at a neighbour is excluded. ``neighbours`` is the
     number of nearest problems to use.
     """
-    around = _nearest(tuned, problem, within_l2, size)[:neighbours]
-    failed = {label for _, one in around for label in one.failed}
-    candidates = {label for _, one in around for label in one.near} - failed
-    weights = [(distance + NEAREST) ** -POWER for distance, _ in around]
-    ranked = []
+    around = neighbours_of(tuned, problem, within_l2, size, neighbours)
+    away = min((one.distance for one in around if one.tuned.within_l2 == within_l2), default=math.inf)
+    return next((Pick(label, away) for label in ranked(around) if can(label)), None)
+
+
+def ranked(around: Sequence[Neighbour]) -> list[str]:
+    """Return the labels of the configurations that did not fail at a neighbour, the best first."""
+    failed = {label for one in around for label in one.tuned.failed}
+    candidates = {label for one in around for label in one.tuned.near} - failed
+    found = []
     for label in candidates:
-        losses = [math.log(min(one.near.get(label, MOST), MOST)) for _, one in around]
-        weighted = math.fsum(weight * loss for weight, loss in zip(weights, losses, strict=True))
-        ranked.append((weighted, label))
-    away = min((distance for distance, one in around if one.within_l2 == within_l2), default=math.inf)
-    return next((Pick(label, away) for _, label in sorted(ranked) if can(label)), None)
+        losses = [math.log(min(one.tuned.near.get(label, MOST), MOST)) for one in around]
+        weighted = math.fsum(one.weight * loss for one, loss in zip(around, losses, strict=True))
+        found.append((weighted, label))
+    return [label for _, label in sorted(found)]
 
 
-def _nearest(
-    tuned: Iterable[Tuned], problem: Mapping[str, Value], within_l2: bool, size: Sequence[str]
-) -> list[tuple[float, Tuned]]:
-    """Return the comparable tuned problems with their distances in doublings, the nearest first. Problems on
-    the other side of the cache come last; equal distances are ordered by the problems' numbers."""
+def neighbours_of(
+    tuned: Iterable[Tuned],
+    problem: Mapping[str, Value],
+    within_l2: bool,
+    size: Sequence[str],
+    neighbours: int = NEIGHBOURS,
+) -> list[Neighbour]:
+    """Return the nearest comparable tuned problems, the nearest first. Problems on the other side of the
+    cache come last; equal distances are ordered by the problems' numbers."""
     found = []
     for one in tuned:
         if words(one.problem) == words(problem) and one.problem.keys() == problem.keys():
@@ -110,7 +135,7 @@ def _nearest(
             order = one.within_l2 != within_l2, _distance(one.problem, problem, size), values
             found.append((order, one))
     found.sort(key=lambda each: each[0])
-    return [(order[1], one) for order, one in found]
+    return [Neighbour(one, order[1]) for order, one in found[:neighbours]]
 
 
 def _distance(one: Mapping[str, Value], other: Mapping[str, Value], size: Sequence[str]) -> float:

@@ -15,13 +15,18 @@ from types import UnionType
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from ..declared import Value
+from ..provider import Gpu
 
-FORMAT = 3
+FORMAT = 4
 """The version of the table's format."""
 
 
 LARGEST = {float: 1e300, int: 2.0**63}
 """Numbers in a table must be smaller than this in magnitude, by their declared type."""
+
+
+LONGEST = 1e12
+"""Times in microseconds and ratios in a table are at most this."""
 
 
 class TableError(Exception):
@@ -128,20 +133,44 @@ class TunedKernel:
 
 @dataclass(frozen=True)
 class Table:
-    """A whole table. ``gpu`` is the GPU's slug, ``environment`` the machine's environment as far as it
-    matters, and ``rule`` the digest of the rule that gave the regrets."""
+    """A whole table.
+
+    gpu, name:
+        The GPU's slug and name.
+    compute_capability, multiprocessors, shared_memory, l2_bytes:
+        The GPU's properties: ``9.0``, a number, and the bytes of shared memory that a block may use and of
+        the L2 cache. None, 0 and 0 for a CPU.
+    environment:
+        The machine's environment as far as it matters.
+    rule:
+        The digest of the rule that gave the regrets.
+    """
 
     gpu: str
     name: str
+    compute_capability: str | None
+    multiprocessors: int
+    shared_memory: int
     l2_bytes: int
     environment: Mapping[str, Any]
     rule: str
     kernels: Mapping[str, TunedKernel] = field(default_factory=dict)
 
+    @property
+    def properties(self) -> Gpu | None:
+        """The GPU's properties, on which a choice depends; None for a CPU."""
+        if self.compute_capability is None:
+            return None
+        major, minor = map(int, self.compute_capability.split("."))
+        return Gpu((major, minor), self.multiprocessors, self.shared_memory, self.l2_bytes)
+
+
+HEAD = ("gpu", "name", "compute_capability", "multiprocessors", "shared_memory", "l2_bytes")
+
 
 def text(table: Table) -> str:
     """Return the table as JSON, with one line for each value, configuration, region and problem."""
-    head = {"format": FORMAT, **{one: getattr(table, one) for one in ("gpu", "name", "l2_bytes")}}
+    head = {"format": FORMAT, **{one: getattr(table, one) for one in HEAD}}
     lines = [f"  {_line(name)}: {_line(value)}," for name, value in head.items()]
     lines += [f'  "environment": {_line(table.environment)},', f'  "rule": {_line(table.rule)},']
     kernels = [_kernel_text(name, one) for name, one in sorted(table.kernels.items())]
@@ -203,8 +232,9 @@ def _table(content: Mapping[str, Any]) -> Table:
         parts = {"configurations": configurations, "regions": regions, "problems": problems}
         kernels[name] = _record(TunedKernel, one | parts)
         _check(kernels[name])
-    head = {one: content[one] for one in ("gpu", "name", "l2_bytes", "environment", "rule")}
+    head = {one: content[one] for one in (*HEAD, "environment", "rule")}
     made: Table = _record(Table, head | {"kernels": kernels})
+    _ = made.properties  # raises ValueError for an invalid compute capability
     return made
 
 
@@ -237,13 +267,17 @@ def _is(value: object, hint: Any) -> bool:
 
 
 def _check(one: TunedKernel) -> None:
-    """Check that every label names a configuration and that ratios are positive. Raises ValueError."""
+    """Check that every label names a configuration, that times and ratios are positive and no more than
+    ``LONGEST``, and that intervals have two ends. Raises ValueError."""
     for problem in one.problems:
+        times = [problem.us, *(us for us in (problem.baseline_us, problem.runner_up_us) if us is not None)]
+        if not all(0 < number <= LONGEST for number in (*times, *problem.near.values())):
+            raise ValueError(f"a time or ratio is not above 0 and up to {LONGEST:g}")
+        if len(problem.interval_us) != 2:
+            raise ValueError("an interval has not two ends")
         named = {problem.best, *problem.near}
         if missing := named - one.configurations.keys():
             raise ValueError(f"{sorted(missing)[0]} is not a configuration")
-        if min(problem.near.values(), default=1) <= 0:
-            raise ValueError("a ratio is 0 or less")
     for region in one.regions:
         named = {label for labels in region.fallback.values() for label in labels}
         if missing := named - one.configurations.keys():

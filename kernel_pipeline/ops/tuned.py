@@ -2,16 +2,16 @@
 
 A problem that was tuned on this GPU gets its fastest configuration. A problem between tuned problems gets the
 choice of the rule (module ``rule``) if the table trusts the rule there. Otherwise it gets the safest of the
-rule's choice, a provider's default configuration, and torch. Without a table for the GPU torch is called. A
-configuration is chosen only if it was verified on the GPU with the present source.
+rule's choice, a provider's default configuration, and torch. A GPU without a table gets the rule's choice by
+the table of another GPU of the same compute capability. Except at a tuned problem, torch is called unless the
+choice is predicted clearly faster (module ``prediction``). A configuration is chosen only if it was verified
+with the present source, on this GPU or the one whose table is used.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import os
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,18 +20,21 @@ from typing import Any
 from ..contract import Gpu, Kernel, Provider
 from ..declared import Value
 from ..loading import Loaded
-from . import rule, source, table
-from .table import Configuration, Table, TableError, TunedKernel, TunedRegion
-
-LIBRARY = Path(__file__).resolve().parents[1]
-
-PLACES = (LIBRARY.parent / "results" / "tuned", LIBRARY / "tuned")
-"""The folders with tables: in a checkout of the repository, and in an installed package."""
-
-VARIABLE = "KERNELS_TUNED"
-"""The environment variable that names another table, or a folder of them."""
+from . import prediction, rule, source, table_files
+from .table import Configuration, Table, TunedKernel, TunedProblem, TunedRegion
 
 RULE = Path(rule.__file__)
+
+
+WORDS = {
+    "exact": "the table of tuned problems",
+    "generalised": "the rule between tuned problems, which is trusted here",
+    "guessed": "the rule between tuned problems, too far from them to be trusted, but safer than a default",
+    "default": "a default configuration, the safest that fits",
+    "sibling": "the rule between tuned problems of another GPU of the same architecture",
+    "torch": "the baseline",
+}
+"""What a choice follows, by ``Choice.how``."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,8 @@ class Choice:
 
     ``how`` is ``exact`` for a tuned problem; ``generalised`` for the rule's choice where the rule is trusted;
     ``guessed`` for the rule's choice where it is not trusted but safer than the alternatives; ``default`` for
-    a provider's default configuration; ``torch`` for the kernel's baseline. ``reason`` is a sentence that
-    says why the choice is not exact, or empty.
+    a provider's default configuration; ``sibling`` for the rule's choice by another GPU's table; ``torch``
+    for the kernel's baseline. ``reason`` says in a sentence or two why the choice is not exact, or is empty.
     """
 
     provider: str
@@ -60,42 +63,79 @@ def choose(loaded: Loaded, problem: object, gpu: Gpu | None, slug: str | None) -
 
     Warns once in a process of a table that can't be used, and of a provider that can't be called.
     """
+    return chosen(loaded, problem, gpu, slug)[0]
+
+
+def chosen(
+    loaded: Loaded, problem: object, gpu: Gpu | None, slug: str | None, warns: bool = True
+) -> tuple[Choice, Chooser | None]:
+    """Return the choice, and what made it by a table; None if no table has the kernel. The arguments are
+    those of ``choose``. Without ``warns`` no provider that can't be called is warned of."""
     if slug is None:
-        return _baseline(
-            loaded.kernel, "only GPUs have tables of tuned configurations, and these tensors are on a CPU."
-        )
-    found = table_of(slug)
-    if found is None:
-        return _baseline(loaded.kernel, f"there is no usable table of tuned configurations for {slug}.")
-    return choose_by(found, loaded, problem, gpu)
+        reason = "only GPUs have tables of tuned configurations, and these tensors are on none."
+        return baseline(loaded.kernel, reason), None
+    file = table_files.file_of(slug)
+    found = None if file is None else table_files.read(file, slug)
+    own = None
+    if found is not None and loaded.name in found.kernels:
+        own = Chooser(found, loaded, problem, gpu, file, warns=warns)
+        choice = own.choose()
+    elif found is not None:
+        choice = baseline(loaded.kernel, f"{loaded.name} was not tuned on {slug}.")
+    else:
+        reason = f"there is no usable table of tuned configurations for {slug}."
+        choice = baseline(loaded.kernel, reason)
+    is_broken = file is not None and found is None
+    if choice.how == "torch" and gpu is not None and not is_broken:
+        other = table_files.sibling(table_files.folders(), slug, gpu)
+        if other is not None and loaded.name in other[1].kernels:
+            sibling = Chooser(other[1], loaded, problem, gpu, other[0], is_own=False)
+            if (by_sibling := sibling.choose_as_sibling(choice.reason)) is not None:
+                return by_sibling, sibling
+        if file is None and other is None and warns:
+            table_files.warn_of_variable(slug)
+    return choice, own
 
 
 def choose_by(found: Table, loaded: Loaded, problem: object, gpu: Gpu | None) -> Choice:
-    """Return the choice for a problem from the given table."""
+    """Return the choice for a problem from the given table of the GPU alone."""
     if loaded.name not in found.kernels:
-        return _baseline(loaded.kernel, f"{loaded.name} was not tuned on {found.gpu}.")
-    return _Chooser(found, loaded, problem, gpu).choose()
+        return baseline(loaded.kernel, f"{loaded.name} was not tuned on {found.gpu}.")
+    return Chooser(found, loaded, problem, gpu).choose()
 
 
-class _Chooser:
-    """Makes one choice."""
+class Chooser:
+    """Makes one choice by a table. ``is_own`` says whether the table is of the GPU in use."""
 
-    def __init__(self, found: Table, loaded: Loaded, problem: Any, gpu: Gpu | None) -> None:
+    def __init__(
+        self,
+        found: Table,
+        loaded: Loaded,
+        problem: Any,
+        gpu: Gpu | None,
+        file: Path | None = None,
+        is_own: bool = True,
+        warns: bool = True,
+    ) -> None:
         self.table = found
+        self.file = file
+        self.is_own = is_own
+        self.warns = warns and is_own
         self.tuned = found.kernels[loaded.name]
         self.loaded = loaded
         self.kernel = loaded.kernel
         self.problem = problem
         self.values = {one.name: getattr(problem, one.name) for one in dataclasses.fields(problem)}
-        self.within_l2 = is_within(self.kernel, problem, found.l2_bytes)
+        l2_bytes = found.l2_bytes if is_own or gpu is None else gpu.l2_cache
+        self.within_l2 = is_within(self.kernel, problem, l2_bytes)
         self.gpu = gpu
 
     def choose(self) -> Choice:
-        for one in self.tuned.problems:
-            if completed(self.kernel, one.problem) == self.values:
-                if why := self.against(one.best):
-                    return self.fallback(why)
-                return self._choice(one.best, "exact", "")
+        """Return the choice by the table of the GPU in use."""
+        if self.row is not None:
+            if why := self.against(self.row.best):
+                return self.fallback(why)
+            return self._choice(self.row.best, "exact", "")
         reason = f"{self.loaded.name} was not tuned at this problem."
         region = self.region
         if region is None or region.distance is None:
@@ -103,16 +143,39 @@ class _Chooser:
         picked = self.picked
         if picked is None or picked.distance > region.distance:
             return self.fallback(reason)
-        return self._choice(picked.label, "generalised", reason)
+        return self._if_faster(picked.label, "generalised", reason)
+
+    @functools.cached_property
+    def row(self) -> TunedProblem | None:
+        """The table's measurements at the problem; None if it was not tuned on this GPU."""
+        if not self.is_own:
+            return None
+        rows = (one for one in self.tuned.problems if completed(self.kernel, one.problem) == self.values)
+        return next(rows, None)
+
+    @functools.cached_property
+    def known(self) -> list[rule.Tuned]:
+        """The table's problems."""
+        return tuned_of(self.kernel, self.tuned)
+
+    @functools.cached_property
+    def comparable(self) -> list[rule.Neighbour]:
+        """The table's problems that differ only in numbers, the nearest first."""
+        return rule.neighbours_of(self.known, self.values, self.within_l2, self.kernel.size, len(self.known))
+
+    @property
+    def around(self) -> list[rule.Neighbour]:
+        """The tuned problems that the rule uses."""
+        return self.comparable[: rule.NEIGHBOURS]
 
     @functools.cached_property
     def picked(self) -> rule.Pick | None:
         """The rule's choice; None without neighbours, and if the table's regrets come from another version
         of the rule."""
-        if self.table.rule != rule_digest():
+        if self.is_own and self.table.rule != rule_digest():
             return None
         return rule.pick(
-            tuned_of(self.kernel, self.tuned),
+            self.known,
             self.values,
             self.within_l2,
             self.kernel.size,
@@ -133,12 +196,40 @@ class _Chooser:
             (label for label in known if self._is_baseline(label) or self.against(label) is None), None
         )
         if safest is None:
-            return _baseline(self.kernel, reason)
+            return baseline(self.kernel, reason)
         if region is not None and region.is_safer(known[safest]) and self.picked is not None:
-            return self._choice(self.picked.label, "guessed", reason)
+            return self._if_faster(self.picked.label, "guessed", reason)
         if self._is_baseline(safest):
-            return _baseline(self.kernel, reason)
-        return self._choice(safest, "default", reason)
+            return baseline(self.kernel, reason)
+        return self._if_faster(safest, "default", reason, slowest=prediction.SLOWEST)
+
+    def choose_as_sibling(self, reason: str) -> Choice | None:
+        """Return the choice by the table of another GPU, on which no problem counts as tuned; None if no
+        configuration is predicted clearly faster than the baseline. ``reason`` says why the GPU's own table
+        does not choose."""
+        if self.picked is None or self._is_baseline(self.picked.label):
+            return None
+        reason = f"{reason} The table of {self.table.gpu} is used."
+        made = self._if_faster(self.picked.label, "sibling", reason, prediction.SIBLING_MARGIN)
+        return made if made.how == "sibling" else None
+
+    def _if_faster(
+        self, label: str, how: str, reason: str, margin: float = prediction.MARGIN, slowest: float = 0.0
+    ) -> Choice:
+        """Return the choice of a configuration if it is predicted clearly faster than the baseline, else the
+        baseline. A baseline that callers can't get, because it takes inputs in another form, is not compared:
+        what torch computes instead is far slower."""
+        declared = self.kernel.provider(self.kernel.baseline)
+        if (
+            self._is_baseline(label)
+            or not takes_inputs(declared)
+            or prediction.is_clearly_faster(self.around, label, margin, slowest)
+        ):
+            return self._choice(label, how, reason)
+        provider = self.tuned.configurations[label].provider
+        return baseline(
+            self.kernel, f"{reason} {provider} is not predicted clearly faster than {declared.name}."
+        )
 
     def _is_baseline(self, label: str) -> bool:
         return self.tuned.configurations[label].provider == self.kernel.baseline
@@ -148,7 +239,8 @@ class _Chooser:
         Warn if its provider can't be used at all."""
         chosen = self.tuned.configurations[label]
         if why := self._unusable(chosen.provider):
-            _warn(why)
+            if self.warns:
+                table_files.warn(why)
             return why
         return self._unfit(self.kernel.provider(chosen.provider), chosen)
 
@@ -189,6 +281,11 @@ def is_within(kernel: Kernel, problem: Any, l2_bytes: int) -> bool:
     return kernel.work(problem).bytes <= l2_bytes
 
 
+def takes_inputs(provider: Provider) -> bool:
+    """Whether a provider takes a call's inputs as they are, not in another form."""
+    return provider.reference is None and provider.prepare is None
+
+
 def completed(kernel: Kernel, problem: Mapping[str, Value]) -> dict[str, Value]:
     """Return a problem with missing dimensions filled in from their defaults."""
     found = dict(problem)
@@ -203,7 +300,15 @@ def completed(kernel: Kernel, problem: Mapping[str, Value]) -> dict[str, Value]:
 def tuned_of(kernel: Kernel, one: TunedKernel) -> list[rule.Tuned]:
     """Return the problems of a table in the rule's form."""
     return [
-        rule.Tuned(completed(kernel, each.problem), each.within_l2, each.near, frozenset(each.failed))
+        rule.Tuned(
+            completed(kernel, each.problem),
+            each.within_l2,
+            each.near,
+            frozenset(each.failed),
+            # The fastest by finals may not be the fastest by the sweep, which the ratios are of.
+            each.us / each.near.get(each.best, rule.MOST),
+            each.baseline_us,
+        )
         for each in one.problems
     ]
 
@@ -219,31 +324,8 @@ def rule_digest() -> str:
     return source.of_file(RULE)
 
 
-def table_of(slug: str) -> Table | None:
-    """Return the table for a GPU, or None. Warn of a table that can't be used."""
-    named = os.environ.get(VARIABLE)
-    return _read(Path(named) if named else None, slug)
-
-
-@functools.cache
-def _read(named: Path | None, slug: str) -> Table | None:
-    places = PLACES if named is None else (named,)
-    # A file that the variable names is the table, whatever its name.
-    files = [place if named and not place.is_dir() else place / f"{slug}.json" for place in places]
-    file = next((one for one in files if one.is_file()), None)
-    if file is None:
-        if named is not None:
-            lacks = f"holds no {files[0].name}" if named.is_dir() else "does not exist"
-            _warn(f"{VARIABLE}={named} {lacks}; torch is called.")
-        return None
-    try:
-        return table.read(file, slug)
-    except TableError as error:
-        _warn(f"the table {file} {error}; torch is called.")
-        return None
-
-
-def _baseline(kernel: Kernel, reason: str) -> Choice:
+def baseline(kernel: Kernel, reason: str) -> Choice:
+    """Return the choice of the kernel's baseline."""
     provider = kernel.provider(kernel.baseline)
     declared = provider.variables()
     parameters = {name: one.default for name, one in declared.items() if one.default is not None}
@@ -267,13 +349,3 @@ def _source(loaded: Loaded, provider: str) -> str:
         return source.digest(loaded, provider)
     except (OSError, SyntaxError):
         return ""
-
-
-_said: set[str] = set()
-
-
-def _warn(sentence: str) -> None:
-    """Warn once per process and sentence."""
-    if sentence not in _said:
-        _said.add(sentence)
-        warnings.warn(sentence, RuntimeWarning, stacklevel=2)

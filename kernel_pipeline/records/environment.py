@@ -26,7 +26,8 @@ class Environment(Record):
     whose speed does not follow from the model's name. ``image`` and ``base_image`` name the container's image
     and the image that it was built from, with their digests. Neither is part of the digest, because a rebuilt
     image has another name, and the other fields cover everything that results depend on. The digest also
-    leaves out ``l2_bytes``, the size of a GPU's L2 cache, which follows from the GPU's name.
+    leaves out a GPU's properties that follow from its name: the size of its L2 cache (``l2_bytes``), the
+    number of its multiprocessors, and the shared memory in bytes that a block may use.
     """
 
     gpu: Name
@@ -49,6 +50,8 @@ class Environment(Record):
     image: Text | None = None
     base_image: Text | None = None
     l2_bytes: Count | None = None
+    multiprocessors: Count | None = None
+    shared_memory: Count | None = None
 
     @property
     def digest(self) -> str:
@@ -105,5 +108,5 @@ def _versions(packages: Iterable[str]) -> dict[str, str]:
     return found
 
 
-UNKEYED = {"image", "base_image", "l2_bytes"}
+UNKEYED = {"image", "base_image", "l2_bytes", "multiprocessors", "shared_memory"}
 """The fields of an environment that a result does not depend on."""

@@ -89,14 +89,15 @@ def occupancy(architecture: str, registers: int, shared: int, threads: int) -> O
 
 
 def limits_of(environment: Environment) -> Gpu | None:
-    """Return the limits of a GPU on another host, from its compute capability and L2 cache, or None for a
-    CPU. The number of multiprocessors is not recorded, so it is set to a number that no kernel exceeds."""
+    """Return the limits of a GPU on another host, or None for a CPU. If an old environment lacks the shared
+    memory, it follows from the compute capability; if it lacks the number of multiprocessors, that is a
+    number that no kernel exceeds."""
     if environment.compute_capability is None:
         return None
     major, minor = map(int, environment.compute_capability.split("."))
     known = LIMITS.get(f"{major}{minor}")
-    shared = sys.maxsize if known is None else known.shared - RESERVED_SHARED
-    return Gpu((major, minor), sys.maxsize, shared, environment.l2_bytes or 0)
+    shared = environment.shared_memory or (sys.maxsize if known is None else known.shared - RESERVED_SHARED)
+    return Gpu((major, minor), environment.multiprocessors or sys.maxsize, shared, environment.l2_bytes or 0)
 
 
 def _up(value: int, unit: int) -> int:

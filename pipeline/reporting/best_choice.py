@@ -23,7 +23,7 @@ from kernel_pipeline import problems
 from kernel_pipeline.contract import Gpu
 from kernel_pipeline.declared import Value, shown
 from kernel_pipeline.errors import UserError
-from kernel_pipeline.ops import rule, tuned
+from kernel_pipeline.ops import rule, table_files, tuned
 from kernel_pipeline.ops.table import Table, TunedRegion
 from kernel_pipeline.ops.tuned import Choice
 from kernel_pipeline.records import ceilings
@@ -271,7 +271,7 @@ class KernelOnMachine:
     @cached_property
     def table(self) -> Table | None:
         """The table from which ``kernel_pipeline.ops`` chooses; reading a broken table warns by itself."""
-        return tuned.table_of(self.gpu)
+        return table_files.table_of(self.gpu)
 
     def _is_within(self, problem: Any) -> bool:
         l2_bytes = self.table.l2_bytes if self.table else self.environment.l2_bytes or 0
@@ -307,20 +307,12 @@ class KernelOnMachine:
     def why(self, best: BestChoice) -> str:
         """Return how ``kernel_pipeline.ops`` chooses at the problem, in words."""
         how = best.chosen.how
-        words = {
-            "exact": "the table of tuned problems",
-            "generalised": "the rule between tuned problems, which is trusted here",
-            "guessed": "the rule between tuned problems, too far from them to be trusted, but safer than a "
-            "default",
-            "default": "a default configuration, the safest that fits",
-            "torch": "the baseline",
-        }
         region = self._region(best.problem)
         p90 = None
         if region is not None and how in ("generalised", "guessed"):
             p90 = region.generalised_p90 if how == "generalised" else region.regret_p90
         cost = "" if p90 is None else f": in nine of ten cases at most {percent(p90)} over the fastest"
-        return "; ".join(filter(None, [f"{words[how]} ({how}){cost}", best.chosen.reason]))
+        return "; ".join(filter(None, [f"{tuned.WORDS[how]} ({how}){cost}", best.chosen.reason]))
 
     def _region(self, problem: Any) -> TunedRegion | None:
         """Return the table's record of the rule's regret on the problem's side of the L2 cache, if any."""

@@ -1,18 +1,16 @@
-"""Replays of searches and of the tuned tables' rule against a ledger, without measuring.
+"""Replays of searches against a ledger, without measuring.
 
 A grid is the set of one provider's configurations at one problem in a ledger. A search of a grid works as in
 a sweep, but takes its times from the ledger. The tables show how near searches come to the best
-configuration, and the regret of the rule between tuned problems.
+configuration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf, isinf
 
-from kernel_pipeline.ops import rule
-from kernel_pipeline.ops.tuned import words_text
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.point import Point
@@ -23,9 +21,6 @@ from ..points.notation import plural
 from ..points.plan import Pins, chosen_providers
 from ..points.search import Sampler
 from ..points.searches import SearchBudget, Searches
-from ..verdicts import regret
-from ..verdicts.regret import Left, Times
-from .numbers import percent
 from .tables import TextTable
 
 SHARES = (0.05, 0.10, 0.15, 0.25, 0.50)
@@ -36,9 +31,6 @@ SEEDS = 3
 
 FEWEST = 12
 """Grids with fewer configurations are left out."""
-
-SIDES = {True: "within", False: "beyond", None: "both"}
-"""The names of the sides of the L2 cache by ``within_l2``; None stands for both."""
 
 NEAR = 0.02
 """A configuration within this share of the best time counts as good as the best."""
@@ -139,67 +131,3 @@ def _range(counts: Sequence[int]) -> str:
 
 def _percent(share: float) -> str:
     return "nothing found" if isinf(share) else f"{100 * share:.1f} %"
-
-
-def regretted(entry: Entry, times: Sequence[Times], title: str) -> TextTable:
-    """Return the table of regrets: how much longer each way of choosing takes than the ledger's fastest.
-
-    The ways are the configuration that callers get, the rule between tuned problems, the rule where it is
-    trusted, the best of the nearest problem alone, the safest default that fits, and the baseline. The rule
-    never sees the problem itself, which is left out in every dtype. Rows are by side of the L2 cache.
-    """
-    rows = []
-    size, baseline = entry.loaded.kernel.size, entry.loaded.kernel.baseline
-    by_rule, by_nearest = (regret.leave_out(times, size, count) for count in (rule.NEIGHBOURS, 1))
-    for side, name in SIDES.items():
-        here = [one for one in times if side in (None, one.tuned.within_l2)]
-        chosen, nearest = (
-            [one for one in left if side in (None, one.times.tuned.within_l2)]
-            for left in (by_rule, by_nearest)
-        )
-        trusted = regret.up_to(chosen) if side is not None else []
-        ways = {
-            "called configuration": called(entry, times, by_rule, side),
-            "rule": [one.regret for one in chosen],
-            "rule where it is trusted": [one.regret for one in trusted],
-            "nearest alone": [one.regret for one in nearest],
-            "best default": _of_first(regret.safest(here, baseline), here),
-            "baseline": _of_first([baseline], here),
-        }
-        for way, those in ways.items():
-            if those:
-                shares = [percent(regret.quantile(those, share)) for share in (0.5, 0.9, 1.0)]
-                rows.append([name, way, str(len(those)), *shares])
-    columns = ("L2 cache", "way", "problems", "median", "90th percentile", "largest")
-    return TextTable(title, columns, rows, numbers=columns[2:])
-
-
-def called(entry: Entry, times: Sequence[Times], by_rule: Sequence[Left], side: bool | None) -> list[float]:
-    """Return the regrets of the configurations that callers get on a side of the L2 cache; None means both.
-
-    Callers get the rule's choice if it is trusted or safer than the safest default that fits, else that
-    default.
-    """
-    if side is None:
-        return [share for one in (True, False) for share in called(entry, times, by_rule, one)]
-    here = [one for one in times if one.tuned.within_l2 == side]
-    chosen = [one for one in by_rule if one.times.tuned.within_l2 == side]
-    if not chosen:
-        return []
-    region = regret.region(side, here, chosen, entry.loaded.kernel.baseline)
-    found = []
-    for one in chosen:
-        is_trusted = region.distance is not None and one.pick.distance <= region.distance
-        known = region.fallback[words_text(one.times.tuned.problem)]
-        safest = next((label for label in known if label in one.times.us), None)
-        if is_trusted or (safest is not None and region.is_safer(known[safest])):
-            found.append(one.regret)
-        elif safest is not None:
-            found.append(one.times.regret(safest))
-    return found
-
-
-def _of_first(labels: Iterable[str], some: Sequence[Times]) -> list[float]:
-    """Return the regret of the first label that was measured, for each problem that has one."""
-    chosen = [(one, next((label for label in labels if label in one.us), None)) for one in some]
-    return [one.regret(label) for one, label in chosen if label is not None]

@@ -38,10 +38,11 @@ class Times:
 
 @dataclass(frozen=True)
 class Left:
-    """A problem that was left out, and the rule's choice for it."""
+    """A problem that was left out, the rule's choice for it, and the tuned problems that the rule used."""
 
     times: Times
     pick: rule.Pick
+    around: Sequence[rule.Neighbour]
 
     @property
     def regret(self) -> float:
@@ -56,12 +57,19 @@ def leave_out(some: Sequence[Times], size: Sequence[str], neighbours: int = rule
     for one in some:
         here = rule.numbers(one.tuned.problem)
         others = [other.tuned for other in some if rule.numbers(other.tuned.problem) != here]
-        picked = rule.pick(
-            others, one.tuned.problem, one.tuned.within_l2, size, one.us.__contains__, neighbours
-        )
-        if picked is not None:
-            found.append(Left(one, picked))
-    return found
+        found.append(chosen(one, others, size, neighbours))
+    return [one for one in found if one is not None]
+
+
+def chosen(
+    one: Times, others: Sequence[rule.Tuned], size: Sequence[str], neighbours: int = rule.NEIGHBOURS
+) -> Left | None:
+    """Return the rule's choice at a problem by other problems; None if no configuration qualifies."""
+    at = one.tuned.problem, one.tuned.within_l2, size
+    picked = rule.pick(others, *at, one.us.__contains__, neighbours)
+    if picked is None:
+        return None
+    return Left(one, picked, rule.neighbours_of(others, *at, neighbours))
 
 
 def regions(kernel: Kernel, some: Sequence[Times]) -> list[TunedRegion]:

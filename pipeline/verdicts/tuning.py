@@ -51,7 +51,7 @@ def may_be_called(kernel: Kernel, provider: Provider) -> bool:
     ``torch.compile`` makes takes seconds at each shape, and a provider with its own reference or prepared
     weights takes other inputs, so callers get neither."""
     own = provider.is_own or provider.name == kernel.baseline
-    return own and not provider.compiled and provider.reference is None and provider.prepare is None
+    return own and not provider.compiled and tuned.takes_inputs(provider)
 
 
 def measured(entry: Entry, rows: Iterable[Measurement], identity: Identity | None) -> list[Measured]:
@@ -138,7 +138,9 @@ def times_of(entry: Entry, some: Sequence[Measured], l2_bytes: int) -> list[Time
         complete = completed(kernel, one.problem)
         is_small = is_within(kernel, problems.make(kernel.problem, one.problem), l2_bytes)
         defaults = {name for name, row in one.rows.items() if _is_default(kernel, row.point)}
-        found.append(Times(rule.Tuned(complete, is_small, near, one.failed), one.times, frozenset(defaults)))
+        baseline = next((us for name, us in ranked(one) if _is_of(one, name, kernel.baseline)), None)
+        problem = rule.Tuned(complete, is_small, near, one.failed, best, baseline)
+        found.append(Times(problem, one.times, frozenset(defaults)))
     return found
 
 
@@ -185,8 +187,8 @@ def _problem(kernel: Kernel, one: Measured, held: Sequence[Final], tuned: rule.T
         half = timing(one.rows[best]).rel_ci * us
         interval = (us - half, us + half)
     row = one.rows[best]
-    others = [each for each in order_of if one.rows[each[0]].point.provider != row.point.provider]
-    baseline = next((us for name, us in order_of if one.rows[name].point.provider == kernel.baseline), None)
+    others = [each for each in order_of if not _is_of(one, each[0], row.point.provider)]
+    baseline = next((us for name, us in order_of if _is_of(one, name, kernel.baseline)), None)
     assert row.outcome.max_abs_err is not None, "it was verified"
     return TunedProblem(
         problem=dict(one.problem),
@@ -204,6 +206,10 @@ def _problem(kernel: Kernel, one: Measured, held: Sequence[Final], tuned: rule.T
         near=tuned.near,
         failed=sorted(one.failed),
     )
+
+
+def _is_of(one: Measured, label: str, provider: str) -> bool:
+    return one.rows[label].point.provider == provider
 
 
 def _tolerances(kernel: Kernel, problem: object) -> tuple[Tolerance, ...]:
@@ -271,13 +277,16 @@ class Caller:
             for one in self.measured
             if without is None or tuple(sorted(rule.numbers(one.problem).items())) != without
         ]
-        l2_bytes = 0 if self.gpu is None else self.gpu.l2_cache
-        made = of_kernel(self.entry, some, (), l2_bytes)
+        gpu = self.gpu or Gpu((0, 0), 0, 0, 0)
+        made = of_kernel(self.entry, some, (), gpu.l2_cache)
         environment = self.identity.environment
         return Table(
             gpu=environment.gpu,
             name=environment.name,
-            l2_bytes=l2_bytes,
+            compute_capability=environment.compute_capability,
+            multiprocessors=gpu.multiprocessors,
+            shared_memory=gpu.shared_memory,
+            l2_bytes=gpu.l2_cache,
             environment={},
             rule=tuned.rule_digest(),
             kernels={} if made is None else {self.entry.name: made},

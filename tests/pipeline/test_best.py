@@ -14,7 +14,7 @@ import torch
 from kernel_pipeline import loading, ops, problems
 from kernel_pipeline.machine import device
 from kernel_pipeline.machine.device import Device
-from kernel_pipeline.ops import tuned
+from kernel_pipeline.ops import table_files, tuned
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.point import Point
@@ -32,7 +32,9 @@ from tests.planted.tree import PLANTED
 from tests.project import python
 
 KERNEL = "softmax"
-ENVIRONMENT = factory.environment(H200).replace(l2_bytes=50 << 20)
+ENVIRONMENT = factory.environment(H200).replace(
+    l2_bytes=50 << 20, multiprocessors=132, shared_memory=227 << 10
+)
 IDENTITY = Identity(loading.load(KERNEL), ENVIRONMENT, TimingSettings(), 0)
 COLUMNS = (4096, 8192, 16384, 32768, 65536, 131072, 262144)
 """Widths at which a matrix does not fit into that L2 cache."""
@@ -41,12 +43,12 @@ COLUMNS = (4096, 8192, 16384, 32768, 65536, 131072, 262144)
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Simulate a machine without a GPU and without tuned tables, in a process that has read none."""
-    monkeypatch.setenv(tuned.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(table_files.VARIABLE, str(tmp_path))
     monkeypatch.setattr(device, "gpus", list)
-    tuned._read.cache_clear()
-    monkeypatch.setattr(tuned, "_said", set())
+    table_files.read.cache_clear()
+    monkeypatch.setattr(table_files, "_said", set())
     yield
-    tuned._read.cache_clear()
+    table_files.read.cache_clear()
 
 
 def row(provider: str, columns: int, us: float, dtype: str = "bfloat16", **more: Any) -> Measurement:
@@ -183,7 +185,7 @@ def tuned_of(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     with pytest.raises(SystemExit, match="0"):
         run_stage("tune", TuneConfig, tune.run)
     capsys.readouterr()
-    monkeypatch.setenv(tuned.VARIABLE, str(results.tuned_path(folder, H200)))
+    monkeypatch.setenv(table_files.VARIABLE, str(results.tuned_path(folder, H200)))
 
 
 def test_off_the_grid_it_says_by_which_rule_and_what_is_known_at_the_nearest_problem(
@@ -294,7 +296,7 @@ def test_without_gpu_it_is_this_machines_or_the_only_one_with_rows(
 
 
 def test_it_reads_files_and_imports_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(tuned.VARIABLE)
+    monkeypatch.delenv(table_files.VARIABLE)
     words = (f"kernel={KERNEL}", "columns=32000", "dtype=bfloat16", f"gpu={H100}")
     done = python("-X", "importtime", "-m", "pipeline.best", *words)
     assert done.returncode == 0 and "y = softmax(x)\n" in done.stdout

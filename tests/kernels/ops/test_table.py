@@ -14,7 +14,7 @@ import pytest
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Gpu
-from kernel_pipeline.ops import source, tuned
+from kernel_pipeline.ops import source, table, table_files, tuned
 
 SLUG = "nvidia-h200"
 H200 = Gpu((9, 0), 132, 227 * 1024, 50 * 2**20)
@@ -24,7 +24,7 @@ PROBLEMS = [
     for rows, columns in ((4096, 1024), (4096, 1500), (65536, 2000))
     for dtype in ("bfloat16", "float32")
 ]
-HOW = {"exact", "generalised", "guessed", "default", "torch"}
+HOW = set(tuned.WORDS) - {"sibling"}
 DELETED = object()
 VALUES = (
     *(DELETED, None, True, 0, -1, 3, 2**70, 10**400, 0.5, -1.5, math.nan, math.inf, -math.inf),
@@ -35,16 +35,16 @@ VALUES = (
 @pytest.fixture(scope="module")
 def whole() -> dict[str, Any]:
     """A table of today's sources that trusts its rule."""
-    table: dict[str, Any] = json.loads((tuned.PLACES[0] / f"{SLUG}.json").read_text())
-    one = table["kernels"]["softmax"]
-    table |= {"kernels": {"softmax": one}, "rule": tuned.rule_digest(), "l2_bytes": 50 * 2**20}
+    content: dict[str, Any] = json.loads((table_files.PLACES[0] / f"{SLUG}.json").read_text())
+    one = content["kernels"]["softmax"]
+    content |= {"kernels": {"softmax": one}, "rule": tuned.rule_digest(), "l2_bytes": 50 * 2**20}
     one["sources"] = {
         name: source.digest(SOFTMAX, name)
         for name in {each["provider"] for each in one["configurations"].values()}
     }
     for region in one["regions"]:
         region |= {"distance": 3.0 if region["within_l2"] else None, "regret_p90": 9.0}
-    return table
+    return content
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -70,8 +70,8 @@ def mutated(whole: dict[str, Any], path: tuple[Any, ...], value: Any) -> Any:
 def chosen(text: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuned.Choice]:
     """What the user's calls are given; no mutation may raise there."""
     path.write_text(text)
-    monkeypatch.setenv(tuned.VARIABLE, str(path))
-    tuned._read.cache_clear()
+    monkeypatch.setenv(table_files.VARIABLE, str(path))
+    table_files.read.cache_clear()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return [tuned.choose(SOFTMAX, problem, H200, SLUG) for problem in PROBLEMS]
@@ -82,6 +82,16 @@ def test_the_whole_table_chooses_by_problem_and_by_rule(
 ) -> None:
     found = chosen(json.dumps(whole), tmp_path / "table.json", monkeypatch)
     assert {"exact", "generalised"} <= {one.how for one in found}
+
+
+def test_the_committed_tables_are_of_todays_rule() -> None:
+    """Else the rule is used at no problem. A changed rule needs new regrets (``pipeline.tune``); a rule that
+    makes the same choices in other words needs its digest in the tables."""
+    for path in table_files.PLACES[0].glob("*.json"):
+        made = table.read(path, path.stem)
+        assert made.rule == tuned.rule_digest()
+        assert table.text(made) == path.read_text()
+        assert made.properties is not None and made.properties.multiprocessors > 0
 
 
 @pytest.mark.slow

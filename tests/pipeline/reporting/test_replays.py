@@ -18,7 +18,6 @@ from pipeline.command.options import SweepConfig, TuneConfig
 from pipeline.command.run import run_each, run_stage
 from pipeline.points.search import Sampler
 from pipeline.reporting.replays import Grid, play
-from pipeline.store import results
 from tests import factory
 from tests.factory import CPU, H100, H200
 
@@ -154,31 +153,85 @@ def test_a_mistake_is_one_sentence(words: str, sentence: str, tmp_path: Path, ru
     assert error.startswith(f"error: {sentence.format(folder=tmp_path)}") and error.count("\n") == 1
 
 
-def test_the_regrets_of_the_rule_are_those_of_a_ledger_whose_rows_are_old(tmp_path: Path, run: Run) -> None:
+@pytest.fixture
+def rules(tmp_path: Path, run: Run) -> Callable[[list[Measurement]], list[str]]:
+    """Replays the rule on a ledger of H200s and H100s; returns the lines."""
+
+    def replayed(rows: list[Measurement]) -> list[str]:
+        factory.write_results(tmp_path, rows)
+        for path in (tmp_path / "environment").iterdir():
+            told = {"l2_bytes": 60 << 20, "multiprocessors": 132, "shared_memory": 227 << 10}
+            path.write_text(json.dumps(json.loads(path.read_text()) | told))
+        code, out, _ = run("tune")
+        assert code == 0
+        return out.splitlines()
+
+    return replayed
+
+
+Rules = Callable[[list[Measurement]], list[str]]
+
+
+def of_torch(columns: int, us: float, gpu: str = H200) -> Measurement:
+    return factory.measurement("softmax", "torch", columns, median_us=us, gpu=gpu)
+
+
+def of_cuda(columns: int, us: float, block_size: int = 4096, gpu: str = H200) -> Measurement:
+    named = {"block_size": block_size, "num_warps": 4 if block_size == 1024 else 8}
+    return factory.measurement("softmax", "cuda", columns, median_us=us, gpu=gpu, **named)
+
+
+def test_the_regrets_of_the_rule_are_those_of_a_ledger_whose_rows_are_old(rules: Rules) -> None:
     rows = []
     for columns in (256, 300, 512, 600, 1024):
-        wide = 10.0 if columns != 1024 else 12.0
+        is_last = columns == 1024
         rows += [
-            factory.measurement("softmax", "torch", columns, median_us=20.0),
-            factory.measurement("softmax", "cuda", columns, median_us=wide, block_size=4096, num_warps=8),
-            factory.measurement(
-                "softmax",
-                "cuda",
-                columns,
-                median_us=10.0 if columns == 1024 else 15.0,
-                block_size=1024,
-                num_warps=4,
-            ),
+            of_torch(columns, 11.0 if is_last else 20.0),
+            of_cuda(columns, 12.0 if is_last else 10.0),
+            of_cuda(columns, 10.0 if is_last else 15.0, 1024),
         ]
-    factory.write_results(tmp_path, rows)
-    path = results.environment_path(tmp_path, H200)
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"l2_bytes": 60 << 20}))
-    code, out, _ = run("tune")
-    assert code == 0
-    lines = [line.split() for line in out.splitlines() if line.strip().startswith("within")]
-    found = {" ".join(line[1:-7]): line[-7:] for line in lines}
-    # Left out, 1024 columns get the wide one, which takes 20 % longer there.
-    assert found["rule"] == ["5", "0.0", "%", "12.0", "%", "20.0", "%"]
-    assert found["baseline"] == ["5", "100.0", "%", "100.0", "%", "100.0", "%"]
-    assert found["best default"] == ["5", "50.0", "%", "50.0", "%", "50.0", "%"]
+    lines = [line.split() for line in rules(rows) if line.strip().startswith("within")]
+    found = {" ".join(line[1:-10]): line[-10:] for line in lines}
+    # Left out, 1024 columns get the wide one, which takes 20 % longer there, and 9 % longer than torch.
+    assert found["rule"] == ["5", "0.0", "%", "12.0", "%", "20.0", "%", "1", "of", "5"]
+    assert found["baseline"][-3:] == ["0", "of", "5"]
+    assert found["baseline"][:3] == ["5", "100.0", "%"]
+    assert found["best default"][:3] == ["5", "50.0", "%"]
     assert "rule where it is trusted" not in found
+
+
+def test_the_margin_leaves_torch_what_is_hardly_faster(rules: Rules) -> None:
+    """At 600 columns the choice takes 20 % longer than torch, and at its neighbours 2 % less."""
+    rows = []
+    for columns in range(300, 1200, 75):
+        rows += [of_torch(columns, 10.2), of_cuda(columns, 12.24 if columns == 600 else 10.0)]
+    lines = [line.split() for line in rules(rows) if line.strip().startswith("within")]
+    found = {" ".join(line[1:-10]): line[-3:] for line in lines}
+    assert found["without the margin"] == ["1", "of", "12"]
+    assert found["called configuration"] == ["0", "of", "12"]
+
+
+def test_times_that_follow_the_formula_are_predicted_without_error(rules: Rules) -> None:
+    """Each time is 3 us and a part in proportion to the bytes; torch takes twice as long."""
+    rows = []
+    for columns in (256, 512, 1024, 2048, 8192):
+        us = 3 + columns / 64
+        rows += [of_torch(columns, 2 * us), of_cuda(columns, us)]
+    (line,) = [line for line in rules(rows) if line.startswith(f"softmax on {H200}  ")]
+    assert line.replace("< 0.1", "0.0").split()[3:] == ["5", *["0.0", "%"] * 6]
+
+
+def test_the_choices_on_one_gpu_by_the_times_of_another(rules: Rules) -> None:
+    rows = []
+    for columns in (256, 512, 1024, 2048, 8192):
+        rows += [of_torch(columns, 20.0), of_cuda(columns, 10.0), of_cuda(columns, 11.0, 1024)]
+        rows += [of_torch(columns, 20.0, H100), of_cuda(columns, 15.0, gpu=H100)]
+        rows += [of_cuda(columns, 10.0, 1024, H100)]
+    lines = rules(rows)
+    for used, by, regret in ((H200, H100, "10.0"), (H100, H200, "50.0")):
+        start = next(place for place, line in enumerate(lines) if line.startswith(f"Choices on {used} by"))
+        assert by in lines[start]
+        softmax, every = (line.split() for line in lines[start + 3 : start + 5])
+        lost, shares = ["0", "of", "5"] * 2, [regret, "%"] * 4 + ["100.0", "%"] * 2
+        assert softmax == ["softmax", "5", *lost, *shares]
+        assert every[1:] == softmax[1:]

@@ -3,109 +3,25 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kernel_pipeline import loading
-from kernel_pipeline.contract import Gpu
-from kernel_pipeline.machine import device
-from kernel_pipeline.machine.device import Device
-from kernel_pipeline.ops import source, tuned
-from kernel_pipeline.records.measurement import Measurement
-from kernel_pipeline.records.settings import TimingSettings
+from kernel_pipeline.ops import source, table_files, tuned
+from kernel_pipeline.ops.table import read
 from pipeline import tune
 from pipeline.command.options import TuneConfig
 from pipeline.command.run import run_stage
-from pipeline.keys.identity import Identity
 from pipeline.points import catalog
 from pipeline.store import results
 from tests import factory
 from tests.factory import H200
 
-GPU = Gpu((9, 0), 132, 227 << 10, 50 << 20)
-KERNEL = "softmax"
-LOADED = loading.load(KERNEL)
-IDENTITY = Identity(LOADED, factory.environment(H200), TimingSettings(), 0)
-
-
-def row(provider: str, columns: int, us: float = 1.0, dtype: str = "float32", **more: Any) -> Measurement:
-    """Return a fresh row."""
-    return factory.fresh(
-        factory.measurement(KERNEL, provider, columns, dtype, median_us=us, **more), IDENTITY
-    )
-
-
-def some(
-    us: Mapping[str, Sequence[float]], columns: Sequence[int], dtype: str = "float32"
-) -> list[Measurement]:
-    """Return rows of the named configurations, with one time for each number of columns."""
-    parameters: dict[str, dict[str, int]] = {
-        "torch": {},
-        "triton_online 1024x4w": {"block_size": 1024, "num_warps": 4},
-        "triton_online 1024x8w": {"block_size": 1024, "num_warps": 8},
-        "cuda 1024x4w": {"block_size": 1024, "num_warps": 4},
-        "cuda 2048x8w": {"block_size": 2048, "num_warps": 8},
-    }
-    return [
-        row(name.partition(" ")[0], size, time, dtype, **parameters[name])
-        for name, times in us.items()
-        for size, time in zip(columns, times, strict=True)
-    ]
-
-
-COLUMNS = (256, 512, 1024, 2048, 8192, 16384)
-PLANTED = {
-    "torch": (20.0, 20.0, 20.0, 20.0, 20.0, 20.0),
-    "triton_online 1024x4w": (12.0, 12.0, 12.0, 12.0, 12.0, 12.0),
-    "cuda 1024x4w": (11.0, 11.0, 11.0, 11.0, 10.0, 10.0),
-    "cuda 2048x8w": (10.0, 10.0, 10.0, 10.0, 10.1, 10.2),
-}
-
-
-@pytest.fixture(autouse=True)
-def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the commands see an H200."""
-    here = Device(kind="cuda", name="NVIDIA H200", index=0, uuid="GPU-0")
-    monkeypatch.setattr(device, "resolve", lambda wanted: here)
-    monkeypatch.setattr(device, "capabilities", lambda one: GPU)
-    environment = factory.environment(H200).replace(l2_bytes=GPU.l2_cache)
-    monkeypatch.setattr(tune, "fingerprint", lambda one: environment)
-
-
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Simulate a process that has read no table and has issued no warnings."""
-    tuned._read.cache_clear()
-    source._of_files.cache_clear()
-    monkeypatch.setattr(tuned, "_said", set())
-    yield
-    tuned._read.cache_clear()
-
-
-Written = Callable[..., Path]
-
-
-@pytest.fixture
-def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Written:
-    """Return a function that lets the command write a table from a ledger's rows and selects that table."""
-
-    def made(rows: Sequence[Measurement], name: str = "") -> Path:
-        factory.write_results(tmp_path / name, rows)
-        monkeypatch.setattr(sys, "argv", ["tune", f"output={tmp_path / name}"])
-        with pytest.raises(SystemExit) as ended:
-            run_stage("tune", TuneConfig, tune.run)
-        assert ended.value.code == 0
-        path = results.tuned_path(tmp_path / name, H200)
-        monkeypatch.setenv(tuned.VARIABLE, str(path))
-        return path
-
-    return made
+from .tables import COLUMNS, ENVIRONMENT, GPU, KERNEL, LOADED, PLANTED, Written, chosen, row, some
 
 
 def test_the_table_of_a_gpu_that_is_elsewhere_is_made_of_its_results(
@@ -121,26 +37,22 @@ def test_the_table_of_a_gpu_that_is_elsewhere_is_made_of_its_results(
         said = capsys.readouterr()
         return said.err if ended.value.code else ""
 
-    told = factory.environment(H200)
-    path.write_text(told.to_json().decode())
-    assert f"{path} does not say how large the L2 cache is" in tuned_for(H200)
+    for lacking in ("l2_bytes", "multiprocessors", "shared_memory"):
+        path.write_text(ENVIRONMENT.replace(**{lacking: None}).to_json().decode())
+        assert f"{path} lacks the size of the L2 cache, the number of multi" in tuned_for(H200)
     assert "unknown gpu 'nvidia-h20'. Did you mean 'nvidia-h200'?" in tuned_for("nvidia-h20")
-    path.write_text(told.replace(l2_bytes=GPU.l2_cache).to_json().decode())
+    path.write_text(ENVIRONMENT.to_json().decode())
     assert tuned_for(H200) == ""
     table = json.loads(results.tuned_path(tmp_path, H200).read_text())
     assert (table["gpu"], table["l2_bytes"]) == (H200, GPU.l2_cache)
     assert len(table["kernels"][KERNEL]["problems"]) == len(COLUMNS)
 
 
-def chosen(columns: int, dtype: str = "float32", rows: int = 4096) -> tuned.Choice:
-    problem = LOADED.kernel.problem(rows=rows, columns=columns, dtype=dtype)
-    return tuned.choose(LOADED, problem, GPU, H200)
-
-
 def test_the_table_says_what_was_measured_at_each_problem(written: Written) -> None:
     path = written(some(PLANTED, COLUMNS))
     content = json.loads(path.read_text())
-    assert (content["format"], content["gpu"], content["l2_bytes"]) == (3, H200, 50 << 20)
+    assert (content["format"], content["gpu"], content["l2_bytes"]) == (4, H200, 50 << 20)
+    assert read(path, H200).properties == GPU
     assert content["environment"]["torch"] == "2.11.0"
     of_kernel = content["kernels"][KERNEL]
     assert set(of_kernel["sources"]) == {"cuda", "torch", "triton_online"}
@@ -213,97 +125,6 @@ def test_the_regret_is_what_one_finds_by_hand(written: Written) -> None:
     assert (beyond["regret_p90"], beyond["distance"]) == (0.0, None), "three problems are too few"
 
 
-def test_between_problems_the_rule_is_followed_where_it_is_trusted(written: Written) -> None:
-    columns = (256, 300, 512, 600, 1024, 2048, 8192, 16384)
-    times = {
-        "torch": (20.0,) * 8,
-        "cuda 1024x4w": (11.0,) * 5 + (10.0,) * 3,
-        "cuda 2048x8w": (10.0,) * 5 + (12.0,) * 3,
-    }
-    written(some(times, columns))
-    found = chosen(400)
-    assert (found.provider, found.parameters["block_size"], found.how) == ("cuda", 2048, "generalised")
-    assert found.reason == "softmax was not tuned at this problem."
-    beyond = chosen(4096)  # three problems are too few to judge the rule
-    assert (beyond.provider, beyond.parameters["block_size"], beyond.how) == ("cuda", 1024, "default")
-
-
-def test_a_rule_with_too_much_regret_gives_way_to_the_safer_of_default_and_torch(written: Written) -> None:
-    columns = (256, 300, 512, 600, 800, 1024)
-    # The best of two configurations alternates between problems, and the other takes twice as long.
-    times = {
-        "cuda 2048x8w": (10.0, 20.0) * 3,
-        "triton_online 1024x8w": (20.0, 10.0) * 3,
-        "torch": (15.0,) * 6,
-        "cuda 1024x4w": (13.0,) * 6,
-    }
-    written(some(times, columns), "a")
-    assert (chosen(400).provider, chosen(400).how) == ("cuda", "default")
-    tuned._read.cache_clear()
-    times |= {"torch": (12.0,) * 6}
-    written(some(times, columns), "b")
-    assert (chosen(400).provider, chosen(400).how) == ("torch", "torch")
-
-
-def test_where_the_safest_default_does_not_fit_the_next_one_is_called(written: Written) -> None:
-    """A block of 1024 columns must hold a whole row, so it does not fit rows of 1100."""
-    columns = (256, 300, 512, 600, 800, 1024, 1100, 1200)
-    times = {
-        "cuda 2048x8w": (10.0, 20.0) * 4,
-        "triton_online 1024x8w": (20.0, 10.0) * 4,
-        "torch": (20.0,) * 8,
-        "cuda 1024x4w": (13.0,) * 8,
-    }
-    rows = some(times, columns)
-    rows += [row("triton_tile", size, 11.0, block_size=1024, num_warps=4) for size in columns[:6]]
-    content = json.loads(written(rows).read_text())
-    (region,) = content["kernels"][KERNEL]["regions"]
-    assert region["fallback"] == {
-        "dtype=float32": {"triton_tile 1024x4w": 0.1, "cuda 1024x4w": 0.3, "torch": 1.0}
-    }
-    assert (chosen(700).provider, chosen(700).how) == ("triton_tile", "default")
-    assert (chosen(1150).provider, chosen(1150).how) == ("cuda", "default")
-
-
-def test_further_from_tuned_problems_than_is_trusted_the_rule_is_not_followed(written: Written) -> None:
-    """Problems close to 1000 columns share one best configuration. At the other problems the best one
-    alternates."""
-    columns = (100, 150, 230, 340, 510, 770, *range(1000, 1080, 10))
-    times = {
-        "cuda 2048x8w": (10.0, 13.0) * 3 + (10.0,) * 8,
-        "triton_online 1024x8w": (13.0, 10.0) * 3 + (13.0,) * 8,
-        "torch": (11.0,) * 14,
-    }
-    path = written(some(times, columns))
-    (region,) = json.loads(path.read_text())["kernels"][KERNEL]["regions"]
-    assert (region["problems"], region["generalised"], region["generalised_p90"]) == (14, 8, 0.0)
-    assert region["regret_p90"] == 0.3 and region["distance"] == pytest.approx(math.log2(1010 / 1000))
-    assert (chosen(1005).provider, chosen(1005).how) == ("cuda", "generalised")
-    assert (chosen(280).provider, chosen(280).how) == ("torch", "torch")
-
-
-def test_a_rule_that_is_not_trusted_is_followed_where_nothing_else_is_safer(written: Written) -> None:
-    """The rule's choices take up to 1.2 times the best time, the default 1.5 times and torch twice."""
-    columns = (100, 200, 300, 400, 500, 600, 700, 800)
-    times = {
-        "cuda 2048x8w": (10.0, 12.0) * 4,
-        "triton_online 1024x8w": (12.0, 10.0) * 4,
-        "cuda 1024x4w": (15.0,) * 8,
-        "torch": (20.0,) * 8,
-    }
-    path = written(some(times, columns), "a")
-    (region,) = json.loads(path.read_text())["kernels"][KERNEL]["regions"]
-    assert (region["distance"], region["regret_p90"]) == (None, 0.2)
-    assert (chosen(250).how, chosen(250).parameters["num_warps"]) == ("guessed", 8)
-    content = json.loads(path.read_text())
-    path.write_text(json.dumps(content | {"rule": "another"}))
-    tuned._read.cache_clear()
-    assert (chosen(250).provider, chosen(250).how) == ("cuda", "default"), "its regrets are another rule's"
-    written(some({name: us[:4] for name, us in times.items()}, columns[:4]), "b")
-    tuned._read.cache_clear()
-    assert (chosen(250).provider, chosen(250).how) == ("cuda", "default"), "four problems say too little"
-
-
 def test_nothing_is_chosen_that_was_not_verified(written: Written) -> None:
     rows = some(PLANTED, COLUMNS)
     # The fastest configuration was wrong at one problem, so it is chosen at none.
@@ -343,12 +164,12 @@ def test_a_provider_that_was_edited_is_not_called_without_a_word(
         (lambda text: text[: len(text) // 2], "is not JSON"),
         (lambda text: "[]", "is not a table of tuned configurations"),
         (
-            lambda text: text.replace('"format": 3', '"format": 4'),
-            "has format 4, and this version reads 3: update it, or tune again",
+            lambda text: text.replace('"format": 4', '"format": 5'),
+            "has format 5, and this version reads 4: update it, or tune again",
         ),
         (
-            lambda text: text.replace('"format": 3', '"format": 2'),
-            "has format 2, and this version reads 3: tune again",
+            lambda text: text.replace('"format": 4', '"format": 3'),
+            "has format 3, and this version reads 4: tune again",
         ),
         (
             lambda text: text.replace(f'"gpu": "{H200}"', '"gpu": "nvidia-b200"'),
@@ -359,6 +180,7 @@ def test_a_provider_that_was_edited_is_not_called_without_a_word(
             "is incomplete or wrong",
         ),
         (lambda text: text.replace('"near": {', '"far": {'), "is incomplete or wrong"),
+        (lambda text: text.replace('"compute_capability": "9.0"', '"compute_capability": "sm_90"'), "wrong"),
     ],
 )
 def test_a_table_that_cannot_be_used_is_one_sentence_once_and_torch(
@@ -387,13 +209,13 @@ def test_without_a_table_and_on_a_cpu_torch_is_called(
     problem = LOADED.kernel.problem(columns=512)
     on_cpu = tuned.choose(LOADED, problem, None, None)
     assert (on_cpu.provider, on_cpu.how) == ("torch", "torch") and on_cpu.reason
-    monkeypatch.setattr(tuned, "PLACES", (tmp_path,))
+    monkeypatch.setattr(table_files, "PLACES", (tmp_path,))
     nowhere = tuned.choose(LOADED, problem, GPU, "nvidia-b200")
     assert (nowhere.provider, nowhere.how) == ("torch", "torch") and "nvidia-b200" in nowhere.reason
-    monkeypatch.setenv(tuned.VARIABLE, str(tmp_path / "none.json"))
+    monkeypatch.setenv(table_files.VARIABLE, str(tmp_path / "none.json"))
     with pytest.warns(RuntimeWarning, match="does not exist"):
         assert tuned.choose(LOADED, problem, GPU, "nvidia-b200").how == "torch"
-    monkeypatch.setenv(tuned.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(table_files.VARIABLE, str(tmp_path))
     with pytest.warns(RuntimeWarning, match=r"holds no nvidia-b200\.json; torch is called"):
         assert tuned.choose(LOADED, problem, GPU, "nvidia-b200").how == "torch"
 

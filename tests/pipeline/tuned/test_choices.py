@@ -1,0 +1,187 @@
+"""The choices by planted tables: between tuned problems, with a margin over torch, and by another GPU's
+table."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+
+import pytest
+
+from kernel_pipeline.contract import Gpu
+from kernel_pipeline.ops import table_files, tuned
+from tests.factory import H200
+
+from .tables import COLUMNS, KERNEL, LOADED, PLANTED, Written, chosen, forget_tables, row, some
+
+
+def test_between_problems_the_rule_is_followed_where_it_is_trusted(written: Written) -> None:
+    columns = (256, 300, 512, 600, 1024, 2048, 8192, 16384)
+    times = {
+        "torch": (20.0,) * 8,
+        "cuda 1024x4w": (11.0,) * 5 + (10.0,) * 3,
+        "cuda 2048x8w": (10.0,) * 5 + (12.0,) * 3,
+    }
+    written(some(times, columns))
+    found = chosen(400)
+    assert (found.provider, found.parameters["block_size"], found.how) == ("cuda", 2048, "generalised")
+    assert found.reason == "softmax was not tuned at this problem."
+    beyond = chosen(4096)  # three problems are too few to judge the rule
+    assert (beyond.provider, beyond.parameters["block_size"], beyond.how) == ("cuda", 1024, "default")
+
+
+def test_a_rule_with_too_much_regret_gives_way_to_the_safer_of_default_and_torch(written: Written) -> None:
+    columns = (256, 300, 512, 600, 800, 1024)
+    # The best of two configurations alternates between problems, and the other takes twice as long.
+    times = {
+        "cuda 2048x8w": (10.0, 20.0) * 3,
+        "triton_online 1024x8w": (20.0, 10.0) * 3,
+        "torch": (15.0,) * 6,
+        "cuda 1024x4w": (13.0,) * 6,
+    }
+    written(some(times, columns), "a")
+    assert (chosen(400).provider, chosen(400).how) == ("cuda", "default")
+    forget_tables()
+    times |= {"torch": (12.0,) * 6}
+    written(some(times, columns), "b")
+    assert (chosen(400).provider, chosen(400).how) == ("torch", "torch")
+
+
+def test_where_the_safest_default_does_not_fit_the_next_one_is_called(written: Written) -> None:
+    """A block of 1024 columns must hold a whole row, so it does not fit rows of 1100."""
+    columns = (256, 300, 512, 600, 800, 1024, 1100, 1200)
+    times = {
+        "cuda 2048x8w": (10.0, 20.0) * 4,
+        "triton_online 1024x8w": (20.0, 10.0) * 4,
+        "torch": (20.0,) * 8,
+        "cuda 1024x4w": (13.0,) * 8,
+    }
+    rows = some(times, columns)
+    rows += [row("triton_tile", size, 11.0, block_size=1024, num_warps=4) for size in columns[:6]]
+    content = json.loads(written(rows).read_text())
+    (region,) = content["kernels"][KERNEL]["regions"]
+    assert region["fallback"] == {
+        "dtype=float32": {"triton_tile 1024x4w": 0.1, "cuda 1024x4w": 0.3, "torch": 1.0}
+    }
+    assert (chosen(700).provider, chosen(700).how) == ("triton_tile", "default")
+    assert (chosen(1150).provider, chosen(1150).how) == ("cuda", "default")
+
+
+def test_further_from_tuned_problems_than_is_trusted_the_rule_is_not_followed(written: Written) -> None:
+    """Problems close to 1000 columns share one best configuration. At the other problems the best one
+    alternates."""
+    columns = (100, 150, 230, 340, 510, 770, *range(1000, 1080, 10))
+    times = {
+        "cuda 2048x8w": (10.0, 13.0) * 3 + (10.0,) * 8,
+        "triton_online 1024x8w": (13.0, 10.0) * 3 + (13.0,) * 8,
+        "torch": (11.0,) * 14,
+    }
+    path = written(some(times, columns))
+    (region,) = json.loads(path.read_text())["kernels"][KERNEL]["regions"]
+    assert (region["problems"], region["generalised"], region["generalised_p90"]) == (14, 8, 0.0)
+    assert region["regret_p90"] == 0.3 and region["distance"] == pytest.approx(math.log2(1010 / 1000))
+    assert (chosen(1005).provider, chosen(1005).how) == ("cuda", "generalised")
+    assert (chosen(280).provider, chosen(280).how) == ("torch", "torch")
+
+
+def test_a_rule_that_is_not_trusted_is_followed_where_nothing_else_is_safer(written: Written) -> None:
+    """The rule's choices take up to 1.2 times the best time, the default 1.5 times and torch twice."""
+    columns = (100, 200, 300, 400, 500, 600, 700, 800)
+    times = {
+        "cuda 2048x8w": (10.0, 12.0) * 4,
+        "triton_online 1024x8w": (12.0, 10.0) * 4,
+        "cuda 1024x4w": (15.0,) * 8,
+        "torch": (20.0,) * 8,
+    }
+    path = written(some(times, columns), "a")
+    (region,) = json.loads(path.read_text())["kernels"][KERNEL]["regions"]
+    assert (region["distance"], region["regret_p90"]) == (None, 0.2)
+    assert (chosen(250).how, chosen(250).parameters["num_warps"]) == ("guessed", 8)
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"rule": "another"}))
+    forget_tables()
+    assert (chosen(250).provider, chosen(250).how) == ("cuda", "default"), "its regrets are another rule's"
+    written(some({name: us[:4] for name, us in times.items()}, columns[:4]), "b")
+    forget_tables()
+    assert (chosen(250).provider, chosen(250).how) == ("cuda", "default"), "four problems say too little"
+
+
+def test_between_problems_a_choice_that_is_not_clearly_faster_gives_way_to_torch(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = (256, 300, 512, 600, 1024)
+    times = {"cuda 2048x8w": (10.0,) * 5, "cuda 1024x4w": (12.0,) * 5}
+    written(some(times | {"torch": (10.4,) * 5}, columns), "a")
+    found = chosen(400)
+    assert (found.provider, found.how) == ("torch", "torch")
+    assert found.reason == (
+        "softmax was not tuned at this problem. cuda is not predicted clearly faster than torch."
+    )
+    assert (chosen(512).provider, chosen(512).how) == ("cuda", "exact"), "it was measured there"
+    forget_tables()
+    written(some(times | {"torch": (10.6,) * 5}, columns), "b")
+    assert (chosen(400).provider, chosen(400).how) == ("cuda", "generalised")
+    forget_tables()
+    written(some(times, columns), "c")
+    assert chosen(400).how == "torch", "torch has no time, so nothing is known to be faster"
+    monkeypatch.setattr(tuned, "takes_inputs", lambda provider: provider.name != "torch")
+    assert chosen(400).provider == "cuda", "a caller can't get the measured baseline"
+
+
+def test_a_default_that_is_slower_than_torch_at_a_neighbour_is_not_called(written: Written) -> None:
+    """The rule has too much regret, and the default is the safest on average."""
+    columns = (256, 300, 512, 600, 800, 1024)
+    times = {
+        "cuda 2048x8w": (10.0, 20.0) * 3,
+        "triton_online 1024x8w": (20.0, 10.0) * 3,
+        "cuda 1024x4w": (12.0,) * 6,
+    }
+    written(some(times | {"torch": (15.0,) * 6}, columns), "a")
+    assert (chosen(400).provider, chosen(400).how) == ("cuda", "default")
+    forget_tables()
+    written(some(times | {"torch": (10.0, *(18.0,) * 5)}, columns), "b")
+    assert (chosen(400).provider, chosen(400).how) == ("torch", "torch")
+
+
+def test_a_gpu_without_a_table_uses_that_of_another_of_its_architecture(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(some(PLANTED, COLUMNS))
+    monkeypatch.setenv(table_files.VARIABLE, str(path.parent))
+    problem = LOADED.kernel.problem(rows=4096, columns=512, dtype="float32")
+    other = Gpu((9, 0), 114, 227 << 10, 1 << 20)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = tuned.choose(LOADED, problem, other, "nvidia-h100-pcie")
+    assert (found.provider, found.parameters["block_size"], found.how) == ("cuda", 2048, "sibling")
+    assert found.reason == (
+        "there is no usable table of tuned configurations for nvidia-h100-pcie. "
+        "The table of nvidia-h200 is used."
+    )
+    _, made = tuned.chosen(LOADED, problem, other, "nvidia-h100-pcie")
+    assert made is not None and not made.within_l2, "the L2 cache is that of the GPU in use"
+    ampere = Gpu((8, 0), 108, 163 << 10, 40 << 20)
+    with pytest.warns(RuntimeWarning, match=r"holds no nvidia-a100\.json; torch is called"):
+        assert tuned.choose(LOADED, problem, ampere, "nvidia-a100").how == "torch"
+    forget_tables()
+    close = {"torch": (10.0,), "cuda 2048x8w": (9.0,)}  # 11 %, which is clear enough only on the same GPU
+    monkeypatch.setenv(table_files.VARIABLE, str(written(some(close, (512,)), "close").parent))
+    assert tuned.choose(LOADED, problem, other, "nvidia-h100-pcie").how == "torch"
+
+
+def test_where_a_gpus_own_table_leaves_torch_that_of_another_gpu_is_asked(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = {"torch": (10.0,) * 2, "cuda 2048x8w": (9.9, 20.0)}
+    path = written(some(own, (256, 512)), "own")
+    other = written(some(PLANTED, COLUMNS), "other").read_text()
+    (path.parent / "nvidia-h100.json").write_text(other.replace(f'"gpu": "{H200}"', '"gpu": "nvidia-h100"'))
+    monkeypatch.setenv(table_files.VARIABLE, str(path.parent))
+    assert (chosen(512).provider, chosen(512).how) == ("torch", "exact")
+    assert (chosen(1000).provider, chosen(1000).how) == ("cuda", "sibling")
+    assert chosen(1000).reason.startswith("softmax was not tuned at this problem.")
+    path.write_text("[]")
+    forget_tables()
+    with pytest.warns(RuntimeWarning, match="torch is called"):
+        assert chosen(1000).how == "torch", "a table that can't be used is to be noticed"
