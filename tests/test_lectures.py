@@ -99,6 +99,7 @@ def of_torch(command: Command) -> bool:
     return any(name.startswith("TORCH") for name, _ in command.variables)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("command", WITHOUT_A_GPU, ids=str)
 def test_a_command_prints_what_its_page_shows(printed: dict[Command, str], command: Command) -> None:

@@ -185,6 +185,7 @@ def test_an_edit_is_compared_with_its_commit_and_what_it_does_not_touch_is_not(t
     assert "Only tree has these points: times 1." in done.stdout
 
 
+@pytest.mark.long
 def test_the_tree_is_compared_with_itself_and_a_point_that_only_an_interpreter_runs_has_no_time(
     tree: Tree,
 ) -> None:
@@ -227,6 +228,7 @@ def test_nothing_to_compare_passes(tree: Tree) -> None:
     assert has_no_worktree(tree)
 
 
+@pytest.mark.long
 def test_code_that_no_longer_compiles_is_a_regression_and_its_repair_is_undecided(tmp_path: Path) -> None:
     tree = repository(tmp_path)
     source = tree.root / "kernels/square/cpp.cpp"
