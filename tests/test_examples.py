@@ -71,6 +71,7 @@ def test_the_exact_block_never_has_the_scores_of_all_heads(example: dict[str, An
         torch.testing.assert_close(mine, right, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.xdist_group("inductor")
 def test_the_block_is_timed_eager_and_compiled() -> None:

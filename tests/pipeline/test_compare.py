@@ -243,6 +243,7 @@ def test_code_that_no_longer_compiles_is_a_regression_and_its_repair_is_undecide
     assert "undecided whether 1 point became slower" in repaired.stderr
 
 
+@pytest.mark.long
 def test_a_wrong_commit_is_a_regression_and_its_repair_is_none(tmp_path: Path) -> None:
     tree = repository(tmp_path)
     edit(tree, "return [x * 2", "return [x * 3")

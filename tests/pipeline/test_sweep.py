@@ -95,6 +95,7 @@ def test_measures_only_what_the_ledger_lacks(swept: Tree, first: tuple[Tree, str
     assert measured == {("mul", 256), ("blocks", 256)}, "a wider grid"
 
 
+@pytest.mark.long
 def test_every_time_is_audited_on_demand_and_else_one_of_each_workload_at_least(swept: Tree) -> None:
     done = swept.sweep("kernel=quick", "audit=all", "output=outputs/all")
     assert (done.returncode, done.stderr) == (0, "")
@@ -303,6 +304,7 @@ DESCRIBED = [
 ]
 
 
+@pytest.mark.long
 def test_a_results_folder_that_is_removed_midway_is_whole_in_the_end(tree: Tree) -> None:
     known = tree.root / "local/results/ceilings"
     (tree.root / "outputs").mkdir()
