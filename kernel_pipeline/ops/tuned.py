@@ -72,7 +72,7 @@ def chosen(
     """Return the choice, and what made it by a table; None if no table has the kernel. The arguments are
     those of ``choose``. Without ``warns`` no provider that can't be called is warned of."""
     if slug is None:
-        reason = "only GPUs have tables of tuned configurations, and these tensors are on none."
+        reason = "only GPUs have tables of tuned configurations, and these tensors are not on a GPU."
         return baseline(loaded.kernel, reason), None
     file = table_files.file_of(slug)
     found = None if file is None else table_files.read(file, slug)
@@ -150,8 +150,8 @@ class Chooser:
         """The table's measurements at the problem; None if it was not tuned on this GPU."""
         if not self.is_own:
             return None
-        rows = (one for one in self.tuned.problems if completed(self.kernel, one.problem) == self.values)
-        return next(rows, None)
+        rows = compared(self.kernel, self.tuned)
+        return next((one for one in rows if completed(self.kernel, one.problem) == self.values), None)
 
     @functools.cached_property
     def known(self) -> list[rule.Tuned]:
@@ -297,6 +297,16 @@ def completed(kernel: Kernel, problem: Mapping[str, Value]) -> dict[str, Value]:
     return found
 
 
+def compared(kernel: Kernel, one: TunedKernel) -> list[TunedProblem]:
+    """Return the problems of a table without those at which only the baseline was tried: they do not show
+    that it is the fastest."""
+    return [
+        each
+        for each in one.problems
+        if each.runner_up or each.failed or one.configurations[each.best].provider != kernel.baseline
+    ]
+
+
 def tuned_of(kernel: Kernel, one: TunedKernel) -> list[rule.Tuned]:
     """Return the problems of a table in the rule's form."""
     return [
@@ -309,7 +319,7 @@ def tuned_of(kernel: Kernel, one: TunedKernel) -> list[rule.Tuned]:
             each.us / each.near.get(each.best, rule.MOST),
             each.baseline_us,
         )
-        for each in one.problems
+        for each in compared(kernel, one)
     ]
 
 

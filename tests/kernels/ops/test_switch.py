@@ -121,7 +121,7 @@ def test_what_torch_serves_is_said_in_a_sentence() -> None:
     for found, reason in (
         (ops.explain(ops.softmax, x.double()), "not float64."),
         (ops.explain(ops.softmax, x, 0), "dimension 0 is not the last."),
-        (ops.explain(ops.softmax, x, gpu=None), "these tensors are on none."),
+        (ops.explain(ops.softmax, x, gpu=None), "these tensors are not on a GPU."),
         (ops.explain(ops.attention, q, q, q), "by torch where a gradient is needed."),
     ):
         assert (found.choice.provider, found.choice.how) in (("torch", "torch"), ("sdpa_flash", "torch"))

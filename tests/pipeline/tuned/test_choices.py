@@ -31,6 +31,16 @@ def test_between_problems_the_rule_is_followed_where_it_is_trusted(written: Writ
     assert (beyond.provider, beyond.parameters["block_size"], beyond.how) == ("cuda", 1024, "default")
 
 
+def test_a_problem_at_which_only_torch_was_measured_is_not_tuned(written: Written) -> None:
+    rows = some(PLANTED, COLUMNS)
+    written([*rows, row("torch", 4096, 20.0)])
+    alone = chosen(4096)
+    assert (alone.provider, alone.reason) == ("cuda", "softmax was not tuned at this problem.")
+    forget_tables()
+    written([*rows, row("torch", 4096, 20.0), row("cuda", 4096, 30.0, block_size=1024, num_warps=4)], "b")
+    assert (chosen(4096).provider, chosen(4096).how) == ("torch", "exact")
+
+
 def test_a_rule_with_too_much_regret_gives_way_to_the_safer_of_default_and_torch(written: Written) -> None:
     columns = (256, 300, 512, 600, 800, 1024)
     # The best of two configurations alternates between problems, and the other takes twice as long.
