@@ -36,6 +36,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
@@ -89,6 +90,8 @@ class Judge:
             self.plan = self.problem.plan(pins, config.scale)
         except UserError as error:
             raise unknown_option(JudgeConfig, config.pin) or error from error
+        if not config.other_sizes:
+            self.plan = replace(self.plan, resized=(), fixed={})
         if config.best is not None:
             self.problem.submission(config.best)
         chosen = device.resolve(config.device)
@@ -133,9 +136,8 @@ class Judge:
         """Print the verdicts as sentences."""
         for one in found.results:
             self.tell(one.sentence())
-        if folder.GIVEN not in found.skipped:
-            for name, why in found.skipped.items():
-                self.tell(f"Not tried: {name.replace('_', ' ')}: {why}.")
+        for line in found.left_out:
+            self.tell(line)
         self.tell(
             f"Submissions were {found.isolation}. The verdicts: {path}, {path.with_suffix('.html').name}"
         )
@@ -147,7 +149,7 @@ class Judge:
             raise UserError("write the folder with the submissions: judge board FOLDER kernel=PROBLEM.")
         paths, wrong = board.submissions(config.submission[0], self.problem)
         limits = [config.rounds, config.most_rounds, config.margin, config.torch_compile, config.memory_gb]
-        options = [*limits, config.best and config.best.read_text()]
+        options = [*limits, config.other_sizes, config.best and config.best.read_text()]
         own = Board(self.place / board.FILE, self.problem, self.plan, self.session, options)
         keys = {str(path): own.key(path) for path in paths}
         known = own.known(warn)

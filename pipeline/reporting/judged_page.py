@@ -7,7 +7,6 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from kernel_pipeline.judging.folder import GIVEN
 from kernel_pipeline.records.base import Values
 
 from ..verdicts.board import BoardEntry, ranked
@@ -50,8 +49,7 @@ def of_judgement(judgement: Judgement) -> str:
     ]
     if judgement.mode is not None:
         notes.append(f"The problem's module ran in mode {judgement.mode}, as its file leaves it.")
-    if GIVEN not in judgement.skipped:
-        notes += [f"Not tried: {name.replace('_', ' ')}: {why}." for name, why in judgement.skipped.items()]
+    notes += judgement.left_out
     found = [one.sentence() for one in results]
     blocks: list[Any] = [table(results, "Verdicts"), Text(NOTE, "note", has_code=True)]
     blocks += [_by_workload(one) for one in results if len(one.timed) > 1]
@@ -104,7 +102,7 @@ def table(results: Sequence[Judged], title: str) -> TextTable:
             _mean([each.us for each in one.timed]),
             _mean([each.host_us for each in one.timed if each.host_us is not None]),
             one.own_check or "",
-            one.reason or "",
+            "; ".join(why for why in (one.given_only, one.reason) if why is not None),
         ]
         for one in results
     ]

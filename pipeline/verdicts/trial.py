@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernel_pipeline.execution.answers import AnswerSupervisor
 from kernel_pipeline.judging.facts import Probe, Prober, ProblemFacts
-from kernel_pipeline.judging.folder import DISTRIBUTIONS, GIVEN, OWN_CHECK, SIGNED, Kept, originally
+from kernel_pipeline.judging.folder import DISTRIBUTIONS, GIVEN, OWN_CHECK, SIGNED, Kept, at, originally
 from kernel_pipeline.judging.formats import SubmissionFile, Workloads, smaller
 from kernel_pipeline.judging.imported import COMPILED, DISTRIBUTION, REFERENCE, read
 from kernel_pipeline.machine import confinement
@@ -22,8 +22,9 @@ from kernel_pipeline.statistics.verdicts import Rule
 from .. import ROOT
 from ..execution.session import Session
 from ..store.turns import Turn
-from . import judged
+from . import judged, other_sizes
 from .judged import Judged, Verified
+from .other_sizes import OtherSizes, changed
 from .rounds import RoundLimits
 from .trial_times import TrialTimes
 
@@ -70,6 +71,7 @@ class Trial:
     _prober: Prober = field(init=False)
     _main: Values = field(init=False)
     _tried: list[Values] = field(default_factory=list)
+    _resized: list[Values] = field(default_factory=list)
     _facts: dict[Values, ProblemFacts] = field(default_factory=dict)
     _own: dict[Values, Outcome] = field(default_factory=dict)
     _kept: Kept = field(init=False)
@@ -97,11 +99,13 @@ class Trial:
         small = [at(name, one) for one in smaller(self._main) for name in DISTRIBUTIONS]
         lacking = (one for one in (*small, *self._tried, *others) if one not in self._facts)
         self._facts |= self._probed(list(dict.fromkeys(lacking)))
-        self._kept = Kept.of(self.folder)
         own = {self._said(one): self._facts[one].skipped for one in self._tried}
-        self.skipped = {name: originally(self.folder, why) for name, why in own.items() if why is not None}
+        self.skipped = self._original(own)
         if GIVEN in self.skipped:
             return self._none_is_judged(self.skipped[GIVEN])
+        if not all(map(self._is_own, self.submissions)):
+            self._resize()
+        self._kept = Kept.of(self.folder)
         if self.beside_compiled:
             # Not confined: the compiler's cache has to keep the code.
             with self._supervisor() as worker:
@@ -117,6 +121,28 @@ class Trial:
             why, self.skipped = f"the problem's own code fails there: {self.skipped[GIVEN]}", before
         self.isolation = f"{judged.NOT_ISOLATED}: {why}"
         return self._judged()
+
+    def _resize(self) -> None:
+        """Find the problems of other sizes. A format may require right answers there."""
+
+        def probed(problems: Iterable[Values]) -> dict[Values, ProblemFacts]:
+            asked = list(dict.fromkeys(problems))
+            if lacking := [one for one in asked if one not in self._facts]:
+                self._facts |= self._probed(lacking)
+            return {one: self._facts[one] for one in asked}
+
+        self.skipped |= {f"other sizes of {name}": why for name, why in self.plan.fixed.items()}
+        other = OtherSizes(self._main, self.plan.resized, probed)
+        workloads = other.workloads()
+        names = [name for name in other_sizes.DISTRIBUTIONS if name not in self.skipped]
+        found = probed(at(name, one) for one in workloads for name in names)
+        own = {self._said(one): facts.skipped for one, facts in found.items()}
+        self.skipped |= self._original(other.skipped | own)
+        (self._tried if self.plan.any_sizes else self._resized).extend(found)
+
+    def _original(self, reasons: Mapping[str, str | None]) -> dict[str, str]:
+        """Return the reasons that there are, with the paths of the original files."""
+        return {name: originally(self.folder, why) for name, why in reasons.items() if why is not None}
 
     @property
     def mode(self) -> str | None:
@@ -181,16 +207,16 @@ class Trial:
 
     def _open(self) -> list[Values]:
         """Return the problems at which submissions are verified."""
-        return [one for one in self._tried if self._said(one) not in self.skipped]
+        return [one for one in (*self._tried, *self._resized) if self._said(one) not in self.skipped]
 
     def _said(self, problem: Values) -> str:
-        """Return the name of a problem in verdicts: its distribution, or its workload."""
+        """Return the name of a problem in verdicts: its distribution, its workload, or its other sizes."""
         workload = Values({name: value for name, value in problem.items() if name != DISTRIBUTION})
         distribution = str(problem[DISTRIBUTION])
         if workload == self._main:
             return distribution
-        said = " ".join(f"{name}={value}" for name, value in workload.items())
-        return said if distribution == GIVEN else f"{said}, {distribution}"
+        said = changed(workload, Values() if workload in self.plan.all else self._main)
+        return said if distribution == GIVEN else f"{said}, {judged.words(distribution)}"
 
     def _verified(self, worker: AnswerSupervisor, name: str) -> Judged:
         """Return the verdict on a submission's answers, without a time."""
@@ -208,9 +234,14 @@ class Trial:
             one = one.replace(verified=(*one.verified, seen))
             if outcome.status not in RIGHT and not judged.is_false_time(outcome):
                 said, reason = judged.of_failure(outcome, needs_gpu)
+                if problem in self._resized:
+                    one = one.replace(wrong_at=f"{place}: {reason}")
+                    if self.session.device.kind == "cuda":
+                        worker.close()  # it may have written to other memory that the verifier shares
+                    break
                 if outcome.status == "incorrect" and judged.is_later(outcome.error or ""):
                     said, reason = self._by_other_seeds(worker, name, problem, said, reason)
-                reason = reason if place == GIVEN else f"{place.replace('_', ' ')}: {reason}"
+                reason = reason if place == GIVEN else f"{judged.words(place)}: {reason}"
                 failing = self._smallest(worker, name, problem) if said == "incorrect" else None
                 return one.replace(verdict=said, reason=reason, right=tuple(right), failing=failing)
             right.append(place)
@@ -246,7 +277,8 @@ class Trial:
     def _memory_checked(self, one: Judged, name: str) -> Judged:
         """Return the verdict on a submission with right answers after memcheck at the smallest sizes."""
         self.tell(f"Checking the memory accesses of {name} …")
-        problems = (at(GIVEN, each) for each in (*smaller(self._main), self._main))
+        sizes = (*(smaller(self._main) if one.wrong_at is None else ()), self._main)
+        problems = (at(GIVEN, each) for each in sizes)
         least = next(each for each in problems if self._facts[each].skipped is None)
         said, is_wrong = self.memcheck(str(self.folder), self._point(name, least), confinement.CHOSEN.get())
         one = one.replace(memcheck=said)
@@ -269,7 +301,7 @@ class Trial:
         self.tell(f"Searching for the smallest inputs for which {name} is wrong …")
         less = (at(str(problem[DISTRIBUTION]), one) for one in smaller(self._main))
         for one in (*less, problem):
-            if self._facts[one].skipped is not None:
+            if self._facts[one].skipped is not None or not _is_within(one, problem):
                 continue
             outcome = self._outcome(worker, name, one)
             is_wrong = outcome.status == "incorrect" and (outcome.error or "").startswith(judged.FIRST)
@@ -341,6 +373,7 @@ class Trial:
         return outcome.replace(error=outcome.error and originally(self.folder, outcome.error))
 
 
-def at(distribution: str, workload: Values) -> Values:
-    """Return the problem of a workload with inputs of a distribution."""
-    return Values({**workload, DISTRIBUTION: distribution})
+def _is_within(workload: Values, other: Values) -> bool:
+    """Whether no size of a workload is larger than the other's."""
+    sizes = ((size, other[name]) for name, size in workload.items())
+    return all(size <= most for size, most in sizes if type(size) is int and type(most) is int)

@@ -14,6 +14,7 @@ import pipeline.judge
 from kernel_pipeline.execution.supervisor import Supervisor
 from kernel_pipeline.judging import folder, kernelbench
 from kernel_pipeline.judging.facts import Probe
+from kernel_pipeline.judging.folder import at
 from kernel_pipeline.judging.formats import UnfitError
 from kernel_pipeline.judging.kernelbench_code import KernelBenchCode
 from kernel_pipeline.judging.probe import facts
@@ -23,7 +24,6 @@ from kernel_pipeline.records.point import Point
 from pipeline.command.options import JudgeConfig
 from pipeline.command.run import run_stage
 from pipeline.verdicts import judged
-from pipeline.verdicts.trial import at
 from tests.pipeline.test_judge import SINC
 
 
