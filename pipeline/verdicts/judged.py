@@ -72,8 +72,10 @@ class Speed(Record):
 class WorkloadTimes(Record):
     """The times of a submission at a workload: its speed-ups over the problem's own code, eager and compiled
     by ``torch.compile``, and over the best known submission, and the medians of these times in the rounds.
-    ``host_us`` is the time until an eager call returns to the host, ``reference_host_us`` that of the
-    problem's own code. On a CPU both are None."""
+    ``host_us`` is the time until an eager call returns to the host. ``own_us`` is the mean time by events, as
+    the format's own judge takes it, from the submission's own process; None if this way is not known.
+    ``reference_host_us`` and ``reference_own_us`` are those of the problem's own code. On a CPU all are None.
+    """
 
     workload: Values
     speed: Speed
@@ -85,6 +87,8 @@ class WorkloadTimes(Record):
     best_us: Microseconds | None = None
     host_us: Microseconds | None = None
     reference_host_us: Microseconds | None = None
+    own_us: Microseconds | None = None
+    reference_own_us: Microseconds | None = None
     rounds: int
 
 

@@ -26,7 +26,7 @@ from . import judged, other_sizes
 from .judged import Judged, Verified
 from .other_sizes import OtherSizes, changed
 from .rounds import RoundLimits
-from .trial_times import TrialTimes
+from .trial_times import TrialTimes, by_own_judge
 
 BRIEF = {"stopping": "budget", "min_samples": 3, "max_seconds": 0.005}
 """The timing settings for verification. Short timing is part of it, because the outputs of timed calls are
@@ -74,6 +74,7 @@ class Trial:
     _resized: list[Values] = field(default_factory=list)
     _facts: dict[Values, ProblemFacts] = field(default_factory=dict)
     _own: dict[Values, Outcome] = field(default_factory=dict)
+    _own_us: dict[Point, float | None] = field(default_factory=dict)
     _kept: Kept = field(init=False)
     _timed_at: str = GIVEN
     _timed: list[Values] = field(default_factory=list)
@@ -167,6 +168,7 @@ class Trial:
                     else:
                         self.settle(self.results[name], self.isolation)
                 if right and self._timed:
+                    self._time_as_own_judge(worker, right)
                     worker.close()  # no process waits while others are timed
                     self._prober.close()
                     self._time(right)
@@ -311,11 +313,19 @@ class Trial:
                 return path
         return None
 
+    def _time_as_own_judge(self, worker: AnswerSupervisor, names: Sequence[str]) -> None:
+        if read(self.folder).has_own_check:
+            problems = [at(self._timed_at, workload) for workload in self._timed]
+            points = [self._point(name, one) for name in (REFERENCE, *names) for one in problems]
+            lacking = [one for one in points if one not in self._own_us]
+            self._own_us |= {one: by_own_judge(worker, str(self.folder), one) for one in lacking}
+
     def _time(self, names: Sequence[str]) -> None:
         """Time correct submissions, and store their verdicts with the times."""
         problems = {workload: at(self._timed_at, workload) for workload in self._timed}
         done = self.results.get(self.best or "")
-        beside = (self._is_compiled, self.best if done is not None and done.speed is not None else None)
+        best = self.best if done is not None and done.speed is not None else None
+        beside = (self._is_compiled, best, self._own_us)
         times = TrialTimes(self.folder, self.session, self.limits, self.rule, problems, *beside)
 
         def report(turn: Turn) -> None:
