@@ -51,6 +51,7 @@ from kernel_pipeline.machine.lock import DeviceLock
 from kernel_pipeline.statistics.verdicts import FEWEST_ROUNDS, Rule
 from kernel_pipeline.toolchain import inductor
 
+from . import ROOT
 from .command.errors import fail, unknown_option
 from .command.options import JudgeConfig
 from .command.run import console, run_stage, say, warn
@@ -200,17 +201,19 @@ class Judge:
         best = config.best
         is_best = (name for name, one in submissions.items() if best and one.path.resolve() == best.resolve())
         caches = {name: os.environ.get(name, "") for name in (inductor.CACHE, inductor.TRITON_CACHE)}
-        folders = [*(caches | inductor.caches()).values()]
+        folders = [*(caches | inductor.caches()).values(), str(inductor.headers())]
         if isinstance(self.problem, FlashInferProblem):
             build = self.place / BUILD
             build.mkdir(parents=True, exist_ok=True)
             folders.append(str(build))
-        confined = confinement.limits(memory, folders, shares_gpu=session.device.kind == "cuda")
+        kernel = (self.place / "kernel").resolve()
         with DeviceLock(session.device, config.wait_s, complain if self.is_quiet else warn):
-            folder.write(self.place / "kernel", self.problem, self.plan, submissions)
+            folder.write(kernel, self.problem, self.plan, submissions)
+            shares_gpu = session.device.kind == "cuda"
+            confined = confinement.limits(memory, folders, shares_gpu, read=[kernel, ROOT])
             with console.status("Reading the problem …") as status:
                 trial = Trial(
-                    (self.place / "kernel").resolve(),
+                    kernel,
                     session,
                     self.plan,
                     submissions,

@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Literal
 
 from kernel_pipeline.judging.folder import GIVEN
+from kernel_pipeline.machine.confinement import Confinement
 from kernel_pipeline.records.base import Record, Values
 from kernel_pipeline.records.fields import Microseconds, Name, NotNegative, Text, When
 from kernel_pipeline.records.measurement import Outcome, Status
@@ -27,6 +28,9 @@ ISOLATED = "isolated"
 
 ON_GPU = "isolated, except from the user's other processes, whose namespaces CUDA IPC needs"
 """As ``ISOLATED``, but submissions can send signals and connect to Unix sockets."""
+
+AS_ROOT = "; as root, they could read all files"
+"""Follows ``ISOLATED`` or ``ON_GPU`` where another user than root could not read what submissions need."""
 
 NOT_ISOLATED = "not isolated"
 """Submissions run as the user of the command, with access to the network and to all of the user's files."""
@@ -207,6 +211,11 @@ class Judgement(Record):
         """0 if all submissions are correct, 1 if any is incorrect or cheats, otherwise 3."""
         codes = {EXIT_CODES[one.verdict] for one in self.results}
         return 1 if 1 in codes else max(codes)
+
+
+def isolation(confined: Confinement) -> str:
+    """Return how submissions are isolated within limits."""
+    return (ON_GPU if confined.shares_gpu else ISOLATED) + (AS_ROOT if confined.is_root else "")
 
 
 def words(name: str) -> str:

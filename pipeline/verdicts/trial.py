@@ -112,14 +112,20 @@ class Trial:
             with self._supervisor() as worker:
                 compiled = self._outcome(worker, COMPILED, at(GIVEN, self._main))
                 self._is_compiled = compiled.status == "ok"
-        if (why := confinement.why_not(self.confined)) is None:
-            before = dict(self.skipped)
-            with confinement.workers(self.confined):
-                self.isolation = judged.ON_GPU if self.confined.shares_gpu else judged.ISOLATED
+        before, why = self.skipped, ""
+        # Another user than root may lack the rights that the problem's code needs.
+        for confined in dict.fromkeys((self.confined, self.confined.replace(user=None))):
+            if (refused := confinement.why_not(confined)) is not None:
+                why = refused
+                continue
+            self.skipped = dict(before)
+            with confinement.workers(confined):
+                self.isolation = judged.isolation(confined)
                 found = self._judged()
             if GIVEN not in self.skipped:
                 return found
-            why, self.skipped = f"the problem's own code fails there: {self.skipped[GIVEN]}", before
+            why = f"the problem's own code fails there: {self.skipped[GIVEN]}"
+        self.skipped = before
         self.isolation = f"{judged.NOT_ISOLATED}: {why}"
         return self._judged()
 

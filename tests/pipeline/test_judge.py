@@ -23,6 +23,7 @@ from kernel_pipeline.judging.kernelbench_code import counterparts, slots
 from kernel_pipeline.judging.sources import Resized
 from kernel_pipeline.machine import confinement
 from pipeline.judge import size_of
+from pipeline.verdicts import judged
 from tests.project import python
 
 JUDGED = Path(__file__).parents[1] / "judged"
@@ -88,7 +89,8 @@ def test_wrong_submissions_and_cheats_are_told_from_a_right_one(tmp_path: Path) 
     assert "large values" in results["overflows"]["reason"]
     assert "in the memory of an input" in results["input"]["reason"]
     assert "wrong for inputs that it can't know" in results["caches"]["reason"]
-    edits = "wrong for inputs" if found["isolation"] == "isolated" else "it changed the files of the problem"
+    is_isolated = found["isolation"].startswith("isolated")
+    edits = "wrong for inputs" if is_isolated else "it changed the files of the problem"
     assert edits in results["edits_the_tolerances"]["reason"]
 
     # The file has the smallest inputs: no size is scaled below 16.
@@ -237,7 +239,7 @@ def test_a_harmful_submission_harms_nothing_and_each_has_its_sentence(tmp_path: 
             (tmp_path / "sinc_by" / f"{harm}.py").write_text(text)
         code, found = judge(tmp_path, problem, *harms, memory_gb=3, n=4096)
     reasons = {name: found["results"][name]["reason"] for name in harms}
-    assert (code, found["isolation"]) == (1, "isolated")
+    assert (code, found["isolation"]) in ((1, judged.ISOLATED), (1, judged.ISOLATED + judged.AS_ROOT))
     assert {one["verdict"] for one in found["results"].values()} == {"incorrect"}, reasons
     assert "Connection refused" in reasons["connects"] and "Read-only file system" in reasons["writes"]
     assert "it started more than" in reasons["forks"]
