@@ -10,14 +10,14 @@
     python -m pipeline.judge board solutions/ kernel=problem.py
 
 The problem is a file in KernelBench's format with `Model`, `get_inputs` and `get_init_inputs`, and a
-submission is a file with `ModelNew`. Or the problem is the folder of a KernelBot task with `task.yml`, and
-a submission is a file with `custom_kernel`. Or the problem is a definition in flashinfer-bench's format,
-and a submission is a solution; then traces are written beside the verdicts. No file is edited. All
-elements of the outputs are compared with float64 arithmetic, for inputs of several distributions. Correct
-submissions are then timed in rounds beside the problem's own code, eager and compiled by torch.compile,
-and their times are audited. Prints a verdict on each submission, and writes them as JSON and as a page.
-Exits with 0 if all are correct, with 1 if a submission is incorrect or cheats, and otherwise with 3: a
-submission can't be judged.
+submission is a file with `ModelNew`. Or the problem is the folder of a KernelBot task with `task.yml`, and a
+submission is a file with `custom_kernel`. Or the problem is a definition in flashinfer-bench's format, and a
+submission is a solution; then traces are written beside the verdicts. No file is edited. All elements of the
+outputs are compared with float64 arithmetic, for inputs of several distributions, and for a few sizes that
+the problem does not give. Correct submissions are then timed in rounds beside the problem's own code, eager
+and compiled by torch.compile, and their times are audited. Prints a verdict on each submission, and writes
+them as JSON and as a page. Exits with 0 if all are correct, with 1 if a submission is incorrect or cheats,
+and otherwise with 3: a submission can't be judged.
 
 `board` ranks the submissions in a folder on one page, beside those to other problems and on other GPUs. The
 verdict on a submission is kept until the submission, the problem or the machine changes, so an interrupted

@@ -28,23 +28,26 @@ class OtherSizes:
 
     workload: Values
     names: Sequence[str]
-    probed: Callable[[Iterable[Values]], Mapping[Values, ProblemFacts]]
+    probed: Callable[[Sequence[Values]], Mapping[Values, ProblemFacts]]
     skipped: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def first(self) -> list[Values]:
+        """The problems that are probed first, in which all sizes change."""
+        return _problems([resized(self.workload, self.names, change) for change in CHANGES])
 
     def workloads(self) -> list[Values]:
         """Return the workloads, the smaller ones first."""
-        together = [resized(self.workload, self.names, change) for change in CHANGES]
-        self._facts(together)  # at once, since a request may start a process
-        found = dict.fromkeys(map(self._fitting, together, CHANGES))
-        return [one for one in found if one != self.workload]
+        return [one for one in dict.fromkeys(map(self._fitting, CHANGES)) if one != self.workload]
 
-    def _fitting(self, together: Values, change: Change) -> Values:
+    def _fitting(self, change: Change) -> Values:
         """Return a workload that fits: with all changes, or else with those that fit alone. One size may have
         to divide another."""
+        together = resized(self.workload, self.names, change)
         if self._why_not(together) is None:
             return together
         alone = {name: resized(self.workload, [name], change) for name in self.names}
-        self._facts(alone.values())
+        self.probed(_problems(alone.values()))  # at once, since a request may start a process
         names = [name for name, one in alone.items() if self._why_not(one) is None]
         several = resized(self.workload, names, change)
         unfit = [several, *(one for one in alone.values() if self._why_not(one) is not None)]
@@ -53,10 +56,12 @@ class OtherSizes:
         return self.workload if whys[several] is not None else several
 
     def _why_not(self, workload: Values) -> str | None:
-        return self._facts([workload])[at(GIVEN, workload)].skipped
+        problem = at(GIVEN, workload)
+        return self.probed([problem])[problem].skipped
 
-    def _facts(self, workloads: Iterable[Values]) -> Mapping[Values, ProblemFacts]:
-        return self.probed([at(name, one) for one in workloads for name in DISTRIBUTIONS])
+
+def _problems(workloads: Iterable[Values]) -> list[Values]:
+    return [at(name, one) for one in workloads for name in DISTRIBUTIONS]
 
 
 def changed(problem: Values, workload: Values) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,14 +98,15 @@ class Trial:
         self._tried = list(dict.fromkeys((*(at(name, self._main) for name in DISTRIBUTIONS), *given)))
         others = [at(OWN_CHECK, self._main), *(at(SIGNED, one) for one in self.plan.timed)]
         small = [at(name, one) for one in smaller(self._main) for name in DISTRIBUTIONS]
-        lacking = (one for one in (*small, *self._tried, *others) if one not in self._facts)
-        self._facts |= self._probed(list(dict.fromkeys(lacking)))
+        is_judged = not all(map(self._is_own, self.submissions))
+        sizes = OtherSizes(self._main, self.plan.resized if is_judged else (), self._known)
+        self._known([*small, *self._tried, *others, *sizes.first])
         own = {self._said(one): self._facts[one].skipped for one in self._tried}
         self.skipped = self._original(own)
         if GIVEN in self.skipped:
             return self._none_is_judged(self.skipped[GIVEN])
-        if not all(map(self._is_own, self.submissions)):
-            self._resize()
+        if is_judged:
+            self._resize(sizes)
         self._kept = Kept.of(self.folder)
         if self.beside_compiled:
             # Not confined: the compiler's cache has to keep the code.
@@ -129,22 +130,19 @@ class Trial:
         self.isolation = f"{judged.NOT_ISOLATED}: {why}"
         return self._judged()
 
-    def _resize(self) -> None:
+    def _known(self, problems: Sequence[Values]) -> dict[Values, ProblemFacts]:
+        """Return the facts of problems, and probe those that were not probed before."""
+        if lacking := [one for one in dict.fromkeys(problems) if one not in self._facts]:
+            self._facts |= self._probed(lacking)
+        return {one: self._facts[one] for one in problems}
+
+    def _resize(self, sizes: OtherSizes) -> None:
         """Find the problems of other sizes. A format may require right answers there."""
-
-        def probed(problems: Iterable[Values]) -> dict[Values, ProblemFacts]:
-            asked = list(dict.fromkeys(problems))
-            if lacking := [one for one in asked if one not in self._facts]:
-                self._facts |= self._probed(lacking)
-            return {one: self._facts[one] for one in asked}
-
-        self.skipped |= {f"other sizes of {name}": why for name, why in self.plan.fixed.items()}
-        other = OtherSizes(self._main, self.plan.resized, probed)
-        workloads = other.workloads()
         names = [name for name in other_sizes.DISTRIBUTIONS if name not in self.skipped]
-        found = probed(at(name, one) for one in workloads for name in names)
-        own = {self._said(one): facts.skipped for one, facts in found.items()}
-        self.skipped |= self._original(other.skipped | own)
+        found = self._known([at(name, one) for one in sizes.workloads() for name in names])
+        whys = sizes.skipped | {self._said(one): facts.skipped for one, facts in found.items()}
+        whys |= {f"other sizes of {name}": why for name, why in self.plan.fixed.items()}
+        self.skipped |= self._original(whys)
         (self._tried if self.plan.any_sizes else self._resized).extend(found)
 
     def _original(self, reasons: Mapping[str, str | None]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -33,7 +33,7 @@ MAIN = Values({"rows": 64, "features": 256, "heads": 4, "name": "word"})
 def test_sizes_change_together_or_those_that_can(
     fits: Callable[[Values], bool], found: list[tuple[int, int]], skipped: list[str]
 ) -> None:
-    def probed(problems: Iterable[Values]) -> dict[Values, ProblemFacts]:
+    def probed(problems: Sequence[Values]) -> dict[Values, ProblemFacts]:
         facts = {}
         for one in problems:
             workload = Values({name: value for name, value in one.items() if name != "distribution"})
