@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import getpass
 import os
 import platform
 import resource
@@ -212,6 +213,8 @@ def confine(confined: Confinement) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if confined.user is not None:
         os.environ["HOME"] = own
+        with suppress(KeyError, OSError):  # the account has no name
+            os.environ["LOGNAME"] = getpass.getuser()  # torch names its folder of precompiled headers by it
         other_user.lend(Path(own), confined.user, Path(own))
     _give_up_rights(confined.user)
     if confined.shares_gpu:

@@ -56,11 +56,18 @@ def mapped(user: int, unshare: Callable[[], None]) -> None:
 
 
 def lend(folder: Path, user: int, below: Path) -> None:
-    """Give a folder, the folders in it, and those between it and ``below`` to a user. Files in them stay
-    root's; the user can read those that all can read, and replace them."""
-    inside = (Path(place) for place, _, _ in os.walk(folder))
-    for place in (*(one for one in folder.parents if one.is_relative_to(below)), *inside):
+    """Give a folder, the folders in it, and those between it and ``below`` to a user.
+
+    Only empty files in them, such as locks, become the user's: in an overlay, to give a file is to copy it.
+    The user can replace the others, and read those that all can read.
+    """
+    for parent in (one for one in folder.parents if one.is_relative_to(below)):
+        os.chown(parent, user, user)
+    for place, _, names in os.walk(folder):
         os.chown(place, user, user)
+        for path in (Path(place, name) for name in names):
+            if path.lstat().st_size == 0:
+                os.chown(path, user, user, follow_symlinks=False)
 
 
 def become(user: int) -> None:

@@ -151,18 +151,20 @@ def test_the_user_that_roots_process_becomes_reads_no_file_of_root_and_writes_to
     with tempfile.NamedTemporaryFile() as secret, tempfile.TemporaryDirectory() as cache:
         assert Path(secret.name).stat().st_mode & 0o777 == 0o600
         (kept := Path(cache, "folder")).mkdir(mode=0o700)
-        (kept / "file").touch(mode=0o644)
+        (kept / "file").write_text("content")
+        (kept / "lock").touch(mode=0o644)
         within = within.replace(lent=(Path(cache),))
         if (why := confinement.why_not(within)) is not None:
             pytest.skip(f"this machine makes no process another user's: {why}")
         steps = f"id -u; cat {secret.name}; cat {kept}/file /etc/passwd > /dev/null && echo read"
-        steps += f"; touch {kept}/new $HOME/new && echo written; kill -0 {os.getpid()} || exit 7"
+        steps += f"; echo >> {kept}/lock && touch {kept}/new $HOME/new && echo written"
+        steps += f"; kill -0 {os.getpid()} || exit 7"
         done = subprocess.run(
             confinement.command(within, ["sh", "-c", steps]), capture_output=True, text=True, check=False
         )
         assert (done.returncode, done.stdout.split()) == (7, ["65534", "read", "written"]), done
         assert f"{secret.name}: Permission denied" in done.stderr
-        assert [one.name for one in kept.iterdir()] == ["file"] and kept.stat().st_uid == 0
+        assert [one.stat().st_uid for one in (kept, *kept.iterdir())] == [0, 0, 0]
 
 
 @pytest.mark.parametrize(
