@@ -10,14 +10,14 @@
     python -m pipeline.judge board solutions/ kernel=problem.py
 
 The problem is a file in KernelBench's format with `Model`, `get_inputs` and `get_init_inputs`, and a
-submission is a file with `ModelNew`. Or the problem is the folder of a KernelBot task with `task.yml`, and
-a submission is a file with `custom_kernel`. Or the problem is a definition in flashinfer-bench's format,
-and a submission is a solution; then traces are written beside the verdicts. No file is edited. All
-elements of the outputs are compared with float64 arithmetic, for inputs of several distributions. Correct
-submissions are then timed in rounds beside the problem's own code, eager and compiled by torch.compile,
-and their times are audited. Prints a verdict on each submission, and writes them as JSON and as a page.
-Exits with 0 if all are correct, with 1 if a submission is incorrect or cheats, and otherwise with 3: a
-submission can't be judged.
+submission is a file with `ModelNew`. Or the problem is the folder of a KernelBot task with `task.yml`, and a
+submission is a file with `custom_kernel`. Or the problem is a definition in flashinfer-bench's format, and a
+submission is a solution; then traces are written beside the verdicts. No file is edited. All elements of the
+outputs are compared with float64 arithmetic, for inputs of several distributions, and for a few sizes that
+the problem does not give. Correct submissions are then timed in rounds beside the problem's own code, eager
+and compiled by torch.compile, and their times are audited. Prints a verdict on each submission, and writes
+them as JSON and as a page. Exits with 0 if all are correct, with 1 if a submission is incorrect or cheats,
+and otherwise with 3: a submission can't be judged.
 
 `board` ranks the submissions in a folder on one page, beside those to other problems and on other GPUs. The
 verdict on a submission is kept until the submission, the problem or the machine changes, so an interrupted
@@ -36,6 +36,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
@@ -50,6 +51,7 @@ from kernel_pipeline.machine.lock import DeviceLock
 from kernel_pipeline.statistics.verdicts import FEWEST_ROUNDS, Rule
 from kernel_pipeline.toolchain import inductor
 
+from . import ROOT
 from .command.errors import fail, unknown_option
 from .command.options import JudgeConfig
 from .command.run import console, run_stage, say, warn
@@ -89,6 +91,8 @@ class Judge:
             self.plan = self.problem.plan(pins, config.scale)
         except UserError as error:
             raise unknown_option(JudgeConfig, config.pin) or error from error
+        if not config.other_sizes:
+            self.plan = replace(self.plan, resized=(), fixed={})
         if config.best is not None:
             self.problem.submission(config.best)
         chosen = device.resolve(config.device)
@@ -133,9 +137,8 @@ class Judge:
         """Print the verdicts as sentences."""
         for one in found.results:
             self.tell(one.sentence())
-        if folder.GIVEN not in found.skipped:
-            for name, why in found.skipped.items():
-                self.tell(f"Not tried: {name.replace('_', ' ')}: {why}.")
+        for line in found.left_out:
+            self.tell(line)
         self.tell(
             f"Submissions were {found.isolation}. The verdicts: {path}, {path.with_suffix('.html').name}"
         )
@@ -147,7 +150,7 @@ class Judge:
             raise UserError("write the folder with the submissions: judge board FOLDER kernel=PROBLEM.")
         paths, wrong = board.submissions(config.submission[0], self.problem)
         limits = [config.rounds, config.most_rounds, config.margin, config.torch_compile, config.memory_gb]
-        options = [*limits, config.best and config.best.read_text()]
+        options = [*limits, config.other_sizes, config.best and config.best.read_text()]
         own = Board(self.place / board.FILE, self.problem, self.plan, self.session, options)
         keys = {str(path): own.key(path) for path in paths}
         known = own.known(warn)
@@ -198,17 +201,19 @@ class Judge:
         best = config.best
         is_best = (name for name, one in submissions.items() if best and one.path.resolve() == best.resolve())
         caches = {name: os.environ.get(name, "") for name in (inductor.CACHE, inductor.TRITON_CACHE)}
-        folders = [*(caches | inductor.caches()).values()]
+        folders = [*(caches | inductor.caches()).values(), str(inductor.headers())]
         if isinstance(self.problem, FlashInferProblem):
             build = self.place / BUILD
             build.mkdir(parents=True, exist_ok=True)
             folders.append(str(build))
-        confined = confinement.limits(memory, folders, shares_gpu=session.device.kind == "cuda")
+        kernel = (self.place / "kernel").resolve()
         with DeviceLock(session.device, config.wait_s, complain if self.is_quiet else warn):
-            folder.write(self.place / "kernel", self.problem, self.plan, submissions)
+            folder.write(kernel, self.problem, self.plan, submissions)
+            shares_gpu = session.device.kind == "cuda"
+            confined = confinement.limits(memory, folders, shares_gpu, read=[kernel, ROOT])
             with console.status("Reading the problem …") as status:
                 trial = Trial(
-                    (self.place / "kernel").resolve(),
+                    kernel,
                     session,
                     self.plan,
                     submissions,

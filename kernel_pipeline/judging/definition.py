@@ -91,6 +91,13 @@ class Definition(Record):
         sizes = self.sizes(given)
         return next((one for one in self.constraints or () if _value(one, sizes) is False), None)
 
+    def unchecked(self, given: Mapping[str, int]) -> dict[str, str]:
+        """Return the axes that constraints name which can't be evaluated, each with such a constraint."""
+        sizes = self.sizes(given)
+        unknown = [one for one in self.constraints or () if _value(one, sizes) is None]
+        named = ((node, one) for one in unknown for node in ast.walk(ast.parse(one, mode="eval")))
+        return {node.id: one for node, one in named if isinstance(node, ast.Name) and node.id in self.axes}
+
 
 class Random(Record, tag_field="type", tag="random"):
     """An input that is drawn from a seed."""

@@ -63,12 +63,35 @@ class FlashInferProblem(Problem):
         made.sort(key=lambda one: bytes_of(self.definition, one))
         made.append(made.pop(len(made) // 2))
         plain, literals = worded(made)
-        return Workloads(tests=plain, timed=plain, literals=literals)
+        fixed = {
+            name: f"the constraint `{one}` is not checked"
+            for workload in made
+            for name, one in self.definition.unchecked(workload).items()
+            if name in self.definition.var_axes
+        }
+        for uuid, one in self.workloads.items():
+            fixed |= dict.fromkeys(
+                sorted(self._stored_axes(one)), f"an input of workload {uuid} is in a file"
+            )
+        names = (*fixed, *literals)
+        return Workloads(
+            tests=plain,
+            timed=plain,
+            literals=literals,
+            resized=tuple(name for name in self.definition.var_axes if name not in names),
+            fixed=fixed,
+            any_sizes=True,
+        )
+
+    def _stored_axes(self, one: DefinedWorkload) -> set[str]:
+        """Return the var axes of a workload's stored inputs."""
+        stored = [name for name, source in one.inputs.items() if isinstance(source, Stored)]
+        axes = {axis for name in stored for axis in self.definition.inputs[name].shape or ()}
+        return axes & set(self.definition.var_axes)
 
     def _axes(self, one: DefinedWorkload, pins: Mapping[str, int], scale: float) -> dict[str, int]:
         """Return the axes of a workload, scaled, except for those of stored inputs."""
-        stored = [name for name, source in one.inputs.items() if isinstance(source, Stored)]
-        fixed = {axis for name in stored for axis in self.definition.inputs[name].shape or ()}
+        fixed = self._stored_axes(one)
         if clash := sorted(fixed & pins.keys()):
             raise UserError(f"{clash[0]} can't be changed: an input of workload {one.uuid} is in a file.")
         return {

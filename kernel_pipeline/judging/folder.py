@@ -18,6 +18,7 @@ from typing import Any, Self
 from .. import problems, tracebacks
 from ..contract import Kernel, Provider, Tolerance, Work, bytes_of, one_of
 from ..files import write_atomically
+from ..records.base import Values
 from .facts import ProblemFacts, facts_of
 from .formats import Problem, SubmissionFile, Workloads
 from .imported import COMPILED, DISTRIBUTION, REFERENCE, ImportedFiles, ModuleFile, read
@@ -74,6 +75,11 @@ from {package}.running import Called
 {providers}
 ''',
 }
+
+
+def at(distribution: str, workload: Values) -> Values:
+    """Return the problem of a workload with inputs of a distribution."""
+    return Values({**workload, DISTRIBUTION: distribution})
 
 
 def write(

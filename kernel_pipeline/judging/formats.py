@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -29,6 +30,9 @@ width, a stride, or a number of heads or groups that must divide the other sizes
 
 SCALES = (1 / 64, 1 / 16, 1 / 4)
 """The scales of the smaller problems in which a failure is searched for."""
+
+TINY = 7
+"""The size in place of all others, in the smallest workload with sizes that a problem does not give."""
 
 Sizes = Mapping[str, Any]
 """The values of a workload's dimensions, by name."""
@@ -62,11 +66,17 @@ class Workloads:
     Submissions are verified at all ``tests`` and ``timed``, and timed at ``timed``. The last test that the
     machine has room for is the one that is verified for every distribution of inputs. ``literals`` are the
     dimensions whose words are values in JSON.
+
+    ``resized`` are the dimensions that take other sizes than those given, and ``fixed`` says by dimension
+    why others don't. A submission has to be right at other sizes if ``any_sizes``.
     """
 
     tests: tuple[Values, ...]
     timed: tuple[Values, ...]
     literals: tuple[str, ...] = ()
+    resized: tuple[str, ...] = ()
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    any_sizes: bool = False
 
     @property
     def all(self) -> tuple[Values, ...]:
@@ -174,3 +184,20 @@ def smaller(workload: Mapping[str, Value]) -> tuple[Values, ...]:
         for scale in SCALES
     ]
     return tuple(one for one in dict.fromkeys(steps) if one != Values(workload))
+
+
+def tiny(size: int) -> int:
+    """Return ``TINY`` in place of any size."""
+    return TINY
+
+
+def prime_below(size: int) -> int:
+    """Return the largest prime below a size, which few tiles divide; below 3 the size itself."""
+    smaller = range(size - 1, 1, -1)
+    return next((one for one in smaller if all(one % each for each in range(2, isqrt(one) + 1))), size)
+
+
+def resized(workload: Values, names: Iterable[str], size: Callable[[int], int]) -> Values:
+    """Return a workload with other sizes of some dimensions."""
+    made = {name: size(x) for name, x in workload.items() if name in names and type(x) is int}
+    return Values({**workload, **made})

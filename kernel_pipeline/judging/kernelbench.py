@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ..errors import UserError, unknown
 from ..records.base import MOST_VALUES, Values
-from .formats import Problem, SubmissionFile, Workloads, scaled
+from .formats import SMALL, Problem, SubmissionFile, Workloads, scaled
 from .imported import DISTRIBUTION
 from .sources import parsed, separated, submission
 
@@ -52,7 +52,9 @@ class KernelBenchProblem(Problem):
             if name not in self.sizes:
                 raise unknown(f"size of {self.path.name}", name, self.sizes)
         made = Values({name: pins.get(name, scaled(size, scale)) for name, size in self.sizes.items()})
-        return Workloads(tests=(made,), timed=(made,))
+        resized = tuple(name for name, size in made.items() if type(size) is int and size >= SMALL)
+        fixed = {} if resized else {"the file": f"it names no size of {SMALL} or more"}
+        return Workloads(tests=(made,), timed=(made,), resized=resized, fixed=fixed)
 
     def files(self) -> dict[Path, str]:
         """Return the problem's file."""

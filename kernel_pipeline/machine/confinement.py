@@ -2,8 +2,9 @@
 and of processes.
 
 ``enter`` and then ``confine`` do so for a process without threads, by namespaces(7) of Linux, which need no
-rights. ``command`` does so for a command line: ``python -m kernel_pipeline.machine.confinement LIMITS COMMAND
-...``. A reaper outside of the namespaces watches the limits.
+rights. A process of root becomes another user where it can. ``command`` does so for a command line: ``python
+-m kernel_pipeline.machine.confinement LIMITS COMMAND ...``. A reaper outside of the namespaces watches the
+limits.
 
 Legacy CUDA IPC works only inside one PID and one network namespace. So a process that shares a GPU's memory
 keeps these two, and seccomp(2) refuses it sockets for a network.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import getpass
 import os
 import platform
 import resource
@@ -29,6 +31,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ..records.base import Record
+from . import other_user
 from .reaper import children, guard
 
 NEWNS, NEWUSER, NEWPID, NEWNET = 0x00020000, 0x10000000, 0x20000000, 0x40000000
@@ -98,6 +101,10 @@ class Confinement(Record):
         Folders in which the process writes to the disk.
     shares_gpu:
         Whether the process maps GPU memory of a process outside.
+    user:
+        The user that a process of root becomes; None if it stays root's.
+    lent:
+        Folders of root in the temporary ones that this user can write to.
     """
 
     memory_bytes: int
@@ -105,6 +112,13 @@ class Confinement(Record):
     temporary: tuple[Path, ...]
     kept: tuple[Path, ...] = ()
     shares_gpu: bool = False
+    user: int | None = None
+    lent: tuple[Path, ...] = ()
+
+    @property
+    def is_root(self) -> bool:
+        """Whether the process stays root's."""
+        return self.user is None and os.geteuid() == 0
 
     def excess(self, pid: int) -> str | None:
         """Return which limit the process ``pid`` exceeds with its descendants, as a clause; None if none."""
@@ -117,9 +131,13 @@ class Confinement(Record):
         return None
 
 
-def limits(memory_bytes: int | None, caches: Sequence[str], shares_gpu: bool) -> Confinement:
+def limits(
+    memory_bytes: int | None, caches: Sequence[str], shares_gpu: bool, read: Sequence[Path] = ()
+) -> Confinement:
     """Return the limits for a process on this machine; by default half of the memory. ``caches`` are further
-    folders that the process can write to, besides the temporary files."""
+    folders that the process can write to, besides the temporary files, and ``read`` are folders that it has
+    to read. CUDA IPC is for processes of one user.
+    """
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     folders: list[Path] = []
     for folder in (Path(one).resolve() for one in (tempfile.gettempdir(), *caches)):
@@ -130,6 +148,8 @@ def limits(memory_bytes: int | None, caches: Sequence[str], shares_gpu: bool) ->
         threads=THREADS + THREADS_PER_CORE * (os.cpu_count() or 1),
         temporary=tuple(folders),
         shares_gpu=shares_gpu,
+        user=None if shares_gpu else other_user.possible(read),
+        lent=tuple(path for path in (Path(one).resolve() for one in caches) if path.is_dir()),
     )
 
 
@@ -161,7 +181,11 @@ def enter(confined: Confinement) -> None:
     """Enter a new user namespace; children of this process get a PID namespace of their own. Raises OSError
     if Linux refuses."""
     user, group = os.geteuid(), os.getegid()
-    _unshare(NEWUSER | (0 if confined.shares_gpu else NEWPID), "a user namespace")
+    unshare = partial(_unshare, NEWUSER | (0 if confined.shares_gpu else NEWPID), "a user namespace")
+    if confined.user is not None:
+        other_user.mapped(confined.user, unshare)
+        return
+    unshare()
     for name, text in (
         ("setgroups", "deny"),
         ("uid_map", f"{user} {user} 1"),
@@ -187,7 +211,12 @@ def confine(confined: Confinement) -> None:
     os.environ |= {name: str(Path(own, name.lower())) for name in CACHES}
     resource.setrlimit(resource.RLIMIT_FSIZE, (confined.memory_bytes, confined.memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _give_up_rights()
+    if confined.user is not None:
+        os.environ["HOME"] = own
+        with suppress(KeyError, OSError):  # the account has no name
+            os.environ["LOGNAME"] = getpass.getuser()  # torch names its folder of precompiled headers by it
+        other_user.lend(Path(own), confined.user, Path(own))
+    _give_up_rights(confined.user)
     if confined.shares_gpu:
         _refuse_networks()
 
@@ -205,6 +234,10 @@ def _files(confined: Confinement) -> None:
         upper.chmod(folder.stat().st_mode & 0o7777)
         layers = f"lowerdir={_escaped(folder)},upperdir={upper},workdir={work},userxattr"
         _mount("overlay", str(folder), "overlay", NOSUID | NODEV, layers)
+        if confined.user is not None:
+            os.chown(folder, confined.user, confined.user)
+            for lent in (one for one in confined.lent if one.is_relative_to(folder)):
+                other_user.lend(lent, confined.user, folder)
     for folder, source in zip(confined.kept, sources, strict=True):
         _mount(f"/proc/self/fd/{source}", str(folder), None, BIND)
     devices = SCRATCH / "dev"
@@ -217,6 +250,7 @@ def _files(confined: Confinement) -> None:
         (devices / name).symlink_to(f"/proc/self/{target}")
     own = SCRATCH / "shm"
     own.mkdir()
+    own.chmod(0o1777)
     _mount(f"/proc/self/fd/{shared}" if confined.shares_gpu else str(own), str(devices / "shm"), None, BIND)
     _mount(str(devices), "/dev", None, BIND | REC)
     for source in (*sources, shared):
@@ -237,12 +271,14 @@ def _processes(confined: Confinement) -> Path:
     return folder
 
 
-def _give_up_rights() -> None:
-    """Give up all capabilities for good."""
+def _give_up_rights(user: int | None) -> None:
+    """Give up all capabilities for good, and become the user."""
     _prctl(PR_SET_NO_NEW_PRIVS, 1)
     for number in range(CAPABILITIES):
         with suppress(OSError):  # Linux has no such capability
             _prctl(PR_CAPBSET_DROP, number)
+    if user is not None:
+        other_user.become(user)
     header, none = struct.pack("Ii", 0x20080522, 0), bytes(24)
     _checked(_libc.capset(header, none), "to give up capabilities")
 

@@ -84,13 +84,18 @@ def cache() -> Path:
     and fill with its own code. Torch still keeps precompiled headers there, so this function also makes sure
     that the default folder belongs to this user alone.
     """
+    headers()
+    return lock.own_folder(runtime_folder() / "inductor", MEND)
+
+
+def headers() -> Path:
+    """Return torch's default folder, with precompiled headers, as this user's alone."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # the account has no name
         user = f"uid_{os.getuid()}"
     user = re.sub(r'[\\/:*?"<>|]', "_", user)
-    lock.own_folder(Path(tempfile.gettempdir(), f"torchinductor_{user}"), MEND)
-    return lock.own_folder(runtime_folder() / "inductor", MEND)
+    return lock.own_folder(Path(tempfile.gettempdir(), f"torchinductor_{user}"), MEND)
 
 
 def is_tried() -> bool:

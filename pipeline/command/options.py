@@ -339,6 +339,7 @@ class JudgeConfig(Options):
     device: str
     scale: float = Field(gt=0, le=1)
     pin: dict[str, Size] = Field(default_factory=dict)
+    other_sizes: bool
     preset: PresetConfig
     timing: TimingConfig
     torch_compile: bool

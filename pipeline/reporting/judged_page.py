@@ -7,7 +7,6 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from kernel_pipeline.judging.folder import GIVEN
 from kernel_pipeline.records.base import Values
 
 from ..verdicts.board import BoardEntry, ranked
@@ -26,18 +25,21 @@ COLUMNS = (
     "of best",
     "us",
     "host us",
+    "own us",
     "own check",
     "reason",
 )
 
-NUMBERS = COLUMNS[2:9]
+NUMBERS = COLUMNS[2:10]
 
 NOTE = (
     "`times as fast` compares with the problem's own code; `low` and `high` are its 90 % interval. `of "
     "torch.compile` and `of best` compare with the compiled code and with the submission that `best=` names. "
     "`us` is the median time of a call in the rounds. `host us` is the time until a call on a GPU returns to "
-    "the host; on a CPU there is none beside `us`. Over several workloads, these are geometric means. `own "
-    "check` is what the format's own judge says about the answers to the given inputs."
+    "the host. `own us` is the mean time by events around each call, with the cache overwritten before, "
+    "about as the format's own judge takes it; nothing audits it. On a CPU there is neither. Over several "
+    "workloads, these are geometric means. `own check` is what the format's own judge says about the answers "
+    "to the given inputs."
 )
 
 
@@ -50,8 +52,7 @@ def of_judgement(judgement: Judgement) -> str:
     ]
     if judgement.mode is not None:
         notes.append(f"The problem's module ran in mode {judgement.mode}, as its file leaves it.")
-    if GIVEN not in judgement.skipped:
-        notes += [f"Not tried: {name.replace('_', ' ')}: {why}." for name, why in judgement.skipped.items()]
+    notes += judgement.left_out
     found = [one.sentence() for one in results]
     blocks: list[Any] = [table(results, "Verdicts"), Text(NOTE, "note", has_code=True)]
     blocks += [_by_workload(one) for one in results if len(one.timed) > 1]
@@ -103,8 +104,9 @@ def table(results: Sequence[Judged], title: str) -> TextTable:
             *(_times(one.over_compiled), _times(one.over_best)),
             _mean([each.us for each in one.timed]),
             _mean([each.host_us for each in one.timed if each.host_us is not None]),
+            _mean([each.own_us for each in one.timed if each.own_us is not None]),
             one.own_check or "",
-            one.reason or "",
+            "; ".join(why for why in (one.given_only, one.reason) if why is not None),
         ]
         for one in results
     ]
@@ -117,7 +119,8 @@ def _by_workload(one: Judged) -> TextTable:
     rows = [
         [
             *(_sizes(each.workload), *_cells(each.speed)),
-            *(_times(each.over_compiled), _times(each.over_best), number(each.us), number(each.host_us)),
+            *(_times(each.over_compiled), _times(each.over_best)),
+            *(number(each.us), number(each.host_us), number(each.own_us)),
         ]
         for each in one.timed
     ]

@@ -58,7 +58,8 @@ class Board:
     def _shared(self) -> list[Any]:
         """The parts of the keys of all submissions."""
         session, problem = self.session, self.problem
-        own = [Path(__file__).with_name(name) for name in ("judged.py", "trial.py", "trial_times.py")]
+        names = ("judged.py", "other_sizes.py", "trial.py", "trial_times.py")
+        own = [Path(__file__).with_name(name) for name in names]
         code = [*sorted(Path(judging.__file__).parent.glob("*.py")), *own, Path(answers.__file__)]
         return [
             *map(_content, code),

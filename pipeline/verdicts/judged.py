@@ -8,6 +8,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
+from kernel_pipeline.judging.folder import GIVEN
+from kernel_pipeline.machine.confinement import Confinement
 from kernel_pipeline.records.base import Record, Values
 from kernel_pipeline.records.fields import Microseconds, Name, NotNegative, Text, When
 from kernel_pipeline.records.measurement import Outcome, Status
@@ -26,6 +28,9 @@ ISOLATED = "isolated"
 
 ON_GPU = "isolated, except from the user's other processes, whose namespaces CUDA IPC needs"
 """As ``ISOLATED``, but submissions can send signals and connect to Unix sockets."""
+
+AS_ROOT = "; as root, they could read all files"
+"""Follows ``ISOLATED`` or ``ON_GPU`` where another user than root could not read what submissions need."""
 
 NOT_ISOLATED = "not isolated"
 """Submissions run as the user of the command, with access to the network and to all of the user's files."""
@@ -71,8 +76,10 @@ class Speed(Record):
 class WorkloadTimes(Record):
     """The times of a submission at a workload: its speed-ups over the problem's own code, eager and compiled
     by ``torch.compile``, and over the best known submission, and the medians of these times in the rounds.
-    ``host_us`` is the time until an eager call returns to the host, ``reference_host_us`` that of the
-    problem's own code. On a CPU both are None."""
+    ``host_us`` is the time until an eager call returns to the host. ``own_us`` is the mean time by events, as
+    the format's own judge takes it, from the submission's own process; None if this way is not known.
+    ``reference_host_us`` and ``reference_own_us`` are those of the problem's own code. On a CPU all are None.
+    """
 
     workload: Values
     speed: Speed
@@ -84,6 +91,8 @@ class WorkloadTimes(Record):
     best_us: Microseconds | None = None
     host_us: Microseconds | None = None
     reference_host_us: Microseconds | None = None
+    own_us: Microseconds | None = None
+    reference_own_us: Microseconds | None = None
     rounds: int
 
 
@@ -108,9 +117,11 @@ class Judged(Record):
     timed_at:
         The distribution of the inputs in the rounds.
     verified:
-        The verifications, of which the last failed if the submission was found wrong by it.
+        The verifications, of which the last failed if the submission was found wrong by it, or ``wrong_at``.
     right:
-        The distributions of inputs and the workloads for which the submission was right.
+        The distributions of inputs, the workloads and the other sizes for which the submission was right.
+    wrong_at:
+        Other sizes than the given ones at which a correct submission is wrong, and how.
     failing:
         A file for ``torch.load`` with the smallest inputs for which the submission is wrong.
     memcheck:
@@ -132,6 +143,7 @@ class Judged(Record):
     timed_at: Text | None = None
     verified: tuple[Verified, ...] = ()
     right: tuple[Text, ...] = ()
+    wrong_at: Text | None = None
     failing: Path | None = None
     memcheck: Text | None = None
     is_repeatable: bool | None = None
@@ -142,6 +154,11 @@ class Judged(Record):
         """The lower bound of a correct submission's speed-up, at most ``MOST_REWARD``; otherwise 0."""
         is_timed = self.verdict == "correct" and self.speed is not None
         return min(self.speed.low, MOST_REWARD) if is_timed and self.speed is not None else 0.0
+
+    @property
+    def given_only(self) -> str | None:
+        """A clause on a submission that is right at the given sizes only; None for others."""
+        return None if self.wrong_at is None else f"right at the given sizes only: wrong at {self.wrong_at}"
 
     def sentence(self) -> str:
         """Return the verdict as a line."""
@@ -154,6 +171,8 @@ class Judged(Record):
                 said += f", {self.over_best} as the best known"
         if self.reason is not None:
             said += f": {self.reason}"
+        if self.given_only is not None:
+            said += f". It is {self.given_only}"
         if self.failing is not None:
             said += f". The inputs are in {self.failing}"
         if self.is_repeatable is False:
@@ -167,8 +186,8 @@ class Judged(Record):
 
 class Judgement(Record):
     """The verdicts on submissions to one problem, on one device. ``workloads`` are those at which submissions
-    were verified. ``skipped`` has, by distribution or workload, the reason why the problem's own code gives
-    no answer to compare with. ``mode`` is the mode of the problem's module, as its file leaves it."""
+    were verified. ``skipped`` has, by distribution, workload or other sizes, the reason why they were not
+    tried. ``mode`` is the mode of the problem's module, as its file leaves it."""
 
     problem: Text
     workloads: tuple[Values, ...]
@@ -182,10 +201,26 @@ class Judgement(Record):
     results: tuple[Judged, ...]
 
     @property
+    def left_out(self) -> list[str]:
+        """Sentences on what was not tried, beside what the verdicts say."""
+        skipped = {} if GIVEN in self.skipped else self.skipped
+        return [f"Not tried: {words(name)}: {why}." for name, why in skipped.items()]
+
+    @property
     def exit_code(self) -> int:
         """0 if all submissions are correct, 1 if any is incorrect or cheats, otherwise 3."""
         codes = {EXIT_CODES[one.verdict] for one in self.results}
         return 1 if 1 in codes else max(codes)
+
+
+def isolation(confined: Confinement) -> str:
+    """Return how submissions are isolated within limits."""
+    return (ON_GPU if confined.shares_gpu else ISOLATED) + (AS_ROOT if confined.is_root else "")
+
+
+def words(name: str) -> str:
+    """Return the name of a distribution in plain words, or the sizes of a problem as they are."""
+    return name if "=" in name else name.replace("_", " ")
 
 
 def with_times(one: Judged, timed: Sequence[WorkloadTimes], timed_at: str, margin: float) -> Judged:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kernel_pipeline.execution.answers import AnswerSupervisor
 from kernel_pipeline.judging.facts import Probe, Prober, ProblemFacts
-from kernel_pipeline.judging.folder import DISTRIBUTIONS, GIVEN, OWN_CHECK, SIGNED, Kept, originally
+from kernel_pipeline.judging.folder import DISTRIBUTIONS, GIVEN, OWN_CHECK, SIGNED, Kept, at, originally
 from kernel_pipeline.judging.formats import SubmissionFile, Workloads, smaller
 from kernel_pipeline.judging.imported import COMPILED, DISTRIBUTION, REFERENCE, read
 from kernel_pipeline.machine import confinement
@@ -22,10 +22,11 @@ from kernel_pipeline.statistics.verdicts import Rule
 from .. import ROOT
 from ..execution.session import Session
 from ..store.turns import Turn
-from . import judged
+from . import judged, other_sizes
 from .judged import Judged, Verified
+from .other_sizes import OtherSizes, changed
 from .rounds import RoundLimits
-from .trial_times import TrialTimes
+from .trial_times import TrialTimes, by_own_judge
 
 BRIEF = {"stopping": "budget", "min_samples": 3, "max_seconds": 0.005}
 """The timing settings for verification. Short timing is part of it, because the outputs of timed calls are
@@ -70,8 +71,10 @@ class Trial:
     _prober: Prober = field(init=False)
     _main: Values = field(init=False)
     _tried: list[Values] = field(default_factory=list)
+    _resized: list[Values] = field(default_factory=list)
     _facts: dict[Values, ProblemFacts] = field(default_factory=dict)
     _own: dict[Values, Outcome] = field(default_factory=dict)
+    _own_us: dict[Point, float | None] = field(default_factory=dict)
     _kept: Kept = field(init=False)
     _timed_at: str = GIVEN
     _timed: list[Values] = field(default_factory=list)
@@ -95,28 +98,56 @@ class Trial:
         self._tried = list(dict.fromkeys((*(at(name, self._main) for name in DISTRIBUTIONS), *given)))
         others = [at(OWN_CHECK, self._main), *(at(SIGNED, one) for one in self.plan.timed)]
         small = [at(name, one) for one in smaller(self._main) for name in DISTRIBUTIONS]
-        lacking = (one for one in (*small, *self._tried, *others) if one not in self._facts)
-        self._facts |= self._probed(list(dict.fromkeys(lacking)))
-        self._kept = Kept.of(self.folder)
+        is_judged = not all(map(self._is_own, self.submissions))
+        sizes = OtherSizes(self._main, self.plan.resized if is_judged else (), self._known)
+        self._known([*small, *self._tried, *others, *sizes.first])
         own = {self._said(one): self._facts[one].skipped for one in self._tried}
-        self.skipped = {name: originally(self.folder, why) for name, why in own.items() if why is not None}
+        self.skipped = self._original(own)
         if GIVEN in self.skipped:
             return self._none_is_judged(self.skipped[GIVEN])
+        if is_judged:
+            self._resize(sizes)
+        self._kept = Kept.of(self.folder)
         if self.beside_compiled:
             # Not confined: the compiler's cache has to keep the code.
             with self._supervisor() as worker:
                 compiled = self._outcome(worker, COMPILED, at(GIVEN, self._main))
                 self._is_compiled = compiled.status == "ok"
-        if (why := confinement.why_not(self.confined)) is None:
-            before = dict(self.skipped)
-            with confinement.workers(self.confined):
-                self.isolation = judged.ON_GPU if self.confined.shares_gpu else judged.ISOLATED
+        before, why = self.skipped, ""
+        # Another user than root may lack the rights that the problem's code needs.
+        for confined in dict.fromkeys((self.confined, self.confined.replace(user=None))):
+            if (refused := confinement.why_not(confined)) is not None:
+                why = refused
+                continue
+            self.skipped = dict(before)
+            with confinement.workers(confined):
+                self.isolation = judged.isolation(confined)
                 found = self._judged()
             if GIVEN not in self.skipped:
                 return found
-            why, self.skipped = f"the problem's own code fails there: {self.skipped[GIVEN]}", before
+            why = f"the problem's own code fails there: {self.skipped[GIVEN]}"
+        self.skipped = before
         self.isolation = f"{judged.NOT_ISOLATED}: {why}"
         return self._judged()
+
+    def _known(self, problems: Sequence[Values]) -> dict[Values, ProblemFacts]:
+        """Return the facts of problems, and probe those that were not probed before."""
+        if lacking := [one for one in dict.fromkeys(problems) if one not in self._facts]:
+            self._facts |= self._probed(lacking)
+        return {one: self._facts[one] for one in problems}
+
+    def _resize(self, sizes: OtherSizes) -> None:
+        """Find the problems of other sizes. A format may require right answers there."""
+        names = [name for name in other_sizes.DISTRIBUTIONS if name not in self.skipped]
+        found = self._known([at(name, one) for one in sizes.workloads() for name in names])
+        whys = sizes.skipped | {self._said(one): facts.skipped for one, facts in found.items()}
+        whys |= {f"other sizes of {name}": why for name, why in self.plan.fixed.items()}
+        self.skipped |= self._original(whys)
+        (self._tried if self.plan.any_sizes else self._resized).extend(found)
+
+    def _original(self, reasons: Mapping[str, str | None]) -> dict[str, str]:
+        """Return the reasons that there are, with the paths of the original files."""
+        return {name: originally(self.folder, why) for name, why in reasons.items() if why is not None}
 
     @property
     def mode(self) -> str | None:
@@ -141,6 +172,7 @@ class Trial:
                     else:
                         self.settle(self.results[name], self.isolation)
                 if right and self._timed:
+                    self._time_as_own_judge(worker, right)
                     worker.close()  # no process waits while others are timed
                     self._prober.close()
                     self._time(right)
@@ -181,16 +213,16 @@ class Trial:
 
     def _open(self) -> list[Values]:
         """Return the problems at which submissions are verified."""
-        return [one for one in self._tried if self._said(one) not in self.skipped]
+        return [one for one in (*self._tried, *self._resized) if self._said(one) not in self.skipped]
 
     def _said(self, problem: Values) -> str:
-        """Return the name of a problem in verdicts: its distribution, or its workload."""
+        """Return the name of a problem in verdicts: its distribution, its workload, or its other sizes."""
         workload = Values({name: value for name, value in problem.items() if name != DISTRIBUTION})
         distribution = str(problem[DISTRIBUTION])
         if workload == self._main:
             return distribution
-        said = " ".join(f"{name}={value}" for name, value in workload.items())
-        return said if distribution == GIVEN else f"{said}, {distribution}"
+        said = changed(workload, Values() if workload in self.plan.all else self._main)
+        return said if distribution == GIVEN else f"{said}, {judged.words(distribution)}"
 
     def _verified(self, worker: AnswerSupervisor, name: str) -> Judged:
         """Return the verdict on a submission's answers, without a time."""
@@ -208,9 +240,14 @@ class Trial:
             one = one.replace(verified=(*one.verified, seen))
             if outcome.status not in RIGHT and not judged.is_false_time(outcome):
                 said, reason = judged.of_failure(outcome, needs_gpu)
+                if problem in self._resized:
+                    one = one.replace(wrong_at=f"{place}: {reason}")
+                    if self.session.device.kind == "cuda":
+                        worker.close()  # it may have written to other memory that the verifier shares
+                    break
                 if outcome.status == "incorrect" and judged.is_later(outcome.error or ""):
                     said, reason = self._by_other_seeds(worker, name, problem, said, reason)
-                reason = reason if place == GIVEN else f"{place.replace('_', ' ')}: {reason}"
+                reason = reason if place == GIVEN else f"{judged.words(place)}: {reason}"
                 failing = self._smallest(worker, name, problem) if said == "incorrect" else None
                 return one.replace(verdict=said, reason=reason, right=tuple(right), failing=failing)
             right.append(place)
@@ -246,7 +283,8 @@ class Trial:
     def _memory_checked(self, one: Judged, name: str) -> Judged:
         """Return the verdict on a submission with right answers after memcheck at the smallest sizes."""
         self.tell(f"Checking the memory accesses of {name} …")
-        problems = (at(GIVEN, each) for each in (*smaller(self._main), self._main))
+        sizes = (*(smaller(self._main) if one.wrong_at is None else ()), self._main)
+        problems = (at(GIVEN, each) for each in sizes)
         least = next(each for each in problems if self._facts[each].skipped is None)
         said, is_wrong = self.memcheck(str(self.folder), self._point(name, least), confinement.CHOSEN.get())
         one = one.replace(memcheck=said)
@@ -269,7 +307,7 @@ class Trial:
         self.tell(f"Searching for the smallest inputs for which {name} is wrong …")
         less = (at(str(problem[DISTRIBUTION]), one) for one in smaller(self._main))
         for one in (*less, problem):
-            if self._facts[one].skipped is not None:
+            if self._facts[one].skipped is not None or not _is_within(one, problem):
                 continue
             outcome = self._outcome(worker, name, one)
             is_wrong = outcome.status == "incorrect" and (outcome.error or "").startswith(judged.FIRST)
@@ -279,11 +317,19 @@ class Trial:
                 return path
         return None
 
+    def _time_as_own_judge(self, worker: AnswerSupervisor, names: Sequence[str]) -> None:
+        if read(self.folder).has_own_check:
+            problems = [at(self._timed_at, workload) for workload in self._timed]
+            points = [self._point(name, one) for name in (REFERENCE, *names) for one in problems]
+            lacking = [one for one in points if one not in self._own_us]
+            self._own_us |= {one: by_own_judge(worker, str(self.folder), one) for one in lacking}
+
     def _time(self, names: Sequence[str]) -> None:
         """Time correct submissions, and store their verdicts with the times."""
         problems = {workload: at(self._timed_at, workload) for workload in self._timed}
         done = self.results.get(self.best or "")
-        beside = (self._is_compiled, self.best if done is not None and done.speed is not None else None)
+        best = self.best if done is not None and done.speed is not None else None
+        beside = (self._is_compiled, best, self._own_us)
         times = TrialTimes(self.folder, self.session, self.limits, self.rule, problems, *beside)
 
         def report(turn: Turn) -> None:
@@ -341,6 +387,7 @@ class Trial:
         return outcome.replace(error=outcome.error and originally(self.folder, outcome.error))
 
 
-def at(distribution: str, workload: Values) -> Values:
-    """Return the problem of a workload with inputs of a distribution."""
-    return Values({**workload, DISTRIBUTION: distribution})
+def _is_within(workload: Values, other: Values) -> bool:
+    """Whether no size of a workload is larger than the other's."""
+    sizes = ((size, other[name]) for name, size in workload.items())
+    return all(size <= most for size, most in sizes if type(size) is int and type(most) is int)

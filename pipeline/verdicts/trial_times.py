@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
+from kernel_pipeline.execution.protocol import TimerName
+from kernel_pipeline.execution.supervisor import Supervisor
 from kernel_pipeline.judging.imported import COMPILED, DISTRIBUTION, REFERENCE
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.point import Point
@@ -20,12 +22,27 @@ from . import judged
 from .judged import Judged, Speed, WorkloadTimes
 from .rounds import Candidate, Match, RoundLimits, Rounds, Side, medians
 
+OWN_TIMER: TimerName = "do_bench"
+"""The timer that is nearest to those of KernelBench's and KernelBot's judges."""
+
+
+def by_own_judge(worker: Supervisor, where: str, point: Point) -> float | None:
+    """Return the mean time of a call in microseconds, about as the judges of KernelBench and KernelBot take
+    it: by events around each call, after the L2 cache was overwritten. Unlike them, ``do_bench`` does not
+    wait for the GPU between calls. Nothing audits this time. Returns None without a GPU, and if calls fail.
+    """
+    if worker.device.kind == "cpu":
+        return None
+    timed = worker.readings(where, point, (OWN_TIMER,), 1, is_stamped=False).timed.get(OWN_TIMER, [])
+    return fmean(timed[0].timing.samples_us) if timed else None
+
 
 @dataclass(frozen=True)
 class TrialTimes:
     """Rounds in which each submission has turns of others beside its own: of the problem's own code, of the
     same code under torch.compile if that ``is_compiled``, and of the ``best`` known submission if there is
-    one. ``problems`` are the timed problems by workload."""
+    one. ``problems`` are the timed problems by workload, ``own_us`` the times in the way of the format's own
+    judge."""
 
     folder: Path
     session: Session
@@ -34,6 +51,7 @@ class TrialTimes:
     problems: Mapping[Values, Values]
     is_compiled: bool
     best: str | None
+    own_us: Mapping[Point, float | None]
     _matches: dict[tuple[str, Values], Match] = field(default_factory=dict)
 
     def rounds(self, names: Sequence[str], report: Callable[[Turn], None]) -> Rounds:
@@ -107,5 +125,7 @@ class TrialTimes:
             best_us=us(self.best),
             host_us=host_us(own),
             reference_host_us=host_us(match.candidates[0]),
+            own_us=self.own_us.get(own.point),
+            reference_own_us=self.own_us.get(match.candidates[0].point),
             rounds=len(times[own]),
         )

@@ -38,6 +38,7 @@ def test_a_right_submission_has_a_time_and_wrong_ones_have_a_reason(tmp_path: Pa
     assert 0 < right["speed"]["low"] <= right["speed"]["times"] <= right["speed"]["high"]
     (times,) = right["timed"]
     assert 0 < times["host_us"] < 1e4 and 0 < times["reference_host_us"] < 1e4
+    assert 0 < times["own_us"] < 1e4 and 0 < times["reference_own_us"] < 1e4
     assert (code, right["is_repeatable"], right["memcheck"]) == (1, True, "no error")
 
 

@@ -79,15 +79,21 @@ def test_a_solution_in_cpp_is_compiled_where_its_process_may_write(tmp_path: Pat
     _, found = judge(tmp_path, GEMM, submission=path, most_workloads=1, rounds=0)
     reasons = ("it is not timed, because rounds=0", "it needs ninja and g++, which this machine lacks")
     assert found["results"]["cpp"]["reason"] in reasons
-    if found["isolation"] == "isolated":
+    if found["isolation"].startswith("isolated"):
         assert not [*(tmp_path / "judge" / GEMM.stem / "build").iterdir()]
 
 
 @pytest.mark.slow
-def test_outputs_that_are_kept_by_a_fingerprint_of_the_inputs_are_a_cheat(tmp_path: Path) -> None:
-    """The cheat of issue 21 of flashinfer-bench-starter-kit."""
-    code, found = judge(tmp_path, GEMM, submission=solutions("caches", "multiplies"))
+def test_a_cache_of_outputs_is_a_cheat_and_a_wrong_answer_at_another_size_is_incorrect(
+    tmp_path: Path,
+) -> None:
+    """The cache, by a fingerprint of the inputs, is that of issue 21 of flashinfer-bench-starter-kit."""
+    code, found = judge(tmp_path, GEMM, submission=solutions("caches", "multiplies", "tail"))
     assert is_right(found["results"]["multiplies"]), found["results"]["multiplies"]
+    tail = found["results"]["tail"]  # right at M=1024, and M is declared as variable
+    assert (tail["verdict"], tail["reason"].partition(": ")[0]) == ("incorrect", "M=7")
+    assert torch.load(tail["failing"])["inputs"][0].shape == (7, 256)
+    assert found["results"]["multiplies"]["right"][-1] == "M=1021, alternating signs"
     caches = found["results"]["caches"]
     assert (code, caches["verdict"]) == (1, "cheats")
     assert caches["reason"].startswith("few changes: ")
@@ -244,6 +250,7 @@ def test_stored_inputs_are_used_as_they_are_and_the_reference_computes_in_float6
     plan = problem.plan({}, 0.25)
     (sizes,) = plan.tests
     assert sizes == Values({"rows": 16, "picked": 3, "workload": "one"})  # a file's axes are not scaled
+    assert (plan.resized, plan.fixed) == (("rows",), {"picked": "an input of workload one is in a file"})
     write(tmp_path / "kernel", problem, plan, {})
     code, cpu = FlashInferCode(tmp_path / "kernel"), torch.device("cpu")
     assert code.learn(sizes, cpu) == ()

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import pipeline.judge
+from kernel_pipeline.execution.extra_readings import Readings
+from kernel_pipeline.execution.protocol import Timed
+from kernel_pipeline.execution.provider_runner import summary
 from kernel_pipeline.execution.supervisor import Supervisor
 from kernel_pipeline.judging import folder, kernelbench
 from kernel_pipeline.judging.facts import Probe
+from kernel_pipeline.judging.folder import at
 from kernel_pipeline.judging.formats import UnfitError
 from kernel_pipeline.judging.kernelbench_code import KernelBenchCode
 from kernel_pipeline.judging.probe import facts
+from kernel_pipeline.machine.device import Device
 from kernel_pipeline.records.base import Values
-from kernel_pipeline.records.measurement import Outcome
+from kernel_pipeline.records.measurement import Outcome, State
 from kernel_pipeline.records.point import Point
+from kernel_pipeline.timing.timers import Samples
 from pipeline.command.options import JudgeConfig
 from pipeline.command.run import run_stage
 from pipeline.verdicts import judged
-from pipeline.verdicts.trial import at
+from pipeline.verdicts.trial_times import by_own_judge
 from tests.pipeline.test_judge import SINC
 
 
@@ -103,3 +111,41 @@ def test_the_mode_is_the_one_in_which_a_file_leaves_its_module(line: str, mode: 
 )
 def test_an_own_check_sees_no_answers_of_timed_calls(error: str, said: str | None) -> None:
     assert judged.own_check(Outcome(status="incorrect", error=error)) == said
+
+
+@dataclass
+class TimesInTurns:
+    """A worker whose every timing has these samples in microseconds."""
+
+    device: Device
+    samples_us: tuple[float, ...]
+    asked: list[object] = field(default_factory=list)
+
+    def readings(self, *request: object, **options: object) -> Readings:
+        self.asked.append((request, options))
+        if not self.samples_us:
+            return Readings(error="it fails")
+        timing = summary(Samples("do_bench", self.samples_us, NO_CALLS, NO_CALLS, 0), "cold", NO_CALLS)
+        return Readings({"do_bench": [Timed(timing=timing, state=State(), sets=1, took_ms=1)]})
+
+
+NO_CALLS: Any = None
+
+GPU = Device(kind="cuda", name="x", uuid="GPU-x")
+
+
+@pytest.mark.parametrize(
+    ("device", "samples", "us", "asked"),
+    [
+        (GPU, (10.0, 11.0, 30.0), 17.0, 1),
+        (GPU, (), None, 1),
+        (Device(kind="cpu", name="x"), (10.0, 11.0, 30.0), None, 0),
+    ],
+)
+def test_the_time_of_the_own_judge_is_the_mean_on_a_gpu(
+    device: Device, samples: tuple[float, ...], us: float | None, asked: int
+) -> None:
+    worker: Any = TimesInTurns(device, samples)
+    point = Point(kernel="kernel", provider="own", problem=Values({"n": 4}))
+    assert by_own_judge(worker, "kernel", point) == us
+    assert worker.asked == [(("kernel", point, ("do_bench",), 1), {"is_stamped": False})][:asked]

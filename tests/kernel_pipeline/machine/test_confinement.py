@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from kernel_pipeline.machine import confinement
+from kernel_pipeline.machine import confinement, other_user
 from kernel_pipeline.machine.confinement import Confinement
 
 MEMORY = 400_000_000
@@ -142,6 +142,43 @@ def test_it_sees_no_process_outside_and_ends_as_its_command_ends() -> None:
     within = limits()
     assert confined(KILLS, os.getpid(), within=within).stdout == "no such process\n"
     assert confined("raise SystemExit(7)", within=within).returncode == 7
+
+
+def test_the_user_that_roots_process_becomes_reads_no_file_of_root_and_writes_to_caches() -> None:
+    if os.geteuid():
+        pytest.skip("only root can become another user")
+    within = limits().replace(user=other_user.NOBODY)
+    with tempfile.NamedTemporaryFile() as secret, tempfile.TemporaryDirectory() as cache:
+        assert Path(secret.name).stat().st_mode & 0o777 == 0o600
+        (kept := Path(cache, "folder")).mkdir(mode=0o700)
+        (kept / "file").write_text("content")
+        (kept / "lock").touch(mode=0o644)
+        within = within.replace(lent=(Path(cache),))
+        if (why := confinement.why_not(within)) is not None:
+            pytest.skip(f"this machine makes no process another user's: {why}")
+        steps = f"id -u; cat {secret.name}; cat {kept}/file /etc/passwd > /dev/null && echo read"
+        steps += f"; echo >> {kept}/lock && touch {kept}/new $HOME/new && echo written"
+        steps += f"; kill -0 {os.getpid()} || exit 7"
+        done = subprocess.run(
+            confinement.command(within, ["sh", "-c", steps]), capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout.split()) == (7, ["65534", "read", "written"]), done
+        assert f"{secret.name}: Permission denied" in done.stderr
+        assert [one.stat().st_uid for one in (kept, *kept.iterdir())] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("user", "mode", "found"), [(0, 0o755, other_user.NOBODY), (0, 0o700, None), (1000, 0o755, None)]
+)
+def test_root_becomes_another_user_only_if_all_that_is_read_is_open(
+    user: int, mode: int, found: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    for name, value in (("prefix", "/usr"), ("base_prefix", "/usr"), ("path", ["/usr", "/no/folder"])):
+        monkeypatch.setattr(sys, name, value)
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        Path(folder).chmod(mode)
+        assert other_user.possible([Path(folder)]) == found
 
 
 def test_a_machine_that_refuses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
