@@ -83,6 +83,14 @@ def end(actor: Any) -> None:
         ray.kill(actor)
 
 
+def _this_hosts() -> str:
+    """Return the address of the cluster that this host started or joined last; it may have ended. Raises
+    ConnectionError if there is none."""
+    from ray._private import services  # Ray has no public function for it
+
+    return str(services.get_ray_address_from_environment("auto", None))
+
+
 @contextmanager
 def joined(engine: str, kind: str) -> Iterator[str]:
     """Join the cluster of RAY_ADDRESS or of this host, or start one for as long as the context lasts, and
@@ -116,8 +124,9 @@ def joined(engine: str, kind: str) -> Iterator[str]:
             address = os.environ.get("RAY_ADDRESS", "").strip() or "auto"
             where = f"the Ray cluster at {address}"
         try:
-            if address not in ("auto", "local"):  # Ray itself waits for minutes where nothing answers
-                host, port = address.split(":")
+            if address != "local":  # Ray itself waits for minutes where nothing answers
+                known = _this_hosts() if address == "auto" else address
+                host, port = known.split(":")
                 socket.create_connection((host, int(port)), ANSWERS_S).close()
             ray.init(address, logging_level=logging.CRITICAL, **options)
         except (ray.exceptions.RayError, RuntimeError, OSError, OverflowError, ValueError) as error:

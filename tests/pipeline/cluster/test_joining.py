@@ -111,6 +111,17 @@ def test_without_a_cluster_a_sentence_says_how_one_is_started() -> None:
 
 
 @needs_ray
+def test_a_cluster_that_was_killed_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("ray._private.services.find_gcs_addresses", set)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray/ray_current_cluster").write_text("127.0.0.1:1")
+    with pytest.raises(UserError, match="at auto could not be joined: .*refused"), engine.joined("ray", "cpu"):
+        pass
+
+
+@needs_ray
 @pytest.mark.slow
 def test_a_cluster_that_starts_here_starts_no_process_that_no_actor_could_be() -> None:
     before, variables = set(hosts.idle()), dict(os.environ)
