@@ -140,12 +140,19 @@ def judged(
     wrap: Wrap, folder: Path, families: Mapping[str, Iterable[str]], **options: object
 ) -> dict[str, str]:
     """Judge cheats of some families beside an honest submission. Return the wrong verdicts: those on cheats
-    that are correct, and on the honest one unless it is correct or the machine is too busy for a time."""
+    that are correct, and on the honest one unless it is correct or the machine is too busy for a time.
+
+    Some cheats save nothing until inputs come again, which they do not in the short rounds of a busy machine.
+    Such a cheat may be correct if it is not faster."""
     codes = {name: code_of(family) for family, names in families.items() for name in names}
     problem, paths = wrap(folder, codes | {"honest": HONEST})
     _, found = judge(folder, problem, submission=",".join(map(str, paths)), **options)
     honest = found["results"].pop("honest")
-    wrong = {name: str(one) for name, one in found["results"].items() if one["verdict"] == "correct"}
+    wrong = {
+        name: str(one)
+        for name, one in found["results"].items()
+        if one["verdict"] == "correct" and (one["speed"] is None or one["speed"]["low"] > 1)
+    }
     if honest["verdict"] != "correct" and BUSY not in honest["reason"]:
         wrong["honest"] = str(honest)
     return wrong
@@ -186,7 +193,7 @@ def test_no_cheat_is_correct(wrap: Wrap, tmp_path: Path) -> None:
 @pytest.mark.slow
 @in_each_format
 def test_no_cheat_has_a_false_time(wrap: Wrap, tmp_path: Path) -> None:
-    """If the machine is too busy for an audit, no cheat has a time, and none is correct."""
+    """If the machine is too busy for an audit, no cheat has a time."""
     if not WHOLE and wrap is not kernelbench:
         pytest.skip("TEST_PROOFS leaves the cheats out")
     families = BY_TIME if WHOLE else {"torch_caches": ["by_contents"], "torch_skips": ["one_call_in_three"]}

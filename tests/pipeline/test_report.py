@@ -552,7 +552,7 @@ def test_no_results_make_a_page_that_says_so(report_on, tmp_path, capsys):
         assert "Nothing was measured yet." in (output / name).read_text()
     assert json.loads((output / "metrics.json").read_text()) == {}
     assert (output / "best.csv").read_text() == ",".join(file_columns(COLUMNS)) + "\n"
-    assert "the report shows no other machine either" in capsys.readouterr().out
+    assert "The report shows no other machine either" in capsys.readouterr().out
 
 
 def test_a_missing_folder_is_one_sentence(tmp_path):
