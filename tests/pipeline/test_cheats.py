@@ -192,7 +192,7 @@ SKIPS = ("by_fingerprint", "one_call_in_three", "a_third_of_the_work", "keeps_th
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("elements", [1 << 14, 1 << 20])
+@pytest.mark.parametrize("elements", [pytest.param(1 << 14, marks=pytest.mark.long), 1 << 20])
 def test_work_that_is_skipped_while_it_is_timed_is_seen_from_outside(
     elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

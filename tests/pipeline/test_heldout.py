@@ -77,6 +77,7 @@ def test_no_loss_is_hidden_in_the_sum() -> None:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_command_measures_goes_on_and_leaves_its_samples(tmp_path: Path) -> None:
     words = ("kernel=softmax", "problems=1", "draw=7", "rounds=2", "most_rounds=2", "device=cpu")

@@ -122,6 +122,7 @@ def test_after_the_command_was_killed_the_same_one_goes_on(tree: Tree, hosts: Ho
     whole(tree)
 
 
+@pytest.mark.long
 def test_what_a_lost_node_had_is_measured_on_the_others(tree: Tree, hosts: Hosts) -> None:
     process = started(tree, hosts)
     wait_for_rows(tree, process, 4)
