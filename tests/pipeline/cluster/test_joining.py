@@ -117,11 +117,9 @@ def test_a_cluster_that_was_killed_is_not_waited_for(tmp_path: Path, monkeypatch
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray/ray_current_cluster").write_text("127.0.0.1:1")
-    with (
-        pytest.raises(UserError, match="at auto could not be joined: .*refused"),
-        engine.joined("ray", "cpu"),
-    ):
+    with pytest.raises(UserError, match="refused") as error, engine.joined("ray", "cpu"):
         pass
+    assert str(error.value).startswith("the Ray cluster at auto could not be joined: ")
 
 
 @needs_ray
