@@ -119,6 +119,7 @@ def test_an_empty_address_is_no_address(
         assert capsys.readouterr().err.startswith(f"error: {said}")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_sweep_publishes_to_a_server_behind_a_password_and_keeps_it_to_itself(tmp_path: Path) -> None:
     """The password is given on the command line. It appears in the sweep's own command line, but in no

@@ -43,6 +43,7 @@ def sweep(made: Path, output: Path) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("how", RUN)
 def test_a_file_that_a_kernel_depends_on_is_in_its_key(tmp_path: Path, how: str) -> None:

@@ -12,6 +12,7 @@ from pipeline.tracking import metrics
 from tests.planted.tree import cpu_tree
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_sweep_shows_and_publishes_what_the_kernel_declares(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -136,6 +136,7 @@ def test_times_at_other_problems_than_the_largest_are_not_called_none(tree: Tree
     assert alone.stderr == f"error: {clause}; run {command} first.\n"
 
 
+@pytest.mark.long
 def test_a_missing_round_builds_its_library_and_where_all_are_known_none_is_built(tmp_path: Path) -> None:
     """A fresh clone with all rounds needs no build."""
     tree = cpu_tree(tmp_path)

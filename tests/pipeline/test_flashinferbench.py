@@ -65,6 +65,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("gemm", &gemm); }
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_solution_in_cpp_is_compiled_where_its_process_may_write(tmp_path: Path) -> None:
     spec = {

@@ -45,6 +45,7 @@ def test_the_verdict_is_ours_where_the_checker_of_a_task_is_weak(tmp_path: Path)
     torch.testing.assert_close(saved["right"], [saved["inputs"][0].double().sort().values])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_numbers_have_to_be_rounded_as_the_task_rounds(tmp_path: Path) -> None:
     code, found = judge(tmp_path, JUDGED / "rounds", "right", "never_rounds")

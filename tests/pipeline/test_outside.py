@@ -74,6 +74,7 @@ def test_a_kernel_outside_is_swept_under_its_own_name_and_commit(tree: Tree) -> 
     assert not new["torch"].origin.dirty
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_kernel_outside_is_looked_into_reported_and_published(tree: Tree) -> None:
     def run(*words: str) -> str:

@@ -103,6 +103,7 @@ def test_the_checklist_names_the_tests_that_there_are() -> None:
         assert ", ".join(re.findall(r"\d+", some)) in text
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_walk_through_adds_a_kernel(tree: Tree) -> None:
     assert follow(tree, STEPS, "swiglu") == ["pipeline.new", "pipeline.sweep"]

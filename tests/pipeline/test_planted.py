@@ -98,6 +98,7 @@ def test_every_output_has_its_own_shape_dtype_and_tolerance(several: Several) ->
     assert torch.rate.bytes == 8 * 50 * 4 + 8 * 2 + 8 * 2 * 4
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_packed_inputs_with_a_group_size_and_an_output_of_integers(tmp_path: Path) -> None:
     tree, rows, said = swept(tmp_path, "packed", "dtype=bfloat16", "bytes_a_step=[16,32]")

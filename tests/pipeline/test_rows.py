@@ -15,6 +15,7 @@ from pipeline.command.run import run_each
 from tests.planted.tree import cpu_tree
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_sweep_measures_the_rows_that_were_asked_for_and_resumes(tmp_path: Path) -> None:
     tree = cpu_tree(tmp_path)

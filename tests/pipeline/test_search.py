@@ -89,6 +89,7 @@ def test_a_sweep_of_every_point_goes_on_from_a_search_and_imports_no_optuna(
     assert "holds every point" in done.stdout, "and of a whole grid nothing is left to search"
 
 
+@pytest.mark.long
 def test_pins_bind_and_a_search_that_is_stopped_goes_on_by_the_same_command(tmp_path: Path) -> None:
     tree = cpu_tree(tmp_path, "tuned")
     pinned = ("kernel=tuned", "size=64,128", "search=tpe", "trials=7", "stages=2,3", "order=rows")
