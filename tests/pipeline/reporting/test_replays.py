@@ -160,8 +160,8 @@ def rules(tmp_path: Path, run: Run) -> Callable[[list[Measurement]], list[str]]:
     def replayed(rows: list[Measurement]) -> list[str]:
         factory.write_results(tmp_path, rows)
         for path in (tmp_path / "environment").iterdir():
-            told = {"l2_bytes": 60 << 20, "multiprocessors": 132, "shared_memory": 227 << 10}
-            path.write_text(json.dumps(json.loads(path.read_text()) | told))
+            known = {"l2_bytes": 60 << 20, "multiprocessors": 132, "shared_memory": 227 << 10}
+            path.write_text(json.dumps(json.loads(path.read_text()) | known))
         code, out, _ = run("tune")
         assert code == 0
         return out.splitlines()
