@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -86,12 +87,14 @@ def test_another_version_than_the_clusters_is_said(monkeypatch: pytest.MonkeyPat
             "Version mismatch: The cluster was started with:\n    Ray: 2.9.0\n    Python: 3.10.1"
         )
 
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(ray, "init", init)
-    with pytest.raises(UserError) as error, engine.joined("ray", "cpu"):
-        pass
+    with socket.create_server(("127.0.0.1", 0)) as cluster:
+        address = f"127.0.0.1:{cluster.getsockname()[1]}"
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        with pytest.raises(UserError) as error, engine.joined("ray", "cpu"):
+            pass
     assert str(error.value).startswith(
-        "the Ray cluster at auto could not be joined: Version mismatch: The cluster was started with: Ray: "
+        f"the Ray cluster at {address} could not be joined: Version mismatch: The cluster was started with: Ray: "
     )
 
 
