@@ -161,6 +161,7 @@ def judged(
 BY_TIME = {
     "torch_caches": ("by_contents", "by_few_elements", "looks_ahead"),
     "torch_skips": cheats.SKIPS,
+    "torch_clocks": cheats.CLOCKS,
     "torch_forgers": ("edits_the_reply",),
 }
 """Cheats whose outputs are right, or wrong only for inputs with few changes. Their times are false."""
@@ -171,7 +172,6 @@ BY_OUTPUTS = {
     # A submission can't import the problem's code by the name that one of the cheats needs.
     "torch_peeks": set(cheats.PEEKS) - {"imports_the_reference"},
     "torch_threads": cheats.THREADS,
-    "torch_clocks": cheats.CLOCKS,
     "torch_verifiers": cheats.VERIFIERS,
     "torch_forgers": set(cheats.FORGERS) - {*BY_TIME["torch_forgers"]},
     "torch_processes": ("exits_at_once", "child_holds_the_socket"),
@@ -196,5 +196,7 @@ def test_no_cheat_has_a_false_time(wrap: Wrap, tmp_path: Path) -> None:
     """If the machine is too busy for an audit, no cheat has a time."""
     if not WHOLE and wrap is not kernelbench:
         pytest.skip("TEST_PROOFS leaves the cheats out")
-    families = BY_TIME if WHOLE else {"torch_caches": ["by_contents"], "torch_skips": ["one_call_in_three"]}
+    few = {"torch_caches": "by_contents", "torch_skips": "one_call_in_three"}
+    few |= {"torch_clocks": "divides_the_samples"}
+    families = BY_TIME if WHOLE else {family: [name] for family, name in few.items()}
     assert judged(wrap, tmp_path, families) == {}
