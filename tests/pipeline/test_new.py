@@ -127,6 +127,7 @@ def swept(tree: Tree, kernel: str) -> set[tuple[str, str]]:
     return {(row.point.provider, row.outcome.status) for row in tree.rows(Path(kernel).name)}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["clean_swept", "../outside/swept_outside"])
 def test_it_can_be_swept_at_once(tree: Tree, command: Command, kernel: str) -> None:

@@ -79,6 +79,7 @@ def edit(path: Path, difference: str) -> None:
     path.write_text(text)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_first_kernel_is_written_measured_and_plotted(tree: Tree) -> None:
     modules = follow(tree, FIRST, "my_kernel")

@@ -74,6 +74,7 @@ def test_a_finished_search_has_nothing_to_do_and_imports_no_optuna(
     assert searched.ledger("tuned").read_bytes() == ledger
 
 
+@pytest.mark.long
 def test_a_sweep_of_every_point_goes_on_from_a_search_and_imports_no_optuna(
     searched: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
