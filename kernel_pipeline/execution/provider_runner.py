@@ -15,6 +15,7 @@ import torch
 from .. import verification
 from ..execution import instance, interpreter
 from ..loading import Tensors
+from ..machine.torch_install import keep_freed_memory
 from ..records.base import Record
 from ..records.ceilings import Rates
 from ..records.fields import SAMPLE_DIGITS, rounded
@@ -89,6 +90,8 @@ class ProviderRunner:
     def warm_up(self) -> None:
         """Create the device's context and warm up the stopwatch, so that the first point need not wait."""
         _start_no_monitor()
+        if self.device.type == "cpu":
+            keep_freed_memory()
         verification.warm_up(self.device)
         self.stopwatch.warm_up()
 

@@ -4,13 +4,15 @@
     python -m pipeline.keys.versions list "an A/B of both trees on an H100: 0.1 % apart at 40 points"
     python -m pipeline.keys.versions replace "this version's first code"
 
-Prints today's digests of that code and the version of each. ``list`` adds the digests to the last version,
-``replace`` replaces that version's digests by them.
+Prints today's digests of that code and the version of each. ``list`` adds each way's digest to the last
+version that concerns it. ``replace`` writes the digests of the file's last version anew.
 """
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Iterable
 from datetime import date
 from functools import cache
 from pathlib import Path
@@ -71,17 +73,17 @@ EDITED = "edited"
 
 
 class Listed(Record):
-    """The digests of code that counts as a version, one for each way of timing.
+    """The digests of code that counts as a version, one for each way of timing that the version concerns.
 
     ``evidence`` says why the code counts as that version.
     """
 
     evidence: Text
-    cpu: Text
-    graph: Text
-    event: Text
-    do_bench: Text
-    wall: Text
+    cpu: Text | None = None
+    graph: Text | None = None
+    event: Text | None = None
+    do_bench: Text | None = None
+    wall: Text | None = None
 
 
 class Version(Record):
@@ -127,18 +129,35 @@ def known() -> tuple[Version, ...]:
     return tuple(Version.from_dict(one) for one in yaml.safe_load(FILE.read_text()))
 
 
-def listing(evidence: str) -> str:
-    """Return today's digests in the format of the file."""
+def listing(evidence: str, ways: Iterable[str] = TIMERS) -> str:
+    """Return today's digests for ways of timing in the format of the file."""
     lines = yaml.safe_dump(
-        [{"evidence": evidence} | {way: digest(way) for way in TIMERS}], sort_keys=False, width=110
+        [{"evidence": evidence} | {way: digest(way) for way in ways}], sort_keys=False, width=110
     )
     return "".join(f"  {line}\n" for line in lines.splitlines())
 
 
+def is_edited(way: str) -> bool:
+    """Whether no version lists today's digest for a way of timing."""
+    return not any(getattr(of, way) == digest(way) for one in known() for of in one.digests)
+
+
+def latest(way: str) -> int:
+    """Return the place in the file of the last version that concerns a way of timing."""
+    return max(place for place, one in enumerate(known()) if any(getattr(of, way) for of in one.digests))
+
+
 def add(evidence: str, replace: bool = False) -> None:
-    """Write today's digests under the last version, after its digests or with ``replace`` instead of them."""
-    before, heading, digests = FILE.read_text().rpartition("  digests:\n")
-    FILE.write_text(f"{before}{heading}{'' if replace else digests}{listing(evidence)}")
+    """Write each way's digest that is not listed under the last version that concerns the way; with
+    ``replace`` write those of the file's last version, instead of its digests."""
+    comment, *versions = re.split("^(?=- number:)", FILE.read_text(), flags=re.MULTILINE)
+    for place, version in enumerate(versions):
+        is_last = place == len(versions) - 1
+        wanted = [way for way in TIMERS if (replace and is_last) or (not replace and is_edited(way))]
+        if ways := [way for way in wanted if latest(way) == place]:
+            before, heading, digests = version.partition("  digests:\n")
+            versions[place] = f"{before}{heading}{'' if replace else digests}{listing(evidence, ways)}"
+    FILE.write_text(comment + "".join(versions))
 
 
 def main(words: list[str]) -> None:
