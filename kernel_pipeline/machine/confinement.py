@@ -72,6 +72,9 @@ READ_ONLY_PROC = ("bus", "fs", "irq", "sys", "sysrq-trigger")
 CACHES = ("XDG_CACHE_HOME", "TORCH_EXTENSIONS_DIR", "CUDA_CACHE_PATH", "NUMBA_CACHE_DIR", "MPLCONFIGDIR")
 """The variables that name folders of caches. A confined process has its own."""
 
+READ_CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+"""The same, of caches that a confined process reads if it can write there, which no other process sees."""
+
 CUDA_STARTS = """
 import ctypes, sys
 try:
@@ -208,7 +211,8 @@ def confine(confined: Confinement) -> None:
     for folder in (own_processes, SCRATCH, Path("/dev/shm"), *confined.temporary, *confined.kept):
         _set_attributes(folder, 0, off=ATTR_RDONLY)
     own = tempfile.mkdtemp()
-    os.environ |= {name: str(Path(own, name.lower())) for name in CACHES}
+    unwritable = [name for name in READ_CACHES if not os.access(os.environ.get(name, ""), os.W_OK)]
+    os.environ |= {name: str(Path(own, name.lower())) for name in (*CACHES, *unwritable)}
     resource.setrlimit(resource.RLIMIT_FSIZE, (confined.memory_bytes, confined.memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if confined.user is not None:

@@ -59,6 +59,15 @@ except ProcessLookupError:
 """
 
 
+CACHES = """
+import os, sys
+for name in sys.argv[1:]:
+    folder = os.environ[name]
+    os.makedirs(folder, exist_ok=True)
+    open(os.path.join(folder, "written"), "w").close()
+    print("another" if "tmp" in folder and name.lower() in folder else folder)
+"""
+
 NAMES_A_THREAD = """
 import threading
 from pathlib import Path
@@ -121,6 +130,19 @@ def test_a_kept_folder_is_the_only_one_that_is_written_to_the_disk(tmp_path: Pat
     done = confined(WRITES, kept / "file", tmp_path / "other", within=within)
     assert done.stdout.split() == ["written", "written"], done
     assert [path.name for path in tmp_path.rglob("*")] == ["kept", "file"]
+
+
+@pytest.mark.parametrize("own", [None, "read_only", "temporary"])
+def test_triton_and_inductor_write_to_a_cache_that_they_can_write_to(
+    own: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = {None: None, "read_only": "/usr", "temporary": str(tmp_path)}
+    folder = folders[own]
+    for name in confinement.READ_CACHES:
+        monkeypatch.delenv(name, raising=False) if folder is None else monkeypatch.setenv(name, folder)
+    done = confined(CACHES, *confinement.READ_CACHES, within=limits())
+    assert done.stdout.split() == [folder if own == "temporary" else "another"] * 2, done
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("shares_gpu", [False, True])
