@@ -51,7 +51,9 @@ class Function:
         self._tensors = tensors_of(op.definition)
         self.operator = register(op, self.run, self.by_torch, self.trains)
         if op.training is not None:
-            Function(op.training, loaded)
+            from . import function
+
+            function(op.training)
         self.call: Callable[..., Result] = update_wrapper(self._caller(), op.definition)
         # Pickle imports the function from this module; the definition lies elsewhere.
         self.call.__module__ = __name__.rpartition(".")[0]

@@ -84,8 +84,8 @@ class Op:
     derivative:
         The op's derivative. Without it a backward pass raises NotImplementedError.
     training:
-        The op that is called instead if a gradient is needed; its further outputs save work in the backward
-        pass. Its first output is this op's output.
+        The kernel whose op is called instead if a gradient is needed; its further outputs save work in the
+        backward pass. Its first output is this op's output.
     trains:
         ``trains(*args)`` says whether ``training`` takes the call. Torch computes other calls that need a
         gradient.
@@ -97,7 +97,7 @@ class Op:
     inputs: Callable[..., tuple[torch.Tensor, ...]] = _as_they_are
     result: Callable[..., Result] = _as_it_is
     derivative: Derivative | None = None
-    training: Op | None = None
+    training: str | None = None
     trains: Callable[..., bool] = _always
 
     @property

@@ -13,6 +13,7 @@ import torch
 
 from ..contract import Gpu
 from ..declared import Value, shown
+from . import function as function_of
 from . import plans, prediction, rule, switch, table_files, tuned
 from .table import TunedProblem
 from .tuned import WORDS, Choice, Chooser
@@ -129,7 +130,7 @@ def explain(
     the function refuses and for an unknown GPU."""
     loaded = function.loaded
     given = function.checked(args, kwargs)
-    device = plans.device_of(given)
+    device, named = plans.device_of(given), slug
     if slug is None:
         slug, gpu = plans.slug_of(device), plans.gpu_of(device)
     else:
@@ -137,7 +138,9 @@ def explain(
     if reason := switch.reason():
         return Explanation(loaded.name, {}, slug, _torch(reason))
     if function.op.training is not None and _trains(given):
-        by = f"{function.op.name} is computed by torch where a gradient is needed."
+        if function.trains(*given):
+            return explain(function_of(function.op.training), args, kwargs, named)
+        by = f"{function.op.name} computes this gradient by torch."
         return Explanation(loaded.name, {}, slug, _torch(by))
     problem, choice = plans.problem_of(function.op, given)
     if choice is not None:

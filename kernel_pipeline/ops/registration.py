@@ -23,8 +23,8 @@ def register(
     op: Op, run: Callable[..., Result], by_torch: Callable[..., Result], trains: Callable[..., bool]
 ) -> torch._ops.OpOverload:
     """Register the operator of an op and return it. Calls below autograd go to ``run``. Calls with fake
-    tensors go to ``by_torch``. If the op has a ``training`` op, calls that need a gradient go to that op if
-    ``trains`` is true, and to ``by_torch`` otherwise."""
+    tensors go to ``by_torch``. If the op names a kernel for ``training``, calls that need a gradient go to that
+    kernel's op if ``trains`` is true, and to ``by_torch`` otherwise."""
     schema = torch.library.infer_schema(op.definition, mutates_args=())
     _library.define(f"{op.name}{schema}")  # type: ignore[no-untyped-call]
     _library.impl(op.name, _promised(op, run), "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
@@ -32,7 +32,7 @@ def register(
     torch.library.register_fake(name, _promised(op, by_torch), lib=_library)
     operator: torch._ops.OpOverload = getattr(torch.ops.kernel_pipeline, op.name).default
     if op.training is not None:
-        _library.impl(op.name, _with_training(operator, op.training.name, trains, by_torch), "Autograd")  # type: ignore[no-untyped-call]
+        _library.impl(op.name, _with_training(operator, op.training, trains, by_torch), "Autograd")  # type: ignore[no-untyped-call]
     else:
         backward, keep = _derivative(op)
         torch.library.register_autograd(name, backward, setup_context=keep, lib=_library)
@@ -58,7 +58,7 @@ def _with_training(
     trains: Callable[..., bool],
     by_torch: Callable[..., Result],
 ) -> Callable[..., Result]:
-    """Return the Autograd implementation of an op with a ``training`` op."""
+    """Return the Autograd implementation of an op for whose ``training`` there is a kernel."""
 
     def at_autograd(*args: Any) -> Result:
         if torch.is_grad_enabled() and any(

@@ -16,14 +16,15 @@ step (``seq_q=1``), which reads all keys and values for one row.
 Gimelshein (2018, arXiv:1805.02867). ``triton_flash_hopper`` is the same algorithm in a persistent kernel with
 TMA. ``triton_split_k`` is Flash-Decoding (Dao, Haziza, Massa and Sizov, 2023): programs attend to parts of
 the keys in parallel, and a second kernel merges the parts. ``cuda_flash`` is FlashAttention-3 (Shah and
-others, 2024, arXiv:2407.08608) in CUDA C++ for Hopper alone. The backward pass is a kernel of its own,
-``attention_backward``.
+others, 2024, arXiv:2407.08608) in CUDA C++ for Hopper alone. Training has kernels of its own:
+``attention_with_lse`` and ``attention_backward``.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernel_pipeline.contract import (
@@ -246,14 +247,19 @@ def hopper_fits(problem: Problem, tiles: Hopper, gpu: Gpu | None) -> str | None:
     return None
 
 
-def warp_specialized_fits(problem: Problem, tiles: WarpSpecialized, gpu: Gpu | None) -> str | None:
-    """Return the reason why the CUDA C++ kernel, which has fixed tiles for each head_dim, does not have these
-    tiles, or None."""
+def warp_specialized_fits(
+    problem: Problem,
+    tiles: WarpSpecialized,
+    gpu: Gpu | None,
+    have: Mapping[int, Sequence[tuple[int, int]]] = CUDA_TILES,
+) -> str | None:
+    """Return the reason why a build of the CUDA C++ kernel does not have these tiles, or None. ``have`` are
+    the build's tiles, as (block_m, block_n), by head_dim."""
     if reason := refused(problem):
         return reason
-    if (tiles.block_m, tiles.block_n) not in CUDA_TILES[problem.head_dim]:
-        have = " and ".join(f"{m} by {n}" for m, n in CUDA_TILES[problem.head_dim])
-        return f"its tiles for a head_dim of {problem.head_dim} are {have}"
+    if (tiles.block_m, tiles.block_n) not in have[problem.head_dim]:
+        those = " and ".join(f"{m} by {n}" for m, n in have[problem.head_dim])
+        return f"its tiles for a head_dim of {problem.head_dim} are {those}"
     if reason := too_large("block_m", tiles.block_m, problem.seq_q, 128):
         return reason
     if reason := too_large("block_n", tiles.block_n, problem.seq_k, 128):

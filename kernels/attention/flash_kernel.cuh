@@ -25,6 +25,7 @@
 namespace attention {
 
 constexpr int kWarpgroup = 128;  // threads
+constexpr float kLn2 = 0.6931471805599453f;
 
 // Those that copy are a warpgroup of their own, since a warpgroup gives up registers as a whole.
 template <int kBlockM>
@@ -39,6 +40,7 @@ struct Arguments {
   int stages;
   float scale;  // of a score, times log2(e)
   uint16_t* out;
+  float* lse;  // of each row, the logarithm of the sum of its exponentials; null if nobody wants it
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -387,7 +389,12 @@ __device__ __forceinline__ void attend_tiles(unsigned char* shared, Barriers* ba
     float factors[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      factors[half] = reciprocal(sum_of_quad(rows.total[half]));
+      const float total = sum_of_quad(rows.total[half]);
+      factors[half] = reciprocal(total);
+      if (of.lse != nullptr && lane % 4 == 0 && row + half * 8 < of.seq_q) {
+        of.lse[static_cast<int64_t>(tile.head) * of.seq_q + row + half * 8] =
+            (rows.largest[half] + log2f(total)) * kLn2;
+      }
     }
     wgmma_wait_group<0>();
     fence_registers(sums);

@@ -6,15 +6,11 @@ import math
 
 import torch
 
-from kernel_pipeline import ops
-from kernel_pipeline.ops.declaration import Derivative, NotServedError, Op, problem_of
+from kernel_pipeline.ops.declaration import NotServedError, Op, problem_of
 
 from . import Problem, refused
 from .checks import check_attention
-from .torch import aligned_rows, visible
-
-FLASH_HEAD_DIM = 8
-"""On a GPU torch's flash attention takes head dimensions that are multiples of this."""
+from .torch import visible
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool = False) -> torch.Tensor:
@@ -36,32 +32,10 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool = 
     )
 
 
-def attention_with_lse(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool = False
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention, and the logarithm of the sum of each row's exponentials, which the backward pass needs:
-    (batch, heads, seq_q), float32, or float64 for float64 inputs. The second output has no gradient."""
-    square = q.shape[2] == k.shape[2] or not causal
-    if 0 in (*q.shape, *k.shape):
-        return attention(q, k, v, causal), q.new_zeros(q.shape[:3], dtype=_wide(q))
-    if q.is_cuda and q.element_size() == 2 and q.shape[3] % FLASH_HEAD_DIM == 0:
-        q, k, v = aligned_rows(q, k, v)
-        out, lse = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal)[:2]
-    elif q.device.type == "cpu" and square:
-        q, k, v = aligned_rows(q, *expanded(q, k, v))
-        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)
-    else:
-        scores = masked_scores(q, expanded(q, k, v)[0], causal)
-        lse = torch.logsumexp(scores, -1)
-        p = probabilities(scores, lse)
-        out = (p @ expanded(q, k, v)[1].to(p.dtype)).to(q.dtype)
-    return out, lse
-
-
 def masked_scores(q: torch.Tensor, k: torch.Tensor, causal: bool) -> torch.Tensor:
     """Return the scores, for equal numbers of query and key heads, in float32 at least; -inf for a key that
     the query does not see."""
-    wide = _wide(q)
+    wide = wide_of(q)
     scores: torch.Tensor = (q.to(wide) * scale_of(q)) @ k.to(wide).mT
     if causal:
         scores = scores.masked_fill(~visible(q, k), -torch.inf)
@@ -79,7 +53,8 @@ def scale_of(q: torch.Tensor) -> float:
     return 1 / math.sqrt(max(1, q.shape[3]))
 
 
-def _wide(q: torch.Tensor) -> torch.dtype:
+def wide_of(q: torch.Tensor) -> torch.dtype:
+    """Return the dtype of scores: float32 at least."""
     return torch.promote_types(q.dtype, torch.float32)
 
 
@@ -125,27 +100,10 @@ def trains(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> b
     return q.numel() > 0
 
 
-def backward(
-    grad: torch.Tensor,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    outs: tuple[torch.Tensor, torch.Tensor],
-    causal: bool,
-) -> tuple[torch.Tensor | None, ...]:
-    """Return the gradients, by the kernel ``attention_backward``."""
-    operator = ops.function("attention_backward").operator
-    made: tuple[torch.Tensor, ...] = operator(q, k, v, *outs, grad, causal)
-    return made
-
-
 op = Op(
     definition=attention,
     problem=problem,
     inputs=lambda q, k, v, causal: (q, k, v),
-    training=Op(
-        definition=attention_with_lse,
-        derivative=Derivative(("q", "k", "v", "causal", "outs"), backward),
-    ),
+    training="attention_with_lse",
     trains=trains,
 )

@@ -12,13 +12,14 @@ import pytest
 import torch
 
 from kernel_pipeline import loading
-from kernels.attention import CUDA_TILES, Problem, tolerance
+from kernels.attention import CUDA_TILES, Problem
+from kernels.attention_with_lse import tolerance
 from tests.kernels.agreement import agree
 from tests.kernels.compiled import answer, program
 
 pytestmark = pytest.mark.slow
 
-ATTENTION = loading.load("attention")
+WITH_LSE = loading.load("attention_with_lse")
 HERE = Path(__file__).parent / "emulated"
 CPU = torch.device("cpu")
 ELEMENTS = {"bfloat16": "kBFloat16", "float16": "kFloat16"}
@@ -62,7 +63,7 @@ def check(
     runs: Sequence[str] | None = None,
 ) -> None:
     """The kernel gives the reference's answer, and ends. The program has these runs, or its own alone."""
-    inputs = ATTENTION.inputs(problem, CPU, seed)
+    inputs = WITH_LSE.inputs(problem, CPU, seed)
     lengths = [
         problem.batch,
         problem.heads,
@@ -74,9 +75,11 @@ def check(
     own = run(problem, tiles)
     runs = [own] if runs is None else runs
     path = program(folder / "run" / "flash.cpp", RUNS=",".join(runs))
-    out = answer(path, inputs, [runs.index(own), *lengths, launch.stages, launch.grid, seed])
-    (exact,) = ATTENTION.expected(problem, inputs)
-    agree(out.view(problem.shape), exact, tolerance(problem))
+    made = answer(path, inputs, [runs.index(own), *lengths, launch.stages, launch.grid, seed])
+    out, lse = made[: inputs[0].numel()], made[inputs[0].numel() :].clone().view(torch.float32)
+    exact = WITH_LSE.expected(problem, inputs)
+    for one, right, allowed in zip((out, lse), exact, tolerance(problem), strict=True):
+        agree(one.view(right.shape), right, allowed)
 
 
 SEEDS = range(4)
@@ -120,6 +123,7 @@ FAULTS = {
     "keys are given back before they are used": {"      wgmma_wait_group<1>();\n": ""},
     "no warpgroup gives the first turn": {"if (which == kWarpgroups - 1) {": "if (which == kWarpgroups) {"},
     "no key is masked": {"scores[i] = -INFINITY;": ""},
+    "a row's logarithm lacks its maximum": {"(rows.largest[half] + log2f(total))": "log2f(total)"},
 }
 """One of each kind of mistake: each compiles the kernel anew."""
 

@@ -1,5 +1,5 @@
 // Runs attention's flash_persistent on the emulated multiprocessor: the macro RUNS lists instances of run, the rest is told
-// by arguments. It reads q, k and v from a file, contiguous and one after the other, and writes out.
+// by arguments. It reads q, k and v from a file, contiguous and one after the other, and writes out and lse.
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -43,6 +43,8 @@ void run(char** argv) {
   of.stages = stages;
   of.scale = static_cast<float>(1.4426950408889634 / std::sqrt(double{kHeadDim}));
   of.out = out.data();
+  std::vector<float> lse(static_cast<size_t>(batch) * heads * seq_q, NAN);
+  of.lse = lse.data();
   for (int block = 0; block < grid; ++block) {
     std::memset(attention::shared_memory, 0xFF, sizeof(attention::shared_memory));  // NaN
     emulated::run_block(static_cast<unsigned>(block), static_cast<unsigned>(grid), attention::kThreads<kBlockM>, seed,
@@ -53,8 +55,9 @@ void run(char** argv) {
                           attend(map_q, map_k, map_v, of);
                         });
   }
-  std::ofstream(argv[2], std::ios::binary)
-      .write(reinterpret_cast<const char*>(out.data()), static_cast<std::streamsize>(out.size() * 2));
+  std::ofstream made(argv[2], std::ios::binary);
+  made.write(reinterpret_cast<const char*>(out.data()), static_cast<std::streamsize>(out.size() * 2));
+  made.write(reinterpret_cast<const char*>(lse.data()), static_cast<std::streamsize>(lse.size() * 4));
 }
 
 }  // namespace

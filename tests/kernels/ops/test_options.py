@@ -65,6 +65,7 @@ REFUSED = {
     "causal, a number": Refused("attention", heads, {"causal": 3}, f"{CAUSAL}3."),
     "causal, none": Refused("attention", heads, {"causal": None}, f"{CAUSAL}None."),
     "causal, a tensor": Refused("attention", heads, {"causal": torch.tensor(True)}, f"{CAUSAL}tensor(True)."),
+    "attention_with_lse": Refused("attention_with_lse", heads, {"causal": "no"}, f"{CAUSAL}'no'."),
     "attention_backward": Refused(
         "attention_backward",
         lambda: (*heads(), heads()[0], torch.ones(1, 1, 4), heads()[0]),

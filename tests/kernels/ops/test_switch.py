@@ -122,10 +122,12 @@ def test_what_torch_serves_is_said_in_a_sentence() -> None:
         (ops.explain(ops.softmax, x.double()), "not float64."),
         (ops.explain(ops.softmax, x, 0), "dimension 0 is not the last."),
         (ops.explain(ops.softmax, x, gpu=None), "these tensors are not on a GPU."),
-        (ops.explain(ops.attention, q, q, q), "by torch where a gradient is needed."),
+        (ops.explain(ops.attention, q, q, q), "these tensors are not on a GPU."),
+        (ops.explain(ops.attention, *[q.float()] * 3), "attention computes this gradient by torch."),
     ):
         assert (found.choice.provider, found.choice.how) in (("torch", "torch"), ("sdpa_flash", "torch"))
         assert str(found).endswith(reason)
+    assert ops.explain(ops.attention, q, q, q).kernel == "attention_with_lse"
 
 
 def test_a_mistake_is_a_sentence_as_in_a_call() -> None:
