@@ -135,13 +135,13 @@ def explain(
         slug, gpu = plans.slug_of(device), plans.gpu_of(device)
     else:
         gpu, device = _gpu(slug), torch.device("cuda")
-    if reason := switch.reason():
-        return Explanation(loaded.name, {}, slug, _torch(reason))
-    if function.op.training is not None and _trains(given):
+    reason, training = switch.reason(), function.op.training
+    if training is not None and not reason and _trains(given):
         if function.trains(*given):
-            return explain(function_of(function.op.training), args, kwargs, named)
-        by = f"{function.op.name} computes this gradient by torch."
-        return Explanation(loaded.name, {}, slug, _torch(by))
+            return explain(function_of(training), args, kwargs, named)
+        reason = f"{function.op.name} computes this gradient by torch."
+    if reason:
+        return Explanation(loaded.name, {}, slug, _torch(reason))
     problem, choice = plans.problem_of(function.op, given)
     if choice is not None:
         return Explanation(loaded.name, {}, slug, choice)

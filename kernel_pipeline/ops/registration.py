@@ -23,8 +23,8 @@ def register(
     op: Op, run: Callable[..., Result], by_torch: Callable[..., Result], trains: Callable[..., bool]
 ) -> torch._ops.OpOverload:
     """Register the operator of an op and return it. Calls below autograd go to ``run``. Calls with fake
-    tensors go to ``by_torch``. If the op names a kernel for ``training``, calls that need a gradient go to that
-    kernel's op if ``trains`` is true, and to ``by_torch`` otherwise."""
+    tensors go to ``by_torch``. If the op names a kernel for ``training``, calls that need a gradient go to
+    that kernel's op if ``trains`` is true, and to ``by_torch`` otherwise."""
     schema = torch.library.infer_schema(op.definition, mutates_args=())
     _library.define(f"{op.name}{schema}")  # type: ignore[no-untyped-call]
     _library.impl(op.name, _promised(op, run), "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]

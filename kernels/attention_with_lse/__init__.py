@@ -5,9 +5,8 @@ float32: the natural logarithm of the sum of a row's ``exp(q @ k.T / sqrt(head_d
 recomputes the probabilities from it, without the row's maximum and sum (FlashAttention, Dao and others, 2022,
 arXiv:2205.14135).
 
-The work is that of ``attention``, with lse written once. Each provider computes the logarithms anyway, or
-nearly so; a provider that does not return them is not here. ``cuda_flash`` is the kernel of ``attention`` that
-also writes lse.
+The work is that of ``attention``, with lse written once. ``cuda_flash`` is the kernel of ``attention``, which
+also writes lse here. Providers of ``attention`` that return no logarithms are not here.
 """
 
 from __future__ import annotations

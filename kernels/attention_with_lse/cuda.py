@@ -17,9 +17,9 @@ def cuda_flash(
     block_n: int,
     stages: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return attention and lse by FlashAttention-3 for Hopper, as ``cuda_flash`` of ``attention`` does. Raises
-    ValueError for queries, keys and values that don't fit together, and RuntimeError for tiles that don't
-    exist for the head_dim."""
+    """Return attention and lse by FlashAttention-3 for Hopper, as ``cuda_flash`` of ``attention`` does.
+    Raises ValueError for queries, keys and values that don't fit together, and RuntimeError for tiles that
+    don't exist for the head_dim."""
     check_attention(q, k, v, causal)
     ready = (copied_if_needed(q), copied_if_needed(k), copied_if_needed(v))
     made: tuple[torch.Tensor, torch.Tensor] = torch.ops.attention_with_lse.cuda_flash(

@@ -17,8 +17,8 @@ FLASH_HEAD_DIM = 8
 def attention_with_lse(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ``attention(q, k, v, causal)``, and the logarithm of the sum of each row's exponentials, which the
-    backward pass needs: (batch, heads, seq_q), float32, or float64 for float64 inputs.
+    """Return ``attention(q, k, v, causal)``, and the logarithm of the sum of each row's exponentials, which
+    the backward pass needs: (batch, heads, seq_q), float32, or float64 for float64 inputs.
 
     The second output has no gradient. Providers support the same tensors as providers of ``attention``; torch
     computes everything else."""

@@ -20,7 +20,7 @@ from tests.kernels.kernel_cases import Case, gpu, tolerances
 pytestmark = pytest.mark.gpu
 
 CUDA = torch.device("cuda")
-LOADED = [loading.load(name) for name in ("attention", "attention_backward")]
+LOADED = [loading.load(name) for name in ("attention", "attention_backward", "attention_with_lse")]
 PROVIDERS = [
     pytest.param(loaded, provider, id=f"{loaded.name}-{provider.name}")
     for loaded in LOADED

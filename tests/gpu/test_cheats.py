@@ -97,10 +97,10 @@ def measured_ceilings(tree: Tree) -> None:
     subprocess.run(command, cwd=tree.root, env=variables, check=True, text=True)
 
 
-def check(tree: Tree, names: set[str], timer: str, output: str) -> None:
+def check(tree: Tree, names: set[str], timer: str, output: str, timeout_s: int = 30) -> None:
     """Sweep cheats by a timer: none gets a time, and none leaves anything behind."""
     fates = {name: fate for name, fate in ON_A_GPU.items() if name in names}
-    options = ("size=16777216", f"provider=[{','.join(fates)}]", "point_timeout_s=30")
+    options = ("size=16777216", f"provider=[{','.join(fates)}]", f"point_timeout_s={timeout_s}")
     done = tree.sweep("kernel=cheats", "device=cuda", *options, f"timing.timer={timer}", f"output={output}")
     assert (done.returncode, done.stderr) == (0, "")
     rows = {row.point.provider: row for row in tree.rows("cheats", output)}
@@ -124,4 +124,4 @@ def test_no_wrong_output_passes_and_later_providers_are_unharmed(tree: Tree, hal
 @pytest.mark.usefixtures("measured_ceilings")
 @pytest.mark.parametrize("timer", BY_TIMER)
 def test_no_cheat_with_calls_streams_or_clocks_gets_a_time(tree: Tree, timer: str) -> None:
-    check(tree, BY_TIMER[timer], timer, f"outputs/{timer}")
+    check(tree, BY_TIMER[timer], timer, f"outputs/{timer}", timeout_s=15)

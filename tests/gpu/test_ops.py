@@ -95,9 +95,11 @@ def test_inductor_takes_the_operator_as_it_is(mode: str, chosen: Chosen) -> None
 def test_attention_is_trained_by_the_kernels(causal: bool, kv_heads: int, chosen: Chosen) -> None:
     here = plans.gpu_of(torch.device("cuda", 0))
     assert here is not None
-    if here.capability < (9, 0):
-        pytest.skip("the backward kernel needs sm_90")
-    chosen("triton_flash", {"block": 64, "block_step": 64, "num_warps": 4, "num_stages": 2})
+    if here.capability[0] != 9:
+        pytest.skip("both kernels need Hopper")
+    forward = {"block_m": 128, "block_n": 128, "stages": 2}
+    backward = {"block_m": 64, "stages": 2, "overlap": False, "deterministic": False}
+    chosen("cuda_flash", backward, attention_with_lse=forward)
     shapes = [(2, 8, 256, 128), (2, kv_heads, 256, 128), (2, kv_heads, 256, 128)]
     ours = [rows(*shape).requires_grad_() for shape in shapes]
     exact = [x.detach().double().requires_grad_() for x in ours]
@@ -113,7 +115,9 @@ def test_attention_is_trained_by_the_kernels(causal: bool, kv_heads: int, chosen
     plan = ops.function("attention_backward").plan(
         *(x.detach() for x in (*ours, grad)), torch.zeros(2, 8, 256, device="cuda"), grad, causal
     )
-    assert plan.choice.provider == "triton_flash"
+    assert plan.choice.provider == "cuda_flash"
+    plan = ops.function("attention_with_lse").plan(*(x.detach() for x in ours), causal)
+    assert plan.choice.provider == "cuda_flash"
 
 
 def test_a_gpu_is_told_as_the_pipeline_tells_it() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kernel_pipeline import ops
+from kernel_pipeline.loading import Loaded
 from kernel_pipeline.ops import asked, plans, tuned
 from kernel_pipeline.ops.tuned import Choice
 
@@ -29,14 +30,21 @@ def nothing_planned() -> Iterator[None]:
 
 @pytest.fixture
 def chosen(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
-    """Makes a provider the choice for every problem; returns the list of problems."""
+    """Makes a provider the choice for every problem, with other parameters for kernels that are named;
+    returns the list of problems."""
 
-    def choose(provider: str, parameters: Mapping[str, Any] | None = None, how: str = "exact") -> list[Any]:
+    def choose(
+        provider: str,
+        parameters: Mapping[str, Any] | None = None,
+        how: str = "exact",
+        **of_kernels: Mapping[str, Any],
+    ) -> list[Any]:
         problems: list[Any] = []
 
-        def answer(loaded: object, problem: object, gpu: object, slug: object) -> Choice:
+        def answer(loaded: Loaded, problem: object, gpu: object, slug: object) -> Choice:
             problems.append(problem)
-            return Choice(provider, parameters or {}, how, "" if how == "exact" else "it was planted.")
+            found = of_kernels.get(loaded.name, parameters or {})
+            return Choice(provider, found, how, "" if how == "exact" else "it was planted.")
 
         monkeypatch.setattr(tuned, "choose", answer)
         return problems
