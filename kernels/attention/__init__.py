@@ -60,7 +60,7 @@ class Problem:
     kv_heads: int = same_as("heads")
     seq_q: int
     seq_k: int = same_as("seq_q")
-    head_dim: int = one_of(64, 128, default=128)
+    head_dim: int = one_of(64, 96, 128, default=128)
     causal: bool = False
     dtype: str = one_of("bfloat16", "float16")
 
@@ -113,9 +113,11 @@ class Hopper:
     per_sm: int = one_of(1, 2, 3, unit="p", omit_default=True)
 
 
-CUDA_TILES = {64: ((128, 128), (128, 192), (192, 128)), 128: ((128, 128), (128, 160), (128, 176))}
+WIDE_TILES = ((128, 128), (128, 160), (128, 176))
+CUDA_TILES = {64: ((128, 128), (128, 192), (192, 128)), 96: WIDE_TILES, 128: WIDE_TILES}
 """The tiles that ``flash.cu`` has, as (block_m, block_n), by head_dim. A warpgroup takes 64 queries. Scores,
-probabilities and sums may take 232 registers per thread with two warpgroups, 160 with three."""
+probabilities and sums may take 232 registers per thread with two warpgroups, 160 with three. With 96 columns
+a quarter of each product multiplies zeros."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,6 +192,14 @@ def refused(problem: Problem) -> str | None:
         return (
             f"the first queries would see no key: seq_q {problem.seq_q} > seq_k {problem.seq_k} with causal"
         )
+    return None
+
+
+def uneven(problem: Problem) -> str | None:
+    """Return the reason why a Triton provider, whose blocks are powers of two, can't compute the problem, or
+    None."""
+    if problem.head_dim & (problem.head_dim - 1):
+        return f"its blocks are powers of two, and head_dim is {problem.head_dim}"
     return None
 
 
@@ -268,16 +278,21 @@ def warp_specialized_fits(
     return too_much_shared(needed, tiles.stages, gpu)
 
 
+def tile_columns(head_dim: int) -> int:
+    """Return the columns of the CUDA C++ kernels' tiles; TMA fills those past the head_dim with zeros."""
+    return 64 if head_dim <= 64 else 128
+
+
 def cuda_shared_memory(head_dim: int, tiles: WarpSpecialized) -> int:
     """Return a block's bytes of shared memory: the queries, the stages of keys and values, and 1 KiB for the
     barriers. ``too_much_shared`` adds 1 KiB for alignment."""
-    return 2 * head_dim * (tiles.block_m + 2 * tiles.stages * tiles.block_n) + 1024
+    return 2 * tile_columns(head_dim) * (tiles.block_m + 2 * tiles.stages * tiles.block_n) + 1024
 
 
 def _tiles_fit(
     problem: Problem, tiles: Flash | Hopper, gpu: Gpu | None, blocks_of_queries: int
 ) -> str | None:
-    if reason := refused(problem):
+    if reason := refused(problem) or uneven(problem):
         return reason
     if reason := too_large("block_m", tiles.block_m, problem.seq_q, 64):
         return reason
@@ -302,7 +317,7 @@ def too_much_shared(needed: int, num_stages: int, gpu: Gpu | None) -> str | None
 
 def split_fits(problem: Problem, split: Split, gpu: Gpu | None) -> str | None:
     """Return the reason why the keys can't be split like this, or None."""
-    if reason := refused(problem):
+    if reason := refused(problem) or uneven(problem):
         return reason
     queries = problem.group * problem.seq_q
     if queries > DEEPEST_GROUP:

@@ -7,7 +7,7 @@ template <Element kElement, bool kCausal>
 void with_tiles(const kernels::Tensor& q, const kernels::Tensor& k, const kernels::Tensor& v, int64_t block_m,
                 int64_t block_n, const Arguments& of) {
   const auto is = [&](int64_t head_dim, int64_t m, int64_t n) {
-    return q.size(3) == head_dim && block_m == m && block_n == n;
+    return width_of(q) == head_dim && block_m == m && block_n == n;
   };
   if (is(128, 128, 128)) {
     launch<kElement, 128, 128, 128, kCausal>(q, k, v, of);

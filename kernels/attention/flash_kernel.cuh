@@ -37,6 +37,7 @@ struct Arguments {
   int group;  // query heads that share a key head
   int seq_q;
   int seq_k;
+  int columns;  // head_dim, which may be less than the tiles'
   int stages;
   float scale;  // of a score, times log2(e)
   uint16_t* out;
@@ -240,11 +241,11 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&x)[4], int lane) {
   }
 }
 
-// Rounds and stores a thread's two rows of the output. A lane of a quad has a pair of each 8 columns. From the other
-// lanes it gets 8 neighbours, 16 bytes, of each 32 columns.
+// Rounds and stores a thread's two rows of the output, which have `columns`. A lane of a quad has a pair of each 8
+// columns. From the other lanes it gets 8 neighbours, 16 bytes, of each 32 columns.
 template <Element kElement, int kHeadDim>
 __device__ __forceinline__ void store_rows(const float (&sums)[kHeadDim / 2], const float (&factors)[2], uint16_t* out,
-                                      int row, int rows, int lane) {
+                                           int columns, int row, int rows, int lane) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
 #pragma unroll
@@ -256,8 +257,8 @@ __device__ __forceinline__ void store_rows(const float (&sums)[kHeadDim / 2], co
         pairs[i] = rounded_pair<kElement>(pair[0] * factors[half], pair[1] * factors[half]);
       }
       transpose_quad(pairs, lane);
-      if (row + half * 8 < rows) {
-        *reinterpret_cast<uint4*>(out + static_cast<int64_t>(half) * 8 * kHeadDim + column + lane % 4 * 8) =
+      if (row + half * 8 < rows && column + lane % 4 * 8 < columns) {
+        *reinterpret_cast<uint4*>(out + static_cast<int64_t>(half) * 8 * columns + column + lane % 4 * 8) =
             make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
       }
     }
@@ -401,8 +402,8 @@ __device__ __forceinline__ void attend_tiles(unsigned char* shared, Barriers* ba
     fence_registers(probabilities);
     release(&barriers->stages[values.stage].v_empty);
     values.advance(of.stages);
-    uint16_t* const out = of.out + (static_cast<int64_t>(tile.head) * of.seq_q + row) * kHeadDim;
-    store_rows<kElement, kHeadDim>(sums, factors, out, row, of.seq_q, lane);
+    uint16_t* const out = of.out + (static_cast<int64_t>(tile.head) * of.seq_q + row) * of.columns;
+    store_rows<kElement, kHeadDim>(sums, factors, out, of.columns, row, of.seq_q, lane);
   }
   // The last turn is taken, too, so that no barrier is left halfway.
   if (which == 0) {

@@ -36,6 +36,9 @@ inline CUtensorMap tensor_map(const kernels::Tensor& x, int box_rows) {
   return map;
 }
 
+// The tiles' head_dim: 96 columns are copied as 128, of which TMA fills the last 32 with zeros.
+inline int64_t width_of(const kernels::Tensor& q) { return q.size(3) == 96 ? 128 : q.size(3); }
+
 inline void check(const kernels::Tensor& x) {
   kernels::require(x.stride(3) == 1, "cuda_flash takes rows of neighbouring elements");
   bool is_aligned = kernels::aligned_to_16(x.const_data_ptr());
@@ -95,6 +98,7 @@ inline Arguments arguments_of(const kernels::Tensor& q, const kernels::Tensor& k
   of.group = static_cast<int>(q.size(1) / k.size(1));
   of.seq_q = static_cast<int>(q.size(2));
   of.seq_k = static_cast<int>(k.size(2));
+  of.columns = static_cast<int>(q.size(3));
   of.stages = static_cast<int>(stages);
   constexpr double kLog2E = 1.4426950408889634;
   of.scale = static_cast<float>(kLog2E / std::sqrt(static_cast<double>(q.size(3))));

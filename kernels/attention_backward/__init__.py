@@ -43,6 +43,7 @@ from ..attention import (
     sdpa_flash_fits,
     too_large,
     too_much_shared,
+    uneven,
 )
 
 MAX_ACCUMULATORS = 192
@@ -60,13 +61,12 @@ class Flash:
     num_stages: int = one_of(1, 2, 3, default=2, unit="s")
 
 
-CUDA_TILES = {
-    64: ((128, 2, False),),
-    128: ((64, 2, False), (64, 3, False), (64, 2, True), (64, 3, True), (80, 2, False)),
-}
+WIDE_TILES = ((64, 2, False), (64, 3, False), (64, 2, True), (64, 3, True), (80, 2, False))
+CUDA_TILES = {64: ((128, 2, False),), 96: WIDE_TILES, 128: WIDE_TILES}
 """The tiles that ``flash.cu`` has, as (block_m, stages, overlap), by head_dim. A block has 128 keys. A tile's
 dq has two parts, one for each warpgroup: 64 by 64, or, of 80 queries, 64 columns each. ``overlap`` takes
-registers that wider tiles need."""
+registers that wider tiles need. With 96 columns a quarter of each product multiplies zeros. A head_dim of 256
+does not fit: dk and dv of 128 keys would take 256 registers per thread, and there are 240."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +116,7 @@ def tolerance(problem: Problem) -> tuple[Tolerance, ...]:
 
 def flash_fits(problem: Problem, tiles: Flash, gpu: Gpu | None) -> str | None:
     """Return the reason why these tiles don't fit or are larger than needed, or None."""
-    if reason := refused(problem):
+    if reason := refused(problem) or uneven(problem):
         return reason
     for name in ("block", "block_step"):
         shorter = min(problem.seq_q, problem.seq_k)

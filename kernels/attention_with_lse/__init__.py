@@ -16,7 +16,8 @@ from kernel_pipeline.contract import Gpu, Kernel, Provider, Tolerance, Work, byt
 from .. import attention
 from ..attention import Problem, WarpSpecialized, any_fits, sdpa_cudnn_fits, sdpa_flash_fits
 
-CUDA_TILES = {64: ((128, 192), (192, 128)), 128: ((128, 128), (128, 176))}
+WIDE_TILES = ((128, 128), (128, 176))
+CUDA_TILES = {64: ((128, 192), (192, 128)), 96: WIDE_TILES, 128: WIDE_TILES}
 """The tiles that ``flash.cu`` has, as (block_m, block_n), by head_dim: the fastest ones of ``attention``."""
 
 

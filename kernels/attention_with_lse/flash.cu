@@ -6,6 +6,7 @@
 namespace attention_with_lse {
 
 using attention::launch;
+using attention::width_of;
 using kernels::Element;
 using kernels::Tensor;
 using Outputs = std::tuple<Tensor, Tensor>;
@@ -14,7 +15,7 @@ template <Element kElement, bool kCausal>
 void with_tiles(const Tensor& q, const Tensor& k, const Tensor& v, int64_t block_m, int64_t block_n,
                 const attention::Arguments& of) {
   const auto is = [&](int64_t head_dim, int64_t m, int64_t n) {
-    return q.size(3) == head_dim && block_m == m && block_n == n;
+    return width_of(q) == head_dim && block_m == m && block_n == n;
   };
   if (is(128, 128, 128)) {
     launch<kElement, 128, 128, 128, kCausal>(q, k, v, of);

@@ -29,6 +29,7 @@ PROVIDERS = [
 SHAPES: list[dict[str, Any]] = [
     {"batch": 2, "heads": 4, "seq_q": 4096, "head_dim": 128},
     {"batch": 2, "heads": 4, "seq_q": 2048, "head_dim": 64},
+    {"batch": 2, "heads": 4, "seq_q": 1000, "head_dim": 96},
     {"batch": 2, "heads": 16, "kv_heads": 2, "seq_q": 1500, "head_dim": 128},
     {"batch": 1, "heads": 2, "seq_q": 1023, "seq_k": 2049, "head_dim": 64},
     {"batch": 16, "heads": 32, "kv_heads": 8, "seq_q": 1, "seq_k": 8192, "head_dim": 128},

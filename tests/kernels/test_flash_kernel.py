@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from kernel_pipeline import loading
-from kernels.attention import CUDA_TILES, Problem
+from kernels.attention import CUDA_TILES, Problem, tile_columns
 from kernels.attention_with_lse import tolerance
 from tests.kernels.agreement import agree
 from tests.kernels.compiled import answer, program
@@ -51,7 +51,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(problem: Problem, tiles: tuple[int, int]) -> str:
     """In C++."""
-    return f"run<Element::{ELEMENTS[problem.dtype]},{problem.head_dim},{tiles[0]},{tiles[1]}>"
+    columns = tile_columns(problem.head_dim)
+    return f"run<Element::{ELEMENTS[problem.dtype]},{columns},{tiles[0]},{tiles[1]}>"
 
 
 def check(
@@ -75,7 +76,8 @@ def check(
     own = run(problem, tiles)
     runs = [own] if runs is None else runs
     path = program(folder / "run" / "flash.cpp", RUNS=",".join(runs))
-    made = answer(path, inputs, [runs.index(own), *lengths, launch.stages, launch.grid, seed])
+    chosen = [launch.stages, launch.grid, seed, problem.head_dim]
+    made = answer(path, inputs, [runs.index(own), *lengths, *chosen])
     out, lse = made[: inputs[0].numel()], made[inputs[0].numel() :].clone().view(torch.float32)
     exact = WITH_LSE.expected(problem, inputs)
     for one, right, allowed in zip((out, lse), exact, tolerance(problem), strict=True):

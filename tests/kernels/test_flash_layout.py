@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from kernel_pipeline import loading
-from kernels.attention import CUDA_TILES, WarpSpecialized, cuda_shared_memory
+from kernels.attention import CUDA_TILES, WarpSpecialized, cuda_shared_memory, tile_columns
 from tests.kernels import compiled
 
 SOURCE = """
@@ -112,15 +112,16 @@ def test_a_tile_masks_the_blocks_that_a_query_does_not_see_whole(
 @pytest.mark.parametrize("head_dim", CUDA_TILES)
 def test_shared_memory_is_what_the_declaration_says(layout: ctypes.CDLL, head_dim: int) -> None:
     for (block_m, block_n), stages in itertools.product(CUDA_TILES[head_dim], (2, 3, 4)):
-        needed = layout.shared_bytes(head_dim, block_m, block_n, stages)
+        columns = tile_columns(head_dim)
+        needed = layout.shared_bytes(columns, block_m, block_n, stages)
         tiles = WarpSpecialized(block_m=block_m, block_n=block_n, stages=stages)
         assert needed == cuda_shared_memory(head_dim, tiles) + 1024, "with what aligns it"
         found, end = PAIR(), 0
         for stage in range(stages):
-            barriers = layout.begins(head_dim, block_m, block_n, stage, found)
+            barriers = layout.begins(columns, block_m, block_n, stage, found)
             assert barriers <= found[0]
             assert not any(begin % 1024 for begin in found), "tiles begin where the swizzle does"
-            assert found[1] >= (end or found[0] + block_m * head_dim * 2)
-            assert found[2] == found[1] + block_n * head_dim * 2
-            end = found[2] + block_n * head_dim * 2
+            assert found[1] >= (end or found[0] + block_m * columns * 2)
+            assert found[2] == found[1] + block_n * columns * 2
+            end = found[2] + block_n * columns * 2
         assert end + 1024 <= needed

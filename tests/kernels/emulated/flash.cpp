@@ -22,17 +22,18 @@ void run(char** argv) {
   const bool causal = told(9) != 0;
   const int stages = told(10), grid = told(11);
   const auto seed = static_cast<unsigned>(told(12));
+  const int columns = told(13);
 
   std::ifstream file(argv[1], std::ios::binary);
   std::vector<char> bytes((std::istreambuf_iterator<char>(file)), {});
   std::vector<uint16_t> given(bytes.size() / 2);
   std::memcpy(given.data(), bytes.data(), bytes.size());
-  const size_t of_q = static_cast<size_t>(batch) * heads * seq_q * kHeadDim;
-  const size_t of_k = static_cast<size_t>(batch) * kv_heads * seq_k * kHeadDim;
+  const size_t of_q = static_cast<size_t>(batch) * heads * seq_q * columns;
+  const size_t of_k = static_cast<size_t>(batch) * kv_heads * seq_k * columns;
   std::vector<uint16_t> out(of_q, 0x7FFF);
-  const CUtensorMap map_q = tensor_map(given.data(), batch, heads, seq_q, kHeadDim, kBlockM);
-  const CUtensorMap map_k = tensor_map(given.data() + of_q, batch, kv_heads, seq_k, kHeadDim, kBlockN);
-  const CUtensorMap map_v = tensor_map(given.data() + of_q + of_k, batch, kv_heads, seq_k, kHeadDim, kBlockN);
+  const CUtensorMap map_q = tensor_map(given.data(), batch, heads, seq_q, columns, kBlockM);
+  const CUtensorMap map_k = tensor_map(given.data() + of_q, batch, kv_heads, seq_k, columns, kBlockN);
+  const CUtensorMap map_v = tensor_map(given.data() + of_q + of_k, batch, kv_heads, seq_k, columns, kBlockN);
 
   attention::Arguments of{};
   of.schedule = attention::Schedule(batch * heads, (seq_q + kBlockM - 1) / kBlockM, grid, causal);
@@ -40,8 +41,9 @@ void run(char** argv) {
   of.group = heads / kv_heads;
   of.seq_q = seq_q;
   of.seq_k = seq_k;
+  of.columns = columns;
   of.stages = stages;
-  of.scale = static_cast<float>(1.4426950408889634 / std::sqrt(double{kHeadDim}));
+  of.scale = static_cast<float>(1.4426950408889634 / std::sqrt(static_cast<double>(columns)));
   of.out = out.data();
   std::vector<float> lse(static_cast<size_t>(batch) * heads * seq_q, NAN);
   of.lse = lse.data();
