@@ -98,8 +98,7 @@ class Release(Record):
 
 
 class ReadCalls(Record):
-    """Asks the worker for readings of a few more calls, answered with CallsRead: the ``memory`` that a call
-    allocates, and its time on the ``host``."""
+    """Asks the worker for readings of a few more calls: a call's ``memory``, and its time on the ``host``."""
 
     memory: bool = False
     host: bool = False
@@ -294,8 +293,7 @@ class Time(Record):
 
 
 class ModeWanted(Record):
-    """The worker's request before it answers: let another process work on its GPU, which sets the mode of the
-    launch gap."""
+    """The worker's request that another process works on its GPU, which sets the launch gap's mode."""
 
 
 class ModeSet(Record):
@@ -397,7 +395,6 @@ class Wanted(Record):
 
 
 class Compiled(Record):
-    """Says that the compile server is done with these points: their kernels are compiled, or a launch has to
-    compile them itself."""
+    """Says that these points' kernels are compiled, or that a launch has to compile them itself."""
 
     points: tuple[Point, ...]

@@ -1,4 +1,5 @@
-"""The options of the groups of conf/: a preset, the timing, the tracking."""
+"""The options that commands share: those of the groups of conf/ (a preset, the timing, the tracking), and a
+kernel's points."""
 
 from __future__ import annotations
 
@@ -8,9 +9,10 @@ from pydantic import Field, model_validator
 
 from kernel_pipeline.records.settings import TimerChoice, TimingSettings
 
-from ..points.catalog import Options
+from ..points import catalog
+from ..points.catalog import Entry, Options
 from ..points.choice import EVERY, LARGEST
-from .values import Sets
+from .values import Pin, Place, Seed, Sets, Some
 
 FEWEST_ROUNDS = 2
 """The minimum number of rounds: the ratio of a single round has no spread."""
@@ -76,3 +78,27 @@ class TrackingConfig(Options):
         if self.name == "none" and self.uri is not None:
             raise ValueError("none publishes nothing, so uri has no use; leave out one of them")
         return self
+
+
+class KernelOptions(Options):
+    """The options of a command about one kernel: its name, or the folder of a kernel outside of the
+    repository."""
+
+    kernel: str
+
+    @property
+    def entry(self) -> Entry:
+        """The kernel and its YAML. Raises UserError if they are missing or can't be read."""
+        return catalog.find(self.kernel)
+
+
+class PointsConfig(KernelOptions):
+    """The points of a kernel, and the settings in their keys. ``pin`` holds values of the kernel's dimensions
+    and of its providers' parameters, which replace the YAML's values."""
+
+    preset: PresetConfig
+    timing: TimingConfig
+    provider: Pin[str]
+    pin: dict[str, Some] = Field(default_factory=dict)
+    output: Place
+    seed: Seed

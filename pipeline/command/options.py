@@ -6,16 +6,23 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, create_model
 
-from ..points import catalog
-from ..points.catalog import Entry, Options
+from ..points.catalog import Options
 from ..points.search import Sampler
 from ..points.searches import SearchBudget
 from ..store.retry import Retry
-from .option_groups import FEWEST_ROUNDS, PresetConfig, TimingConfig, TrackingConfig
+from .option_groups import (
+    FEWEST_ROUNDS,
+    KernelOptions,
+    PointsConfig,
+    PresetConfig,
+    TimingConfig,
+    TrackingConfig,
+)
 from .values import (
     Architecture,
     AsWritten,
     Duration,
+    Engine,
     PathText,
     Pin,
     Place,
@@ -28,35 +35,8 @@ from .values import (
     Tool,
 )
 
-Engine = Literal["ray", "ray-local"]
-"""The way to join or to start a Ray cluster."""
-
 MOST_AHEAD = 1000
 """The maximum number of configurations that a search chooses before it learns from their times."""
-
-
-class KernelOptions(Options):
-    """The options of a command about one kernel: its name, or the folder of a kernel outside of the
-    repository."""
-
-    kernel: str
-
-    @property
-    def entry(self) -> Entry:
-        """The kernel and its YAML. Raises UserError if they are missing or can't be read."""
-        return catalog.find(self.kernel)
-
-
-class PointsConfig(KernelOptions):
-    """The points of a kernel, and the settings in their keys. ``pin`` holds values of the kernel's dimensions
-    and of its providers' parameters, which replace the YAML's values."""
-
-    preset: PresetConfig
-    timing: TimingConfig
-    provider: Pin[str]
-    pin: dict[str, Some] = Field(default_factory=dict)
-    output: Place
-    seed: Seed
 
 
 def _ends(search: str, of: ValidationInfo) -> str:

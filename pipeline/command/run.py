@@ -42,7 +42,7 @@ from ..store import commit
 from . import explanation, interrupt
 from . import words as command_words
 from .errors import explain, fail, options, unknown_option, validated
-from .options import KernelOptions, PointsConfig
+from .option_groups import KernelOptions, PointsConfig
 from .words import CHOSEN, CONF, EXPERIMENT, PIN, TRACKING_URI, CommandLine
 
 console = terminal.Terminal()

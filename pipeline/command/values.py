@@ -6,7 +6,7 @@ import difflib
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -17,6 +17,9 @@ from ..inspection.ncu import SETS
 from ..inspection.occupancy import LIMITS
 from ..inspection.sanitizer import TOOLS
 from ..points.catalog import as_list
+
+Engine = Literal["ray", "ray-local"]
+"""The way to join or to start a Ray cluster."""
 
 LISTED = BeforeValidator(as_list)
 """Marks an option that takes a value or a list, which may also be written as ``a,b``."""

@@ -13,8 +13,9 @@ from kernel_pipeline.machine.fingerprint import drawn, flags
 
 from ..cluster.actor import Assignment
 from ..cluster.cluster_devices import ClusterDevices, groups_of
-from ..command.options import Engine, SweepConfig
+from ..command.options import SweepConfig
 from ..command.run import console, warn
+from ..command.values import Engine
 from ..keys import identity
 from ..reporting.terminal import Bars
 from .kernel_sweep import KernelSweep, planned
