@@ -113,11 +113,9 @@ class Hopper:
     per_sm: int = one_of(1, 2, 3, unit="p", omit_default=True)
 
 
-WIDE_TILES = ((128, 128), (128, 160), (128, 176))
-CUDA_TILES = {64: ((128, 128), (128, 192), (192, 128)), 96: WIDE_TILES, 128: WIDE_TILES}
+CUDA_TILES = {64: ((128, 128), (128, 192), (192, 128)), 128: ((128, 128), (128, 160), (128, 176))}
 """The tiles that ``flash.cu`` has, as (block_m, block_n), by head_dim. A warpgroup takes 64 queries. Scores,
-probabilities and sums may take 232 registers per thread with two warpgroups, 160 with three. With 96 columns
-a quarter of each product multiplies zeros."""
+probabilities and sums may take 232 registers per thread with two warpgroups, 160 with three."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,6 +265,8 @@ def warp_specialized_fits(
     the build's tiles, as (block_m, block_n), by head_dim."""
     if reason := refused(problem):
         return reason
+    if problem.head_dim not in have:
+        return f"it has no tiles for a head_dim of {problem.head_dim}"
     if (tiles.block_m, tiles.block_n) not in have[problem.head_dim]:
         those = " and ".join(f"{m} by {n}" for m, n in have[problem.head_dim])
         return f"its tiles for a head_dim of {problem.head_dim} are {those}"

@@ -6,8 +6,6 @@ import torch
 
 SERVED = ("bfloat16", "float16")
 
-HEAD_DIMS = (64, 96, 128)
-
 
 def check_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> None:
     """Raises ValueError for queries, keys and values that don't fit together, for an unsupported dtype, and
@@ -23,8 +21,8 @@ def check_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: b
             "attention needs q of (batch, heads, seq_q, head_dim) and k and v of (batch, kv_heads, seq_k, "
             f"head_dim), got shapes {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}"
         )
-    if q.shape[3] not in HEAD_DIMS:
-        raise ValueError(f"attention needs a head_dim of 64, 96 or 128, got {q.shape[3]}")
+    if q.shape[3] not in (64, 128):
+        raise ValueError(f"attention needs a head_dim of 64 or 128, got {q.shape[3]}")
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
         raise ValueError(f"kv_heads must divide heads, got {k.shape[1]} and {q.shape[1]}")
     if k.shape[2] == 0 or (causal and q.shape[2] > k.shape[2]):

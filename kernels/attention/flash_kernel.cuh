@@ -25,7 +25,6 @@
 namespace attention {
 
 constexpr int kWarpgroup = 128;  // threads
-constexpr float kLn2 = 0.6931471805599453f;
 
 // Those that copy are a warpgroup of their own, since a warpgroup gives up registers as a whole.
 template <int kBlockM>
@@ -37,11 +36,9 @@ struct Arguments {
   int group;  // query heads that share a key head
   int seq_q;
   int seq_k;
-  int columns;  // head_dim, which may be less than the tiles'
   int stages;
   float scale;  // of a score, times log2(e)
   uint16_t* out;
-  float* lse;  // of each row, the logarithm of the sum of its exponentials; null if nobody wants it
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -241,11 +238,11 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&x)[4], int lane) {
   }
 }
 
-// Rounds and stores a thread's two rows of the output, which have `columns`. A lane of a quad has a pair of each 8
-// columns. From the other lanes it gets 8 neighbours, 16 bytes, of each 32 columns.
+// Rounds and stores a thread's two rows of the output. A lane of a quad has a pair of each 8 columns. From the other
+// lanes it gets 8 neighbours, 16 bytes, of each 32 columns.
 template <Element kElement, int kHeadDim>
 __device__ __forceinline__ void store_rows(const float (&sums)[kHeadDim / 2], const float (&factors)[2], uint16_t* out,
-                                           int columns, int row, int rows, int lane) {
+                                      int row, int rows, int lane) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
 #pragma unroll
@@ -257,8 +254,8 @@ __device__ __forceinline__ void store_rows(const float (&sums)[kHeadDim / 2], co
         pairs[i] = rounded_pair<kElement>(pair[0] * factors[half], pair[1] * factors[half]);
       }
       transpose_quad(pairs, lane);
-      if (row + half * 8 < rows && column + lane % 4 * 8 < columns) {
-        *reinterpret_cast<uint4*>(out + static_cast<int64_t>(half) * 8 * columns + column + lane % 4 * 8) =
+      if (row + half * 8 < rows) {
+        *reinterpret_cast<uint4*>(out + static_cast<int64_t>(half) * 8 * kHeadDim + column + lane % 4 * 8) =
             make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
       }
     }
@@ -390,20 +387,15 @@ __device__ __forceinline__ void attend_tiles(unsigned char* shared, Barriers* ba
     float factors[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float total = sum_of_quad(rows.total[half]);
-      factors[half] = reciprocal(total);
-      if (of.lse != nullptr && lane % 4 == 0 && row + half * 8 < of.seq_q) {
-        of.lse[static_cast<int64_t>(tile.head) * of.seq_q + row + half * 8] =
-            (rows.largest[half] + log2f(total)) * kLn2;
-      }
+      factors[half] = reciprocal(sum_of_quad(rows.total[half]));
     }
     wgmma_wait_group<0>();
     fence_registers(sums);
     fence_registers(probabilities);
     release(&barriers->stages[values.stage].v_empty);
     values.advance(of.stages);
-    uint16_t* const out = of.out + (static_cast<int64_t>(tile.head) * of.seq_q + row) * of.columns;
-    store_rows<kElement, kHeadDim>(sums, factors, out, of.columns, row, of.seq_q, lane);
+    uint16_t* const out = of.out + (static_cast<int64_t>(tile.head) * of.seq_q + row) * kHeadDim;
+    store_rows<kElement, kHeadDim>(sums, factors, out, row, of.seq_q, lane);
   }
   // The last turn is taken, too, so that no barrier is left halfway.
   if (which == 0) {

@@ -8,8 +8,8 @@ import torch
 
 from kernel_pipeline.ops.declaration import NotServedError, Op, problem_of
 
+from ..attention_with_lse.checks import check_flash
 from . import Problem, refused
-from .checks import check_attention
 from .torch import visible
 
 
@@ -19,7 +19,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool = 
 
     q: (batch, heads, seq_q, head_dim); k, v: (batch, kv_heads, seq_k, head_dim), kv_heads dividing heads.
     With ``causal`` the last query and the last key have the same position (torch's own is_causal aligns the
-    first query and key). Providers take bfloat16 and float16 and head dimensions of 64, 96 and 128; torch
+    first query and key). Providers take bfloat16 and float16 and head dimensions of 64 and 128; torch
     computes everything else."""
     mask = visible(q, k) if causal and q.shape[2] != k.shape[2] else None
     return torch.nn.functional.scaled_dot_product_attention(
@@ -88,7 +88,7 @@ def trains(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> b
     """Return whether the backward kernel supports the call and, by torch's own check, flash attention its
     forward pass. Torch differentiates the other calls."""
     try:
-        check_attention(q, k, v, causal)
+        check_flash(q, k, v, causal)
     except ValueError:
         return False
     if q.is_cuda:

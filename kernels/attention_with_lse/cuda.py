@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from ..attention.checks import check_attention
 from ..attention.descriptors import copied_if_needed
+from .checks import check_flash
 
 
 def cuda_flash(
@@ -20,7 +20,7 @@ def cuda_flash(
     """Return attention and lse by FlashAttention-3 for Hopper, as ``cuda_flash`` of ``attention`` does.
     Raises ValueError for queries, keys and values that don't fit together, and RuntimeError for tiles that
     don't exist for the head_dim."""
-    check_attention(q, k, v, causal)
+    check_flash(q, k, v, causal)
     ready = (copied_if_needed(q), copied_if_needed(k), copied_if_needed(v))
     made: tuple[torch.Tensor, torch.Tensor] = torch.ops.attention_with_lse.cuda_flash(
         *ready, causal, block_m, block_n, stages

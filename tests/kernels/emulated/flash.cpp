@@ -1,10 +1,17 @@
-// Runs attention's flash_persistent on the emulated multiprocessor: the macro RUNS lists instances of run, the rest is told
-// by arguments. It reads q, k and v from a file, contiguous and one after the other, and writes out and lse.
+// Runs the flash_persistent of attention, or with the macro WITH_LSE of attention_with_lse, on the emulated
+// multiprocessor. The macro RUNS lists instances of run, the rest is told by arguments. It reads q, k and v from a file,
+// contiguous and one after the other, and writes out and lse.
 #include <fstream>
 #include <iterator>
 #include <string>
 
+#ifdef WITH_LSE
+#include "../attention_with_lse/flash_kernel.cuh"
+namespace measured = attention_with_lse;
+#else
 #include "../attention/flash_kernel.cuh"
+namespace measured = attention;
+#endif
 
 namespace {
 
@@ -35,25 +42,27 @@ void run(char** argv) {
   const CUtensorMap map_k = tensor_map(given.data() + of_q, batch, kv_heads, seq_k, columns, kBlockN);
   const CUtensorMap map_v = tensor_map(given.data() + of_q + of_k, batch, kv_heads, seq_k, columns, kBlockN);
 
-  attention::Arguments of{};
+  measured::Arguments of{};
   of.schedule = attention::Schedule(batch * heads, (seq_q + kBlockM - 1) / kBlockM, grid, causal);
   of.heads = heads;
   of.group = heads / kv_heads;
   of.seq_q = seq_q;
   of.seq_k = seq_k;
-  of.columns = columns;
   of.stages = stages;
   of.scale = static_cast<float>(1.4426950408889634 / std::sqrt(static_cast<double>(columns)));
   of.out = out.data();
   std::vector<float> lse(static_cast<size_t>(batch) * heads * seq_q, NAN);
+#ifdef WITH_LSE
+  of.columns = columns;
   of.lse = lse.data();
+#endif
   for (int block = 0; block < grid; ++block) {
     std::memset(attention::shared_memory, 0xFF, sizeof(attention::shared_memory));  // NaN
-    emulated::run_block(static_cast<unsigned>(block), static_cast<unsigned>(grid), attention::kThreads<kBlockM>, seed,
+    emulated::run_block(static_cast<unsigned>(block), static_cast<unsigned>(grid), measured::kThreads<kBlockM>, seed,
                         [&] {
                           const auto attend =
-                              causal ? attention::flash_persistent<kElement, kHeadDim, kBlockM, kBlockN, true>
-                                     : attention::flash_persistent<kElement, kHeadDim, kBlockM, kBlockN, false>;
+                              causal ? measured::flash_persistent<kElement, kHeadDim, kBlockM, kBlockN, true>
+                                     : measured::flash_persistent<kElement, kHeadDim, kBlockM, kBlockN, false>;
                           attend(map_q, map_k, map_v, of);
                         });
   }

@@ -1,0 +1,17 @@
+"""Check the inputs of the CUDA C++ kernels for training."""
+
+from __future__ import annotations
+
+import torch
+
+from ..attention.checks import check_attention
+
+PADDED = 96
+"""The head dimension that takes wider tiles, whose rest is zeros."""
+
+
+def check_flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> None:
+    """Raises ValueError as ``check_attention`` does, but not for a head_dim of 96."""
+    if all(x.shape[-1] == PADDED for x in (q, k, v)):
+        q, k, v = (x[..., :64] for x in (q, k, v))
+    check_attention(q, k, v, causal)

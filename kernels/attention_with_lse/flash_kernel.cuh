@@ -1,0 +1,446 @@
+// Attention's kernel for Hopper (../attention/flash_kernel.cuh describes it) that also writes the logarithm of each row's
+// sum, and takes a head_dim of less than the tiles' columns.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "../include/common.cuh"
+#include "../include/tma.cuh"
+#include "../include/wgmma.cuh"
+#include "../attention/flash_layout.h"
+
+namespace attention_with_lse {
+
+using namespace attention;  // the order of tiles, and where they lie
+
+constexpr int kWarpgroup = 128;  // threads
+constexpr float kLn2 = 0.6931471805599453f;
+
+// Those that copy are a warpgroup of their own, since a warpgroup gives up registers as a whole.
+template <int kBlockM>
+constexpr int kThreads = (kBlockM / kRowsOfWarpgroup + 1) * kWarpgroup;
+
+struct Arguments {
+  Schedule schedule;
+  int heads;  // of one batch entry
+  int group;  // query heads that share a key head
+  int seq_q;
+  int seq_k;
+  int columns;  // head_dim, which may be less than the tiles'
+  int stages;
+  float scale;  // of a score, times log2(e)
+  uint16_t* out;
+  float* lse;  // of each row, the logarithm of the sum of its exponentials; null if nobody wants it
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// Registers of a thread: no more in all than the block was launched with, which is the most that fits.
+template <int kBlockM>
+constexpr int kRegistersToCopy = kBlockM == 128 ? 40 : 32;
+template <int kBlockM>
+constexpr int kRegistersToMultiply = kBlockM == 128 ? 232 : 160;
+
+// Which buffer is next, and the parity of its use: it changes each time round.
+struct Pipeline {
+  int stage = 0;
+  int parity = 0;
+
+  __device__ __forceinline__ void advance(int stages) {
+    if (++stage == stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// One thread copies all that the block's tiles need. A block's values come behind the keys of the next one, which are
+// wanted before them.
+template <int kHeadDim, int kBlockM, int kBlockN, bool kCausal>
+__device__ __forceinline__ void copy_tiles(unsigned char* shared, Barriers* barriers, const CUtensorMap* map_q,
+                                           const CUtensorMap* map_k, const CUtensorMap* map_v, const Arguments& of) {
+  constexpr SharedLayout kLayout(kHeadDim, kBlockM, kBlockN);
+  const auto copy = [&](unsigned char* to, const CUtensorMap* map, int rows, int row, int head, int entry,
+                        uint64_t* full) {
+    mbarrier_arrive_expect_tx(full, rows * kHeadDim * 2);
+#pragma unroll
+    for (int slab = 0; slab < kHeadDim / kSlab; ++slab) {
+      tma_load(to + slab * rows * kSwizzle, map, slab * kSlab, row, head, entry, full);
+    }
+  };
+  Pipeline keys;
+  Pipeline values;
+  int parity_of_q = 0;
+  for (int number = 0;; ++number) {
+    const TileIndex tile = of.schedule.tile(number, static_cast<int>(blockIdx.x));
+    if (tile.head < 0) {
+      break;
+    }
+    if (tile.block < 0) {
+      continue;
+    }
+    const int entry = tile.head / of.heads;
+    const int head = tile.head % of.heads;
+    const int key_head = head / of.group;
+    const int row = tile.block * kBlockM;
+    const int end = key_blocks(row, kBlockM, kBlockN, of.seq_q, of.seq_k, kCausal).end;
+    // A barrier that no phase has completed yet lets the parity 1 pass: the buffers begin empty.
+#pragma unroll 1
+    for (int n = end; n >= 0; --n) {
+      if (n > 0) {
+        StageBarriers& stage = barriers->stages[keys.stage];
+        mbarrier_wait_parity(&stage.k_empty, keys.parity ^ 1);
+        copy(shared + kLayout.keys(keys.stage), map_k, kBlockN, (n - 1) * kBlockN, key_head, entry, &stage.k_full);
+        keys.advance(of.stages);
+      }
+      if (n == end) {
+        mbarrier_wait_parity(&barriers->q_empty, parity_of_q ^ 1);
+        copy(shared + kLayout.queries(), map_q, kBlockM, row, head, entry, &barriers->q_full);
+        parity_of_q ^= 1;
+      } else {
+        StageBarriers& stage = barriers->stages[values.stage];
+        mbarrier_wait_parity(&stage.v_empty, values.parity ^ 1);
+        copy(shared + kLayout.values(values.stage), map_v, kBlockN, n * kBlockN, key_head, entry, &stage.v_full);
+        values.advance(of.stages);
+      }
+    }
+  }
+}
+
+// Starts a warpgroup's product of its 64 queries and a block of keys, both with rows along head_dim (K-major).
+template <Element kElement, int kHeadDim, int kBlockM, int kBlockN>
+__device__ __forceinline__ void start_scores(float (&scores)[kBlockN / 2], uint32_t queries, uint32_t keys) {
+  const uint64_t of_queries = k_major_descriptor(queries, 0);
+  const uint64_t of_keys = k_major_descriptor(keys, 0);
+  fence_registers(scores);
+  wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < kHeadDim / 16; ++step) {
+    const int slab = step / 4;  // a row of 128 bytes is four instructions' 32 bytes
+    const int byte = step % 4 * 32;
+    wgmma<kElement, kBlockN, false, false>(scores, further(of_queries, slab * kBlockM * kSwizzle + byte),
+                                           further(of_keys, slab * kBlockN * kSwizzle + byte), step > 0);
+  }
+  wgmma_commit_group();
+  fence_registers(scores);
+}
+
+// Starts a warpgroup's product of its probabilities and a block of values, whose rows go along head_dim, a row for each
+// key (MN-major), and adds it to `sums`.
+template <Element kElement, int kHeadDim, int kBlockN>
+__device__ __forceinline__ void start_sums(float (&sums)[kHeadDim / 2], uint32_t (&probabilities)[kBlockN / 4],
+                                           uint32_t values) {
+  const uint64_t of_values = mn_major_descriptor(values, 0, kBlockN);
+  fence_registers(sums);
+  fence_registers(probabilities);
+  wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < kBlockN / 16; ++step) {
+    wgmma<kElement, kHeadDim, true>(sums, probabilities + step * 4, further(of_values, step * 16 * kSwizzle), true);
+  }
+  wgmma_commit_group();
+  fence_registers(sums);
+  fence_registers(probabilities);
+}
+
+// In each 8 columns of wgmma's sums a thread has two neighbours in row lane / 4 of its warp's 16 rows, and two in the
+// row 8 below. The four lanes of a row are neighbours (a quad).
+__device__ __forceinline__ float largest_of_quad(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
+}
+__device__ __forceinline__ float sum_of_quad(float x) {
+  x += __shfl_xor_sync(0xffffffff, x, 1);
+  return x + __shfl_xor_sync(0xffffffff, x, 2);
+}
+
+// Scores of keys from `sees` on become -inf; a thread's two rows see different numbers of keys. `key` is that of the
+// thread's first column.
+template <int kBlockN>
+__device__ __forceinline__ void mask(float (&scores)[kBlockN / 2], int key, const int (&sees)[2]) {
+#pragma unroll
+  for (int i = 0; i < kBlockN / 2; ++i) {
+    if (i / 4 * 8 + i % 2 >= sees[i / 2 % 2] - key) {
+      scores[i] = -INFINITY;
+    }
+  }
+}
+
+// A thread's two rows of the online softmax.
+struct Rows {
+  float largest[2] = {-INFINITY, -INFINITY};  // score so far, times the scale
+  float total[2] = {};                        // of this thread's columns: exponentials so far
+  float shrink[2];                            // what they and the sums of values were too large by
+};
+
+// Turns scores into exp2(score * scale - largest), and takes them into the rows. Even and odd columns of both rows are
+// four chains of instructions, so that one need not wait for the one before.
+template <int kBlockN>
+__device__ __forceinline__ void soften(float (&scores)[kBlockN / 2], Rows& rows, float scale) {
+  float largest[4] = {scores[0], scores[1], scores[2], scores[3]};
+#pragma unroll
+  for (int i = 4; i < kBlockN / 2; ++i) {
+    largest[i % 4] = fmaxf(largest[i % 4], scores[i]);
+  }
+  float subtracted[2];
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    const float of_block = largest_of_quad(fmaxf(largest[row * 2], largest[row * 2 + 1])) * scale;
+    const float of_all = fmaxf(rows.largest[row], of_block);
+    // A row that has seen no key yet: exp2(-inf - 0) is 0, where exp2(-inf + inf) were NaN.
+    subtracted[row] = of_all == -INFINITY ? 0.0f : of_all;
+    rows.shrink[row] = exp2_(rows.largest[row] - subtracted[row]);
+    rows.largest[row] = of_all;
+  }
+  float total[4] = {};
+#pragma unroll
+  for (int i = 0; i < kBlockN / 2; ++i) {
+    scores[i] = exp2_(fmaf(scores[i], scale, -subtracted[i / 2 % 2]));
+    total[i % 4] += scores[i];
+  }
+#pragma unroll
+  for (int row = 0; row < 2; ++row) {
+    rows.total[row] = fmaf(rows.total[row], rows.shrink[row], total[row * 2] + total[row * 2 + 1]);
+  }
+}
+
+// Rounds exponentials to elements, as the registers of wgmma's first operand: 16 columns are four registers, whose
+// order is that of the sums.
+template <Element kElement, int kBlockN>
+__device__ __forceinline__ void pack(uint32_t (&probabilities)[kBlockN / 4], const float (&scores)[kBlockN / 2]) {
+#pragma unroll
+  for (int i = 0; i < kBlockN / 4; ++i) {
+    probabilities[i] = rounded_pair<kElement>(scores[i * 2], scores[i * 2 + 1]);
+  }
+}
+
+// Transposes four numbers of each of the four lanes of a quad: lane t then has number t of lanes 0 to 3.
+__device__ __forceinline__ void transpose_quad(uint32_t (&x)[4], int lane) {
+  const bool is_odd = lane & 1;
+  const bool is_high = lane & 2;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const uint32_t other = __shfl_xor_sync(0xffffffff, is_odd ? x[i] : x[i + 1], 1);
+    (is_odd ? x[i] : x[i + 1]) = other;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t other = __shfl_xor_sync(0xffffffff, is_high ? x[i] : x[i + 2], 2);
+    (is_high ? x[i] : x[i + 2]) = other;
+  }
+}
+
+// Rounds and stores a thread's two rows of the output, which have `columns`. A lane of a quad has a pair of each 8
+// columns. From the other lanes it gets 8 neighbours, 16 bytes, of each 32 columns.
+template <Element kElement, int kHeadDim>
+__device__ __forceinline__ void store_rows(const float (&sums)[kHeadDim / 2], const float (&factors)[2], uint16_t* out,
+                                           int columns, int row, int rows, int lane) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int column = 0; column < kHeadDim; column += 32) {
+      uint32_t pairs[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float* const pair = sums + (column / 8 + i) * 4 + half * 2;
+        pairs[i] = rounded_pair<kElement>(pair[0] * factors[half], pair[1] * factors[half]);
+      }
+      transpose_quad(pairs, lane);
+      if (row + half * 8 < rows && column + lane % 4 * 8 < columns) {
+        *reinterpret_cast<uint4*>(out + static_cast<int64_t>(half) * 8 * columns + column + lane % 4 * 8) =
+            make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+      }
+    }
+  }
+}
+
+// A warpgroup does its 64 queries of each of the block's tiles.
+template <Element kElement, int kHeadDim, int kBlockM, int kBlockN, bool kCausal>
+__device__ __forceinline__ void attend_tiles(unsigned char* shared, Barriers* barriers, const Arguments& of,
+                                             int which) {
+  constexpr SharedLayout kLayout(kHeadDim, kBlockM, kBlockN);
+  constexpr int kWarpgroups = kBlockM / kRowsOfWarpgroup;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int own_row = which * kRowsOfWarpgroup + static_cast<int>(threadIdx.x) % kWarpgroup / 32 * 16 + lane / 4;
+  const uint32_t own_queries = shared_address(shared + kLayout.queries() + which * kRowsOfWarpgroup * kSwizzle);
+  Pipeline keys;
+  Pipeline values;
+  int parity_of_q = 0;
+  const auto release = [&](uint64_t* empty) {
+    if (lane == 0) {
+      mbarrier_arrive(empty);
+    }
+  };
+  // Turns go round: a warpgroup's turn comes when the one before it has given it. The last one gives the first turn.
+  const int turn = 1 + which;
+  const int next_turn = 1 + (which + 1) % kWarpgroups;
+  if (which == kWarpgroups - 1) {
+    named_barrier_arrive(next_turn, 2 * kWarpgroup);
+  }
+
+  for (int number = 0;; ++number) {
+    const TileIndex tile = of.schedule.tile(number, static_cast<int>(blockIdx.x));
+    if (tile.head < 0) {
+      break;
+    }
+    if (tile.block < 0) {
+      continue;
+    }
+    const int row = tile.block * kBlockM + own_row;
+    const KeyBlocks seen = key_blocks(tile.block * kBlockM, kBlockM, kBlockN, of.seq_q, of.seq_k, kCausal);
+    int sees[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int last = row + half * 8 + of.seq_k - of.seq_q + 1;
+      sees[half] = kCausal && last < of.seq_k ? last : of.seq_k;
+    }
+
+    float scores[kBlockN / 2];
+    uint32_t probabilities[kBlockN / 4];
+    float sums[kHeadDim / 2];
+    Rows rows;
+#pragma unroll
+    for (int i = 0; i < kHeadDim / 2; ++i) {
+      sums[i] = 0.0f;
+    }
+
+    int n = seen.end - 1;
+    mbarrier_wait_parity(&barriers->q_full, parity_of_q);
+    mbarrier_wait_parity(&barriers->stages[keys.stage].k_full, keys.parity);
+    start_scores<kElement, kHeadDim, kBlockM, kBlockN>(scores, own_queries,
+                                                       shared_address(shared + kLayout.keys(keys.stage)));
+    wgmma_wait_group<0>();
+    fence_registers(scores);
+    release(&barriers->stages[keys.stage].k_empty);
+    if (n == 0) {
+      release(&barriers->q_empty);
+    }
+    keys.advance(of.stages);
+    if (n >= seen.full) {
+      mask<kBlockN>(scores, n * kBlockN + lane % 4 * 2, sees);
+    }
+    soften<kBlockN>(scores, rows, of.scale);
+    pack<kElement, kBlockN>(probabilities, scores);
+    if (n > 0) {
+      mbarrier_wait_parity(&barriers->stages[keys.stage].k_full, keys.parity);
+    }
+
+    // The scores of block n, and the values of the block before, n + 1.
+    const auto step = [&](auto masked) __attribute__((always_inline)) {
+      named_barrier_sync(turn, 2 * kWarpgroup);
+      start_scores<kElement, kHeadDim, kBlockM, kBlockN>(scores, own_queries,
+                                                         shared_address(shared + kLayout.keys(keys.stage)));
+      mbarrier_wait_parity(&barriers->stages[values.stage].v_full, values.parity);
+      start_sums<kElement, kHeadDim, kBlockN>(sums, probabilities,
+                                              shared_address(shared + kLayout.values(values.stage)));
+      named_barrier_arrive(next_turn, 2 * kWarpgroup);
+      wgmma_wait_group<1>();
+      fence_registers(scores);
+      release(&barriers->stages[keys.stage].k_empty);
+      if (n == 0) {
+        release(&barriers->q_empty);
+      }
+      keys.advance(of.stages);
+      if constexpr (decltype(masked)::value) {
+        mask<kBlockN>(scores, n * kBlockN + lane % 4 * 2, sees);
+      }
+      soften<kBlockN>(scores, rows, of.scale);
+      // ptxas would move exponentials past the wait for wgmma. It moves none across a loop, which this wait is.
+      fence_registers(scores);
+      fence_registers(rows.total);
+      if (n > 0) {
+        mbarrier_wait_parity(&barriers->stages[keys.stage].k_full, keys.parity);
+      }
+      wgmma_wait_group<0>();
+      fence_registers(sums);
+      fence_registers(probabilities);
+      release(&barriers->stages[values.stage].v_empty);
+      values.advance(of.stages);
+      pack<kElement, kBlockN>(probabilities, scores);
+#pragma unroll
+      for (int i = 0; i < kHeadDim / 2; ++i) {
+        sums[i] *= rows.shrink[i / 2 % 2];
+      }
+    };
+    --n;
+    if constexpr (kCausal) {
+      for (; n >= seen.full; --n) {
+        step(std::true_type{});
+      }
+    }
+    for (; n >= 0; --n) {
+      step(std::false_type{});
+    }
+
+    parity_of_q ^= 1;
+    mbarrier_wait_parity(&barriers->stages[values.stage].v_full, values.parity);
+    start_sums<kElement, kHeadDim, kBlockN>(sums, probabilities,
+                                            shared_address(shared + kLayout.values(values.stage)));
+    float factors[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float total = sum_of_quad(rows.total[half]);
+      factors[half] = reciprocal(total);
+      if (of.lse != nullptr && lane % 4 == 0 && row + half * 8 < of.seq_q) {
+        of.lse[static_cast<int64_t>(tile.head) * of.seq_q + row + half * 8] =
+            (rows.largest[half] + log2f(total)) * kLn2;
+      }
+    }
+    wgmma_wait_group<0>();
+    fence_registers(sums);
+    fence_registers(probabilities);
+    release(&barriers->stages[values.stage].v_empty);
+    values.advance(of.stages);
+    uint16_t* const out = of.out + (static_cast<int64_t>(tile.head) * of.seq_q + row) * of.columns;
+    store_rows<kElement, kHeadDim>(sums, factors, out, of.columns, row, of.seq_q, lane);
+  }
+  // The last turn is taken, too, so that no barrier is left halfway.
+  if (which == 0) {
+    named_barrier_sync(turn, 2 * kWarpgroup);
+  }
+}
+
+#endif
+
+template <Element kElement, int kHeadDim, int kBlockM, int kBlockN, bool kCausal>
+__global__ void __launch_bounds__(kThreads<kBlockM>, 1)
+    flash_persistent(const __grid_constant__ CUtensorMap map_q, const __grid_constant__ CUtensorMap map_k,
+                     const __grid_constant__ CUtensorMap map_v, const __grid_constant__ Arguments of) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  unsigned char* const shared = dynamic_shared_memory<kSwizzleTile>();
+  auto* const barriers = reinterpret_cast<Barriers*>(shared);
+  if (threadIdx.x == 0) {
+    prefetch_tensor_map(&map_q);
+    prefetch_tensor_map(&map_k);
+    prefetch_tensor_map(&map_v);
+    constexpr int kWarps = kBlockM / 16;  // that multiply
+    mbarrier_init(&barriers->q_full, 1);
+    mbarrier_init(&barriers->q_empty, kWarps);
+    for (int stage = 0; stage < of.stages; ++stage) {
+      mbarrier_init(&barriers->stages[stage].k_full, 1);
+      mbarrier_init(&barriers->stages[stage].k_empty, kWarps);
+      mbarrier_init(&barriers->stages[stage].v_full, 1);
+      mbarrier_init(&barriers->stages[stage].v_empty, kWarps);
+    }
+    fence_mbarrier_init();
+  }
+  __syncthreads();
+
+  // The same in all threads of a warp, and by the shuffle the compiler knows that it is.
+  const int warpgroup = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
+  if (warpgroup == 0) {
+    setmaxnreg_dec<kRegistersToCopy<kBlockM>>();
+    if (threadIdx.x == 0) {
+      copy_tiles<kHeadDim, kBlockM, kBlockN, kCausal>(shared, barriers, &map_q, &map_k, &map_v, of);
+    }
+    __syncwarp();
+  } else {
+    setmaxnreg_inc<kRegistersToMultiply<kBlockM>>();
+    attend_tiles<kElement, kHeadDim, kBlockM, kBlockN, kCausal>(shared, barriers, of, warpgroup - 1);
+  }
+#endif
+}
+
+}  // namespace attention_with_lse
