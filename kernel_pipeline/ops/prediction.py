@@ -28,10 +28,10 @@ SLOWEST = 0.97
 at a neighbour. Unlike the rule's choice, it was not chosen by its times there. Without this limit 3 of 386
 choices lose."""
 
-SIBLING_MARGIN = 1.15
-"""The margin for the table of another GPU. Choosing for an H200 by an H100's table and the reverse, none of
-395 choices is slower than the baseline by more than 3 % with this margin, also with each shape left out. Then
-10 lose with a margin of 5 %, and 15 without one, at the same mean speed."""
+ELSEWHERE_MARGIN = 1.15
+"""The margin for times of another GPU or dtype. Choosing for an H200 by an H100's table and the reverse, none
+of 395 choices is slower than the baseline by more than 3 % with this margin, also with each shape left out.
+Then 10 lose with a margin of 5 %, and 15 without one, at the same mean speed."""
 
 FLOOR_US = 3.0
 """The part of a time in microseconds that does not grow with the work: the launch, and the first and last

@@ -2,17 +2,18 @@
 
 A problem that was tuned on this GPU gets its fastest configuration. A problem between tuned problems gets the
 choice of the rule (module ``rule``) if the table trusts the rule there. Otherwise it gets the safest of the
-rule's choice, a provider's default configuration, and torch. A GPU without a table gets the rule's choice by
-the table of another GPU of the same compute capability. Except at a tuned problem, torch is called unless the
-choice is predicted clearly faster (module ``prediction``). A configuration is chosen only if it was verified
-with the present source, on this GPU or the one whose table is used.
+rule's choice, a provider's default configuration, and torch. A problem in float16 or bfloat16 that no tuned
+problem compares with gets the rule's choice by problems in the other of these dtypes. A GPU without a table
+gets the rule's choice by the table of another GPU of the same compute capability. Except at a tuned problem,
+torch is called unless the choice is predicted clearly faster (module ``prediction``). A configuration is
+chosen only if it was verified with the present source, on the GPU and in the dtype whose times are used.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,10 +32,14 @@ WORDS = {
     "generalised": "the rule between tuned problems, which is trusted here",
     "guessed": "the rule between tuned problems, too far from them to be trusted, but safer than a default",
     "default": "a default configuration, the safest that fits",
+    "other_dtype": "the rule between tuned problems in another dtype of the same size",
     "sibling": "the rule between tuned problems of another GPU of the same architecture",
     "torch": "the baseline",
 }
 """What a choice follows, by ``Choice.how``."""
+
+OTHER_DTYPE = {"float16": "bfloat16", "bfloat16": "float16"}
+"""The dtype of the same size, whose bytes and products take equally long."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +48,9 @@ class Choice:
 
     ``how`` is ``exact`` for a tuned problem; ``generalised`` for the rule's choice where the rule is trusted;
     ``guessed`` for the rule's choice where it is not trusted but safer than the alternatives; ``default`` for
-    a provider's default configuration; ``sibling`` for the rule's choice by another GPU's table; ``torch``
-    for the kernel's baseline. ``reason`` says in a sentence or two why the choice is not exact, or is empty.
+    a provider's default configuration; ``other_dtype`` for the rule's choice by problems in the other
+    dtype of 16 bits; ``sibling`` for the rule's choice by another GPU's table; ``torch`` for the kernel's baseline.
+    ``reason`` says in a sentence or two why the choice is not exact, or is empty.
     """
 
     provider: str
@@ -88,13 +94,30 @@ def chosen(
     is_broken = file is not None and found is None
     if choice.how == "torch" and gpu is not None and not is_broken:
         other = table_files.sibling(table_files.folders(), slug, gpu)
-        if other is not None and loaded.name in other[1].kernels:
-            sibling = Chooser(other[1], loaded, problem, gpu, other[0], is_own=False)
-            if (by_sibling := sibling.choose_as_sibling(choice.reason)) is not None:
-                return by_sibling, sibling
+        own_table = None if found is None else (file, found)
+        for how, place in (("other_dtype", own_table), ("sibling", other)):
+            for chooser in _elsewhere(place, loaded, problem, gpu, how):
+                if (made := chooser.choose_elsewhere(how, choice.reason)) is not None:
+                    return made, chooser
         if file is None and other is None and warns:
             table_files.warn_of_variable(slug)
     return choice, own
+
+
+def _elsewhere(
+    place: tuple[Path | None, Table] | None, loaded: Loaded, problem: Any, gpu: Gpu, how: str
+) -> Iterator[Chooser]:
+    """Yield what chooses by times that are not the problem's own: by another GPU's table, and by the table's
+    problems in the other dtype if it has none in the problem's."""
+    if place is None or loaded.name not in place[1].kernels:
+        return
+    file, found = place
+    same = Chooser(found, loaded, problem, gpu, file, is_own=False)
+    if how == "sibling":
+        yield same
+    dtype = OTHER_DTYPE.get(same.values.get("dtype", ""))
+    if dtype is not None and not same.comparable:
+        yield Chooser(found, loaded, problem, gpu, file, is_own=False, dtype=dtype)
 
 
 def choose_by(found: Table, loaded: Loaded, problem: object, gpu: Gpu | None) -> Choice:
@@ -105,7 +128,8 @@ def choose_by(found: Table, loaded: Loaded, problem: object, gpu: Gpu | None) ->
 
 
 class Chooser:
-    """Makes one choice by a table. ``is_own`` says whether the table is of the GPU in use."""
+    """Makes one choice by a table. ``is_own`` says whether the table's times are of the GPU in use and of the
+    problem's dtype. ``dtype`` is the dtype of the tuned problems to choose by, if it is another."""
 
     def __init__(
         self,
@@ -116,6 +140,7 @@ class Chooser:
         file: Path | None = None,
         is_own: bool = True,
         warns: bool = True,
+        dtype: str | None = None,
     ) -> None:
         self.table = found
         self.file = file
@@ -126,6 +151,9 @@ class Chooser:
         self.kernel = loaded.kernel
         self.problem = problem
         self.values = {one.name: getattr(problem, one.name) for one in dataclasses.fields(problem)}
+        self.dtype = dtype
+        if dtype is not None:
+            self.values["dtype"] = dtype
         l2_bytes = found.l2_bytes if is_own or gpu is None else gpu.l2_cache
         self.within_l2 = is_within(self.kernel, problem, l2_bytes)
         self.gpu = gpu
@@ -203,15 +231,16 @@ class Chooser:
             return baseline(self.kernel, reason)
         return self._if_faster(safest, "default", reason, slowest=prediction.SLOWEST)
 
-    def choose_as_sibling(self, reason: str) -> Choice | None:
-        """Return the choice by the table of another GPU, on which no problem counts as tuned; None if no
+    def choose_elsewhere(self, how: str, reason: str) -> Choice | None:
+        """Return the choice by times of another GPU or dtype, by which no problem counts as tuned; None if no
         configuration is predicted clearly faster than the baseline. ``reason`` says why the GPU's own table
         does not choose."""
         if self.picked is None or self._is_baseline(self.picked.label):
             return None
-        reason = f"{reason} The table of {self.table.gpu} is used."
-        made = self._if_faster(self.picked.label, "sibling", reason, prediction.SIBLING_MARGIN)
-        return made if made.how == "sibling" else None
+        of_dtype = "" if self.dtype is None else f" in {self.dtype}"
+        reason = f"{reason} The times{of_dtype} of {self.table.gpu} are used."
+        made = self._if_faster(self.picked.label, how, reason, prediction.ELSEWHERE_MARGIN)
+        return made if made.how == how else None
 
     def _if_faster(
         self, label: str, how: str, reason: str, margin: float = prediction.MARGIN, slowest: float = 0.0

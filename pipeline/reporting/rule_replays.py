@@ -244,6 +244,6 @@ def _sibling_choices(ledger: LedgerTimes, tuned: Sequence[rule.Tuned], is_left_o
         left = regret.chosen(one, others, ledger.kernel.size)
         label = _baseline(ledger.kernel, one)
         if left is not None:
-            label = _if_faster(ledger.kernel, left, left.pick.label, prediction.SIBLING_MARGIN)
+            label = _if_faster(ledger.kernel, left, left.pick.label, prediction.ELSEWHERE_MARGIN)
         if label:
             yield one, label

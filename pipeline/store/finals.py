@@ -38,7 +38,7 @@ def written_by(provider: Provider) -> By:
     return "own" if provider.is_own else "torch"
 
 
-How = Literal["exact", "generalised", "guessed", "default", "sibling", "torch"]
+How = Literal["exact", "generalised", "guessed", "default", "other_dtype", "sibling", "torch"]
 """The ways in which ``kernel_pipeline.ops`` chooses a configuration for a caller."""
 
 Positive = Annotated[float, Meta(gt=0, le=1e9), Rounded(5)]

@@ -167,7 +167,7 @@ def test_a_gpu_without_a_table_uses_that_of_another_of_its_architecture(
     assert (found.provider, found.parameters["block_size"], found.how) == ("cuda", 2048, "sibling")
     assert found.reason == (
         "there is no usable table of tuned configurations for nvidia-h100-pcie. "
-        "The table of nvidia-h200 is used."
+        "The times of nvidia-h200 are used."
     )
     _, made = tuned.chosen(LOADED, problem, other, "nvidia-h100-pcie")
     assert made is not None and not made.within_l2, "the L2 cache is that of the GPU in use"
@@ -195,3 +195,34 @@ def test_where_a_gpus_own_table_leaves_torch_that_of_another_gpu_is_asked(
     forget_tables()
     with pytest.warns(RuntimeWarning, match="torch is called"):
         assert chosen(1000).how == "torch", "a table that can't be used is to be noticed"
+
+
+def test_a_dtype_that_was_never_tuned_is_chosen_for_by_the_other_of_its_size(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close = {"torch": (11.0,) * 6, "cuda 2048x8w": (10.0,) * 6}  # clear enough only in the same dtype
+    path = written([*some(PLANTED, COLUMNS, "bfloat16"), *some(PLANTED, COLUMNS[:1], "float32")], "a")
+    found = chosen(512, "float16")
+    assert (found.provider, found.parameters["block_size"], found.how) == ("cuda", 2048, "other_dtype")
+    assert found.reason == (
+        "softmax was not tuned at this problem. The times in bfloat16 of nvidia-h200 are used."
+    )
+    assert chosen(512, "bfloat16").how == "exact"
+    monkeypatch.setenv(table_files.VARIABLE, str(path.parent))
+    problem = LOADED.kernel.problem(rows=4096, columns=512, dtype="float16")
+    by_another = tuned.choose(LOADED, problem, Gpu((9, 0), 114, 227 << 10, 1 << 20), "nvidia-h100-pcie")
+    assert (by_another.provider, by_another.how) == ("cuda", "sibling")
+    assert by_another.reason.endswith("The times in bfloat16 of nvidia-h200 are used.")
+    monkeypatch.delenv(table_files.VARIABLE)
+    forget_tables()
+    written(some(close, COLUMNS, "bfloat16"), "b")
+    assert (chosen(512, "float16").provider, chosen(512, "float16").how) == ("torch", "torch")
+    forget_tables()
+    written(
+        [
+            *some(PLANTED, COLUMNS, "bfloat16"),
+            *some({"torch": (5.0,), "cuda 1024x4w": (9.0,)}, (900,), "float16"),
+        ],
+        "c",
+    )
+    assert chosen(512, "float16").how == "torch", "a problem in float16 says that torch is faster"
