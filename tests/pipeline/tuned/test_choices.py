@@ -201,7 +201,13 @@ def test_a_dtype_that_was_never_tuned_is_chosen_for_by_the_other_of_its_size(
     written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     close = {"torch": (11.0,) * 6, "cuda 2048x8w": (10.0,) * 6}  # clear enough only in the same dtype
-    path = written([*some(PLANTED, COLUMNS, "bfloat16"), *some(PLANTED, COLUMNS[:1], "float32")], "a")
+    path = written(
+        [
+            *some(PLANTED, COLUMNS, "bfloat16"),
+            *some({"torch": (20.0,), "cuda 1024x4w": (11.0,)}, COLUMNS[:1]),
+        ],
+        "a",
+    )
     found = chosen(512, "float16")
     assert (found.provider, found.parameters["block_size"], found.how) == ("cuda", 2048, "other_dtype")
     assert found.reason == (

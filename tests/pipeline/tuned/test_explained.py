@@ -98,7 +98,7 @@ def test_the_table_of_another_gpu_is_named(written: Written, monkeypatch: pytest
     assert found["chosen by"] == (
         "the rule between tuned problems of another GPU of the same architecture (sibling)"
     )
-    assert found["because"] == f"softmax was not tuned on {H100}. The table of {H200} is used."
+    assert found["because"] == f"softmax was not tuned on {H100}. The times of {H200} are used."
     assert found["table"] == str(path)
 
 
