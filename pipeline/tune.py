@@ -3,14 +3,15 @@
     python -m pipeline.tune
     python -m pipeline.tune output=results
     python -m pipeline.tune output=results device=cuda:1
-    python -m pipeline.tune output=results gpu=nvidia-h200
+    python -m pipeline.tune output=results gpu=nvidia-h200 kernel=attention
     python -m pipeline.tune output=results replay=true
 
 The table covers every kernel of this repository with times in the ledgers. It holds the fastest configuration
 and the runner-up at each problem, and how far the rule may be trusted between these problems. This stage
 measures nothing. Only rows with the current source, measurement version and environment count; the number of
 other rows is printed. With ``gpu`` it writes the table of another machine's GPU, for its recorded
-environment. docs/tuned.md explains the table.
+environment. With ``kernel`` the other kernels stay in the table as they are. docs/tuned.md explains the
+table.
 
 With ``replay`` it shows how good the rule between tuned problems is. Each problem of a ledger is left out in
 turn, and the rule chooses by the other problems. The regret is how much longer the rule's choice takes than
@@ -20,6 +21,8 @@ follow. Old rows are used, too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
@@ -29,7 +32,7 @@ from kernel_pipeline.files import write_atomically
 from kernel_pipeline.machine import device
 from kernel_pipeline.machine.fingerprint import fingerprint
 from kernel_pipeline.ops import table
-from kernel_pipeline.ops.table import Table
+from kernel_pipeline.ops.table import Table, TableError, TunedKernel
 from kernel_pipeline.ops.tuned import rule_digest
 from kernel_pipeline.records.environment import UNKEYED, Environment
 from kernel_pipeline.records.measurement import Measurement
@@ -63,9 +66,10 @@ def run(config: TuneConfig) -> None:
     slug, l2_bytes = environment.gpu, environment.l2_bytes or 0
     folder = results.folder_for(config.output, environment.kind)
     results.asked_for(results.tuned_path(config.output, slug))
-    found = {}
+    path = results.tuned_path(folder, slug)
+    found: dict[str, TunedKernel] = {}
     old = OldRows()
-    for name in loading.names():
+    for name in _names(config):
         ledger = results.ledger_path(folder, name, slug)
         if not ledger.is_file():
             continue
@@ -82,7 +86,6 @@ def run(config: TuneConfig) -> None:
         made = tuning.of_kernel(entry, some, held, l2_bytes)
         if made is not None:
             found[name] = made
-    path = results.tuned_path(folder, slug)
     if old.count:
         say(f"{old.said('timed row')}. They were left out.")
     if not found:
@@ -100,7 +103,8 @@ def run(config: TuneConfig) -> None:
         rule=rule_digest(),
         kernels=found,
     )
-    write_atomically(path, table.text(made_table).encode())
+    kept = {} if config.kernel is None else _kept(path, made_table)
+    write_atomically(path, table.text(replace(made_table, kernels=kept | found)).encode())
     tuned_table(made_table).print(console)
     count = sum(len(one.problems) for one in found.values())
     seconds = monotonic() - begin
@@ -111,7 +115,7 @@ def replay(config: TuneConfig) -> None:
     """Print the rule's regrets for each ledger, the errors of predicted times, and the regrets between GPUs
     of the same compute capability. Raises UserError if there is no ledger."""
     found = []
-    for name in loading.names():
+    for name in _names(config):
         entry = catalog.find(name)
         for ledger in results.listed(config.output, f"timings/{name}/{config.gpu or '*'}.jsonl", warn):
             some = tuning.measured(entry, own_rows(ledger, warn), None)
@@ -129,6 +133,30 @@ def replay(config: TuneConfig) -> None:
     rule_replays.predicted(found).print(console)
     for table_ in rule_replays.by_siblings(found):
         table_.print(console)
+
+
+def _names(config: TuneConfig) -> Sequence[str]:
+    """Return the names of the kernels that the options choose. Raises UserError for an unknown one."""
+    known = loading.names()
+    for name in config.kernel or ():
+        if name not in known:
+            raise unknown("kernel", name, known)
+    return known if config.kernel is None else config.kernel
+
+
+def _kept(path: Path, made: Table) -> dict[str, TunedKernel]:
+    """Return the kernels of the table in a file; none without a file. Raises UserError for a table of another
+    version of the rule, or of another environment."""
+    if not path.is_file():
+        return {}
+    try:
+        before = table.read(path, made.gpu)
+    except TableError as error:
+        raise UserError(f"{path} {error}: leave kernel= out, and all kernels are tuned.") from error
+    for name in ("rule", "environment"):
+        if getattr(before, name) != getattr(made, name):
+            raise UserError(f"{path} is of another {name}: leave kernel= out, and all kernels are tuned.")
+    return dict(before.kernels)
 
 
 def _here(wanted: str) -> Environment:

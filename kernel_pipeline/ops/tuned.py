@@ -217,13 +217,16 @@ class Chooser:
 
     def fallback(self, reason: str) -> Choice:
         """Return the choice if the rule is not trusted: the safest of the default configurations that fit,
-        the baseline, and the rule's choice, by the 90th percentile of their regret."""
+        the baseline, and the rule's choice, by the 90th percentile of their regret. If callers can't get the
+        baseline and no default fits, it is the rule's choice."""
         region = self.region
         known = {} if region is None else region.fallback.get(words_text(self.values), {})
         safest = next(
             (label for label in known if self._is_baseline(label) or self.against(label) is None), None
         )
         if safest is None:
+            if self.picked is not None and not takes_inputs(self.kernel.provider(self.kernel.baseline)):
+                return self._choice(self.picked.label, "guessed", reason)
             return baseline(self.kernel, reason)
         if region is not None and region.is_safer(known[safest]) and self.picked is not None:
             return self._if_faster(self.picked.label, "guessed", reason)

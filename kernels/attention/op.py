@@ -8,8 +8,8 @@ import torch
 
 from kernel_pipeline.ops.declaration import NotServedError, Op, problem_of
 
-from ..attention_with_lse.checks import check_flash
 from . import Problem, refused
+from .checks import check_attention
 from .torch import visible
 
 
@@ -88,7 +88,7 @@ def trains(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> b
     """Return whether the backward kernel supports the call and, by torch's own check, flash attention its
     forward pass. Torch differentiates the other calls."""
     try:
-        check_flash(q, k, v, causal)
+        check_attention(q, k, v, causal)
     except ValueError:
         return False
     if q.is_cuda:

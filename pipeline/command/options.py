@@ -240,6 +240,7 @@ class TuneConfig(Options):
     GPU.
     """
 
+    kernel: Pin[str]
     device: str
     gpu: str | None
     replay: bool

@@ -83,7 +83,7 @@ def test_every_command_shows_three_examples_of_options_that_it_has(name: str) ->
 ABOUT_KERNELS = [
     *("accuracy", "benchmarks", "best", "build", "codegen", "compare"),
     *("counters", "finals", "heldout", "profile", "publish", "results", "sanitize", "sweep"),
-    *("ui", "verify"),
+    *("tune", "ui", "verify"),
 ]
 
 

@@ -23,7 +23,11 @@ NEAR = 1.03
 """The best of preset ``quick`` is within 3 % of the best of all that was measured at its problems."""
 
 
-@pytest.mark.parametrize("name", loading.names())
+MEASURED = [name for name in loading.names() if results.ledger_path(ROOT / "results", name, SLUG).is_file()]
+"""attention_with_lse was written when that GPU was there no more."""
+
+
+@pytest.mark.parametrize("name", MEASURED)
 def test_the_best_of_quick_is_near_the_best(name: str) -> None:
     entry = catalog.find(name)
     quick = {(p.provider, p.problem, p.parameters) for p in plan(entry, "quick", Target("cuda", H100)).points}

@@ -137,6 +137,7 @@ def test_between_problems_a_choice_that_is_not_clearly_faster_gives_way_to_torch
     assert chosen(400).how == "torch", "torch has no time, so nothing is known to be faster"
     monkeypatch.setattr(tuned, "takes_inputs", lambda provider: provider.name != "torch")
     assert chosen(400).provider == "cuda", "a caller can't get the measured baseline"
+    assert (chosen(16000).provider, chosen(16000).how) == ("cuda", "guessed"), "nothing is known beyond L2"
 
 
 def test_a_default_that_is_slower_than_torch_at_a_neighbour_is_not_called(written: Written) -> None:

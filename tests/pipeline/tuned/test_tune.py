@@ -13,9 +13,11 @@ import pytest
 from kernel_pipeline import loading
 from kernel_pipeline.ops import source, table_files, tuned
 from kernel_pipeline.ops.table import read
+from kernel_pipeline.records.settings import TimingSettings
 from pipeline import tune
 from pipeline.command.options import TuneConfig
 from pipeline.command.run import run_stage
+from pipeline.keys.identity import Identity
 from pipeline.points import catalog
 from pipeline.store import results
 from tests import factory
@@ -227,3 +229,33 @@ def test_every_kernel_has_a_choice_without_a_table() -> None:
         baseline = loaded.kernel.provider(loaded.kernel.baseline)
         found = tuned.choose(loaded, None, None, None)
         assert found.provider == baseline.name and found.parameters.keys() == baseline.variables().keys()
+
+
+def test_one_kernel_is_tuned_and_the_others_stay_in_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = results.tuned_path(tmp_path, H200)
+
+    def tuned_for(*words: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["tune", f"output={tmp_path}", f"gpu={H200}", *words])
+        with pytest.raises(SystemExit) as ended:
+            run_stage("tune", TuneConfig, tune.run)
+        return capsys.readouterr().err if ended.value.code else ""
+
+    gelu = [factory.measurement("gelu", "torch"), factory.measurement("gelu", "triton")]
+    identity = Identity(loading.load("gelu"), factory.environment(H200), TimingSettings(), 0)
+    factory.write_results(
+        tmp_path, [*some(PLANTED, COLUMNS), *(factory.fresh(one, identity) for one in gelu)]
+    )
+    results.environment_path(tmp_path, H200).write_text(ENVIRONMENT.to_json().decode())
+    assert tuned_for("kernel=gelu") == ""
+    assert set(read(path, H200).kernels) == {"gelu"}
+    assert tuned_for("kernel=softmax") == ""
+    both = path.read_text()
+    assert set(read(path, H200).kernels) == {"gelu", "softmax"}
+    assert tuned_for() == "" and path.read_text() == both
+    assert "unknown kernel 'sofmax'. Did you mean 'softmax'?" in tuned_for("kernel=sofmax")
+    path.write_text(both.replace(f'"rule": "{tuned.rule_digest()}"', '"rule": "0"'))
+    assert "is of another rule: leave kernel= out" in tuned_for("kernel=gelu")
+    path.write_text("[]")
+    assert "is not a table of tuned configurations: leave kernel= out" in tuned_for("kernel=gelu")
