@@ -146,8 +146,7 @@ Outputs cuda_flash(const Tensor& q, const Tensor& k, const Tensor& v, bool causa
   check(q);
   check(k);
   check(v);
-  const Arguments of =
-      arguments_of(q, k, stages, out.mutable_data_ptr(), lse.mutable_data_ptr());
+  const Arguments of = arguments_of(q, k, stages, out.mutable_data_ptr(), lse.mutable_data_ptr());
   const bool is_bfloat16 = q.scalar_type() == Scalar::BFloat16;
   const auto run = is_bfloat16 ? (causal ? with_tiles<Element::kBFloat16, true> : with_tiles<Element::kBFloat16, false>)
                                : (causal ? with_tiles<Element::kFloat16, true> : with_tiles<Element::kFloat16, false>);
@@ -164,9 +163,14 @@ Outputs meta_flash(const Tensor& q, const Tensor&, const Tensor&, bool, int64_t,
 
 STABLE_TORCH_LIBRARY(attention_with_lse, m) {
   m.def(
-      "cuda_flash(Tensor q, Tensor k, Tensor v, bool causal, int block_m, int block_n, int stages) -> (Tensor, Tensor)");
+      "cuda_flash(Tensor q, Tensor k, Tensor v, bool causal, int block_m, int block_n, int stages) -> (Tensor, "
+      "Tensor)");
 }
 
-STABLE_TORCH_LIBRARY_IMPL(attention_with_lse, Meta, m) { m.impl("cuda_flash", TORCH_BOX(&attention_with_lse::meta_flash)); }
+STABLE_TORCH_LIBRARY_IMPL(attention_with_lse, Meta, m) {
+  m.impl("cuda_flash", TORCH_BOX(&attention_with_lse::meta_flash));
+}
 
-STABLE_TORCH_LIBRARY_IMPL(attention_with_lse, CUDA, m) { m.impl("cuda_flash", TORCH_BOX(&attention_with_lse::cuda_flash)); }
+STABLE_TORCH_LIBRARY_IMPL(attention_with_lse, CUDA, m) {
+  m.impl("cuda_flash", TORCH_BOX(&attention_with_lse::cuda_flash));
+}

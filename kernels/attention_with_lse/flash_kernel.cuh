@@ -1,5 +1,5 @@
-// Attention's kernel for Hopper (../attention/flash_kernel.cuh describes it) that also writes the logarithm of each row's
-// sum, and takes a head_dim of less than the tiles' columns.
+// Attention's kernel for Hopper, which ../attention/flash_kernel.cuh describes. It also writes the logarithm of each
+// row's sum, and takes a head_dim of less than the tiles' columns.
 #pragma once
 
 #include <cmath>

@@ -1,6 +1,6 @@
 // Runs the flash_persistent of attention, or with the macro WITH_LSE of attention_with_lse, on the emulated
-// multiprocessor. The macro RUNS lists instances of run, the rest is told by arguments. It reads q, k and v from a file,
-// contiguous and one after the other, and writes out and lse.
+// multiprocessor. The macro RUNS lists instances of run, the rest is told by arguments. It reads q, k and v from a
+// file, contiguous and one after the other, and writes out and lse.
 #include <fstream>
 #include <iterator>
 #include <string>
