@@ -68,11 +68,6 @@ class SharedMemory:
                 self._block = _opened(region.handle, region.bytes)
             self._region = region
 
-    @property
-    def is_on_device(self) -> bool:
-        """Whether a call on the device can take its inputs from here."""
-        return self._block.device.type == self.device.type
-
     def release(self) -> None:
         """Drop the block, which frees the memory in its owner and unmaps it in another process."""
         self._region, self._block = None, torch.empty(0, dtype=torch.uint8)
