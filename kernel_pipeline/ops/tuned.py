@@ -30,7 +30,7 @@ RULE = Path(rule.__file__)
 WORDS = {
     "exact": "the table of tuned problems",
     "generalised": "the rule between tuned problems, which is trusted here",
-    "guessed": "the rule between tuned problems, too far from them to be trusted, but safer than a default",
+    "guessed": "the rule between tuned problems, too far from them to be trusted, but safer than the others",
     "default": "a default configuration, the safest that fits",
     "other_dtype": "the rule between tuned problems in another dtype of the same size",
     "sibling": "the rule between tuned problems of another GPU of the same architecture",
@@ -217,22 +217,25 @@ class Chooser:
 
     def fallback(self, reason: str) -> Choice:
         """Return the choice if the rule is not trusted: the safest of the default configurations that fit,
-        the baseline, and the rule's choice, by the 90th percentile of their regret. If callers can't get the
-        baseline and no default fits, it is the rule's choice."""
+        the baseline, and the rule's choice, by the 90th percentile of their regret. Where that is the
+        baseline, it is the rule's choice if this is faster at all neighbours that count; or if callers can't
+        get the baseline and no default fits."""
         region = self.region
         known = {} if region is None else region.fallback.get(words_text(self.values), {})
         safest = next(
             (label for label in known if self._is_baseline(label) or self.against(label) is None), None
         )
-        if safest is None:
-            if self.picked is not None and not takes_inputs(self.kernel.provider(self.kernel.baseline)):
-                return self._choice(self.picked.label, "guessed", reason)
-            return baseline(self.kernel, reason)
-        if region is not None and region.is_safer(known[safest]) and self.picked is not None:
+        if region is not None and safest is not None and region.is_safer(known[safest]) and self.picked:
             return self._if_faster(self.picked.label, "guessed", reason)
-        if self._is_baseline(safest):
-            return baseline(self.kernel, reason)
-        return self._if_faster(safest, "default", reason, slowest=prediction.SLOWEST)
+        choice = baseline(self.kernel, reason)
+        if safest is not None and not self._is_baseline(safest):
+            choice = self._if_faster(safest, "default", reason, slowest=prediction.SLOWEST)
+        if choice.how != "torch" or self.picked is None:
+            return choice
+        is_only = safest is None and not takes_inputs(self.kernel.provider(self.kernel.baseline))
+        if is_only or prediction.is_faster_all_around(self.around, self.picked.label):
+            return self._choice(self.picked.label, "guessed", reason)
+        return choice
 
     def choose_elsewhere(self, how: str, reason: str) -> Choice | None:
         """Return the choice by times of another GPU or dtype, by which no problem counts as tuned; None if no

@@ -88,7 +88,8 @@ def called(
     """Yield the configurations that callers get on a side of the L2 cache; None means both.
 
     Callers get the rule's choice if it is trusted or safer than the safest default that fits, else that
-    default. If it is not predicted clearly faster than the baseline, they get the baseline.
+    default. If it is not predicted clearly faster than the baseline, they get the baseline, unless the rule's
+    choice is faster at all neighbours that count.
     """
     if side is None:
         for within_l2 in (True, False):
@@ -108,6 +109,9 @@ def called(
             label, slowest = safest or "", prediction.SLOWEST
         if has_margin:
             label = _if_faster(kernel, one, label, prediction.MARGIN, slowest)
+            is_left = not is_trusted and _is_baseline(kernel, label)
+            if is_left and prediction.is_faster_all_around(one.around, one.pick.label):
+                label = one.pick.label
         if label in one.times.us:
             yield one.times, label
 

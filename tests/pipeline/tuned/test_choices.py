@@ -155,6 +155,26 @@ def test_a_default_that_is_slower_than_torch_at_a_neighbour_is_not_called(writte
     assert (chosen(400).provider, chosen(400).how) == ("torch", "torch")
 
 
+def test_where_torch_is_the_safest_the_rule_is_followed_if_all_around_it_is_faster(written: Written) -> None:
+    """Too few problems tell what regret the rule has, and no default was measured."""
+    columns = (256, 300, 512, 600)
+    times = {"cuda 2048x8w": (10.0,) * 4, "triton_online 1024x8w": (14.0,) * 4}
+    for name, torch, how in (
+        ("a", (12.0,) * 4, "guessed"),
+        ("b", (12.0, 12.0, 10.2, 12.0), "torch"),  # the neighbour at 512 columns says no
+        ("c", (11.2,) * 4, "torch"),  # too little on average
+    ):
+        forget_tables()
+        written(some(times | {"torch": torch}, columns), name)
+        assert chosen(400).how == how, name
+    forget_tables()
+    alone = {"cuda 2048x8w": (10.0,), "triton_online 1024x8w": (12.0,)}
+    for name, us, how in (("d", 50.0, "torch"), ("e", 150.0, "guessed")):
+        forget_tables()
+        written(some(alone | {"torch": (us,)}, (512,)), name)
+        assert chosen(400).how == how, "a single neighbour may be a cliff"
+
+
 def test_a_gpu_without_a_table_uses_that_of_another_of_its_architecture(
     written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
