@@ -341,6 +341,18 @@ def compile_weight(tiles: Flash | Hopper) -> float:
     return tiles.block_m * tiles.block_n / tiles.num_warps
 
 
+FLASH_ATTN_4 = Provider(
+    "flash_attn_4",
+    "peers.py:flash_attn_4",
+    None,
+    any_fits,
+    language="torch",
+    devices=("cuda",),
+    package="flash-attn-4",
+)
+"""FlashAttention-4, for which each of attention's kernels has an entry of its own."""
+
+
 kernel = Kernel(
     problem=Problem,
     size=("seq_q",),
@@ -376,14 +388,6 @@ kernel = Kernel(
             extension="flash.cu",
             needs="sm_90a",
         ),
-        Provider(
-            "flash_attn_4",
-            "peers.py:flash_attn_4",
-            None,
-            any_fits,
-            language="torch",
-            devices=("cuda",),
-            package="flash-attn-4",
-        ),
+        FLASH_ATTN_4,
     ),
 )

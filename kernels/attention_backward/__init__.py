@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from kernel_pipeline.contract import EPSILON, Gpu, Kernel, Provider, Tolerance, Work, bytes_of, one_of
 
 from ..attention import (
+    FLASH_ATTN_4,
     Problem,
     any_fits,
     interpreted,
@@ -181,14 +182,6 @@ kernel = Kernel(
             extension="flash.cu",
             needs="sm_90a",
         ),
-        Provider(
-            "flash_attn_4",
-            "peers.py:flash_attn_4",
-            None,
-            any_fits,
-            language="torch",
-            devices=("cuda",),
-            package="flash-attn-4",
-        ),
+        FLASH_ATTN_4,
     ),
 )

@@ -14,7 +14,14 @@ from __future__ import annotations
 from kernel_pipeline.contract import Gpu, Kernel, Provider, Tolerance, Work, bytes_of
 
 from .. import attention
-from ..attention import Problem, WarpSpecialized, any_fits, sdpa_cudnn_fits, sdpa_flash_fits
+from ..attention import (
+    FLASH_ATTN_4,
+    Problem,
+    WarpSpecialized,
+    any_fits,
+    sdpa_cudnn_fits,
+    sdpa_flash_fits,
+)
 
 WIDE_TILES = ((128, 128), (128, 176))
 CUDA_TILES = {64: ((128, 192), (192, 128)), 96: WIDE_TILES, 128: WIDE_TILES}
@@ -65,14 +72,6 @@ kernel = Kernel(
             extension="flash.cu",
             needs="sm_90a",
         ),
-        Provider(
-            "flash_attn_4",
-            "peers.py:flash_attn_4",
-            None,
-            any_fits,
-            language="torch",
-            devices=("cuda",),
-            package="flash-attn-4",
-        ),
+        FLASH_ATTN_4,
     ),
 )
