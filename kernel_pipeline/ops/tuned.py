@@ -107,8 +107,8 @@ def chosen(
 def _elsewhere(
     place: tuple[Path | None, Table] | None, loaded: Loaded, problem: Any, gpu: Gpu, how: str
 ) -> Iterator[Chooser]:
-    """Yield what chooses by times that are not the problem's own: by another GPU's table, and by the table's
-    problems in the other dtype if it has none in the problem's."""
+    """Yield the choosers by times that are not the problem's own: for a ``sibling`` the table in the
+    problem's dtype, then the table in the other dtype if it has no comparable problem in the problem's."""
     if place is None or loaded.name not in place[1].kernels:
         return
     file, found = place
