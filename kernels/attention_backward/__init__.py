@@ -62,14 +62,12 @@ class Flash:
     num_stages: int = one_of(1, 2, 3, default=2, unit="s")
 
 
-CUDA_TILES = {
-    64: ((128, 2, False),),
-    128: ((64, 2, False), (64, 3, False), (64, 2, True), (64, 3, True), (80, 2, False)),
-}
+WIDE_TILES = ((64, 2, False), (64, 3, False), (64, 2, True), (64, 3, True), (80, 2, False))
+CUDA_TILES = {64: ((128, 2, False),), 96: WIDE_TILES, 128: WIDE_TILES}
 """The tiles that ``flash.cu`` has, as (block_m, stages, overlap), by head_dim. A block has 128 keys. A tile's
 dq has two parts, one for each warpgroup: 64 by 64, or, of 80 queries, 64 columns each. ``overlap`` takes
-registers that wider tiles need. A head_dim of 256 does not fit: dk and dv of 128 keys would take 256
-registers per thread, and there are 240."""
+registers that wider tiles need. With 96 columns a quarter of each product multiplies zeros. A head_dim of 256
+does not fit: dk and dv of 128 keys would take 256 registers per thread, and there are 240."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,8 +140,6 @@ def warp_specialized_fits(problem: Problem, tiles: WarpSpecialized, gpu: Gpu | N
     del gpu
     if reason := refused(problem):
         return reason
-    if problem.head_dim not in CUDA_TILES:
-        return f"it has no tiles for a head_dim of {problem.head_dim}"
     have = CUDA_TILES[problem.head_dim]
     if (tiles.block_m, tiles.stages, tiles.overlap) not in have:
         names = " and ".join(f"{m} x {n}s{' with overlap' if overlap else ''}" for m, n, overlap in have)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from ..attention.checks import check_attention
 from ..attention.descriptors import copied_if_needed
+from ..attention_with_lse.checks import check_flash
 
 Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -27,7 +27,7 @@ def cuda_flash(  # noqa: PLR0913, PLR0917  # inputs and parameters
     per step. dk and dv are the same at every call, and so is dq with ``deterministic``. Tensors that TMA
     can't address are copied first. Raises ValueError for tensors that don't fit together, and RuntimeError
     for tiles that don't exist for the head_dim."""
-    check_attention(q, k, v, causal)
+    check_flash(q, k, v, causal)
     if out.shape != q.shape or d_out.shape != q.shape or lse.shape != q.shape[:3]:
         raise ValueError(
             "attention_backward needs out and d_out like q, lse of (batch, heads, seq_q), got shapes "

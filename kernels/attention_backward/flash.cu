@@ -103,7 +103,8 @@ void launch(const Inputs& given, bool deterministic, uint16_t* dq, Arguments of)
                                 of.sums,
                                 of.turns,
                                 of.heads,
-                                of.seq_q};
+                                of.seq_q,
+                                of.columns};
   flash_statistics<kElement, kHeadDim, kBlockM><<<grid_of_tiles, rows, 0, stream>>>(of_rows);
   record_launch("flash_statistics", "tile", grid_of_tiles, rows);
 
@@ -118,7 +119,7 @@ void launch(const Inputs& given, bool deterministic, uint16_t* dq, Arguments of)
 
   constexpr int kBytesToRound = bytes_to_round(kHeadDim, kBlockM);
   flash_round<kElement, kHeadDim, kBlockM>
-      <<<grid_of_tiles, rows, kBytesToRound, stream>>>(of.sums, dq, of.seq_q, of.scale);
+      <<<grid_of_tiles, rows, kBytesToRound, stream>>>(of.sums, dq, of.seq_q, of.columns, of.scale);
   record_launch("flash_round", "tile", grid_of_tiles, rows, 1, kBytesToRound);
 }
 
@@ -132,8 +133,10 @@ struct Tiles {
 template <Element kElement>
 void with_tiles(const Inputs& given, const Tiles& tiles, uint16_t* dq, const Arguments& of) {
   const bool deterministic = tiles.deterministic;
+  // 96 columns are copied as 128, of which TMA fills the last 32 with zeros.
+  const int64_t width = given.q.size(3) == 96 ? 128 : given.q.size(3);
   const auto is = [&](int64_t head_dim, int64_t block_m, int64_t stages, bool overlap) {
-    return given.q.size(3) == head_dim && tiles.block_m == block_m && tiles.stages == stages &&
+    return width == head_dim && tiles.block_m == block_m && tiles.stages == stages &&
            tiles.overlap == overlap;
   };
   if (is(128, 64, 2, false)) {
@@ -200,6 +203,7 @@ Gradients cuda_flash(const Tensor& q, const Tensor& k, const Tensor& v, const Te
   of.group = of.heads / of.kv_heads;
   of.seq_q = static_cast<int>(q.size(2));
   of.seq_k = static_cast<int>(k.size(2));
+  of.columns = static_cast<int>(q.size(3));
   of.causal = causal;
   constexpr double kLog2E = 1.4426950408889634;
   const double scale = 1 / std::sqrt(static_cast<double>(q.size(3)));

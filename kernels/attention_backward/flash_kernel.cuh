@@ -42,6 +42,7 @@ struct Arguments {
   int group;     // query heads that share a key head
   int seq_q;
   int seq_k;
+  int columns;  // head_dim, which may be less than the tiles'
   bool causal;
   float scale;               // of a score
   float scale_log2;          // times log2(e)
@@ -345,9 +346,9 @@ __device__ __forceinline__ void differentiate(unsigned char* shared, Barriers* b
     wgmma_wait_group<0>();
     fence_registers(dk);
   }
-  const int64_t first = (int64_t{keys.of_all} * of.seq_k + own_key) * kHeadDim;
-  store_rows<kElement, kHeadDim>(dv, 1.0f, of.dv + first, kHeadDim, own_key, of.seq_k, lane);
-  store_rows<kElement, kHeadDim>(dk, of.scale, of.dk + first, kHeadDim, own_key, of.seq_k, lane);
+  const int64_t first = (int64_t{keys.of_all} * of.seq_k + own_key) * of.columns;
+  store_rows<kElement, kHeadDim>(dv, 1.0f, of.dv + first, of.columns, of.columns, own_key, of.seq_k, lane);
+  store_rows<kElement, kHeadDim>(dk, of.scale, of.dk + first, of.columns, of.columns, own_key, of.seq_k, lane);
 }
 
 #endif

@@ -28,12 +28,12 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&x)[4], int lane) {
   }
 }
 
-// Rounds and stores a thread's two rows of wgmma's sums, times a factor, if they are before the end. `out` is where its
-// first row begins, and `stride` the elements of a row. A lane of a quad has a pair of each 8 columns. From the other
-// lanes it gets 8 neighbours, 16 bytes, of each 32 columns.
+// Rounds and stores the first `columns` of a thread's two rows of wgmma's sums, times a factor, if they are before the
+// end. `out` is where its first row begins, and `stride` the elements of a row. A lane of a quad has a pair of each 8
+// columns. From the other lanes it gets 8 neighbours, 16 bytes, of each 32 columns.
 template <Element kElement, int kColumns>
-__device__ __forceinline__ void store_rows(const float (&sums)[kColumns / 2], float factor, uint16_t* out, int stride,
-                                           int row, int rows, int lane) {
+__device__ __forceinline__ void store_rows(const float (&sums)[kColumns / 2], float factor, uint16_t* out, int columns,
+                                           int stride, int row, int rows, int lane) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
 #pragma unroll
@@ -45,7 +45,7 @@ __device__ __forceinline__ void store_rows(const float (&sums)[kColumns / 2], fl
         pairs[i] = rounded_pair<kElement>(pair[0] * factor, pair[1] * factor);
       }
       transpose_quad(pairs, lane);
-      if (row + half * 8 < rows) {
+      if (row + half * 8 < rows && column + lane % 4 * 8 < columns) {
         *reinterpret_cast<uint4*>(out + static_cast<int64_t>(half) * 8 * stride + column + lane % 4 * 8) =
             make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
       }
@@ -76,6 +76,7 @@ struct RowArguments {
   int* turns;         // of each tile's parts, or null
   int heads;          // of one batch entry
   int seq_q;
+  int columns;  // head_dim, which may be less than the tiles'
 };
 
 // A block writes the statistics of a tile: lse times log2(e), and the row sums of out * d_out. Rows past the end get an
@@ -96,8 +97,8 @@ __global__ void __launch_bounds__(kThreadsOfRows) flash_statistics(const __grid_
     const int at = pass * kRows + thread / kLanes;
     const int row = place % tiles * kBlockM + at;
     float sum = 0.0f;
-    if (row < of.seq_q) {
-      const int column = thread % kLanes * 8;
+    const int column = thread % kLanes * 8;
+    if (row < of.seq_q && column < of.columns) {
       const uint4 out = *of.out.at(head / of.heads, head % of.heads, row, column);
       const uint4 given = *of.d_out.at(head / of.heads, head % of.heads, row, column);
       const uint32_t outs[] = {out.x, out.y, out.z, out.w};
@@ -135,7 +136,7 @@ __global__ void __launch_bounds__(kThreadsOfRows) flash_statistics(const __grid_
 // a row for each query.
 template <Element kElement, int kHeadDim, int kBlockM>
 __global__ void __launch_bounds__(kThreadsOfRows)
-    flash_round(const float* all_sums, uint16_t* dq, int seq_q, float scale) {
+    flash_round(const float* all_sums, uint16_t* dq, int seq_q, int columns, float scale) {
   constexpr int kSlabs = kHeadDim / kSlab;
   constexpr int kPart = part_of(kHeadDim, kBlockM);
   const int thread = static_cast<int>(threadIdx.x) % 128;
@@ -145,7 +146,7 @@ __global__ void __launch_bounds__(kThreadsOfRows)
   const int place = static_cast<int>(blockIdx.x);
   const int first = place % tiles * kBlockM;
   const auto* const from = reinterpret_cast<const float4*>(all_sums + (static_cast<int64_t>(place) * 2 + part) * kPart);
-  uint16_t* const to = dq + (static_cast<int64_t>(place / tiles) * seq_q + first) * kHeadDim;
+  uint16_t* const to = dq + (static_cast<int64_t>(place / tiles) * seq_q + first) * columns;
   if constexpr (kBlockM % kRowsOfWarpgroup != 0) {
     constexpr int kRow = kHeadDim + 4;  // numbers, so that lanes which write a column use many banks
     auto* const shared = reinterpret_cast<float*>(dynamic_shared_memory<16>());
@@ -168,8 +169,8 @@ __global__ void __launch_bounds__(kThreadsOfRows)
       for (int j = 0; j < 4; ++j) {
         pairs[j] = rounded_pair<kElement>(eight[j * 2] * scale, eight[j * 2 + 1] * scale);
       }
-      if (first + row < seq_q) {
-        *reinterpret_cast<uint4*>(to + row * kHeadDim + column) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+      if (first + row < seq_q && column < columns) {
+        *reinterpret_cast<uint4*>(to + row * columns + column) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
       }
     }
   } else {
@@ -183,7 +184,8 @@ __global__ void __launch_bounds__(kThreadsOfRows)
       sums[i * 4 + 3] = four.w;
     }
     const int row = part / kSlabs * kRowsOfWarpgroup + thread / 32 * 16 + lane / 4;
-    store_rows<kElement, kSlab>(sums, scale, to + row * kHeadDim + part % kSlabs * kSlab, kHeadDim, first + row, seq_q,
+    const int column = part % kSlabs * kSlab;
+    store_rows<kElement, kSlab>(sums, scale, to + row * columns + column, columns - column, columns, first + row, seq_q,
                                 lane);
   }
 }

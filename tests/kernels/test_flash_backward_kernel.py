@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from kernel_pipeline import loading
-from kernels.attention import Problem
+from kernels.attention import Problem, tile_columns
 from kernels.attention_backward import CUDA_TILES, tolerance
 from tests.kernels.agreement import agree
 from tests.kernels.compiled import answer, program
@@ -61,7 +61,7 @@ def run(problem: Problem, launch: Launch) -> str:
     """In C++."""
     element = ELEMENTS[problem.dtype]
     tiles = f"{launch.block_m},{launch.stages},{str(launch.overlap).lower()}"
-    return f"run<Element::{element},{problem.head_dim},{tiles}>"
+    return f"run<Element::{element},{tile_columns(problem.head_dim)},{tiles}>"
 
 
 Gradients = tuple[torch.Tensor, ...]
@@ -88,7 +88,7 @@ def gradients(
     own = run(problem, launch)
     runs = [own] if runs is None else runs
     path = program(folder / "run" / "flash_backward.cpp", RUNS=",".join(runs))
-    chosen = [launch.at_once, int(launch.deterministic), seed]
+    chosen = [launch.at_once, int(launch.deterministic), seed, problem.head_dim]
     made = answer(path, (q, k, v, out, d_out, lse), [runs.index(own), *dimensions, *chosen])
     parts = torch.split(made, [q.numel(), k.numel(), v.numel()])
     return tuple(part.view(x.shape) for part, x in zip(parts, (q, k, v), strict=True))

@@ -25,13 +25,14 @@ void run(char** argv) {
   const int at_once = told(10);
   const bool deterministic = told(11) != 0;
   const auto seed = static_cast<unsigned>(told(12));
+  const int columns = told(13);
 
   std::ifstream file(argv[1], std::ios::binary);
   const std::vector<char> bytes((std::istreambuf_iterator<char>(file)), {});
   std::vector<uint16_t> given(bytes.size() / 2);
   std::memcpy(given.data(), bytes.data(), bytes.size());
-  const size_t of_q = static_cast<size_t>(batch) * heads * seq_q * kHeadDim;
-  const size_t of_k = static_cast<size_t>(batch) * kv_heads * seq_k * kHeadDim;
+  const size_t of_q = static_cast<size_t>(batch) * heads * seq_q * columns;
+  const size_t of_k = static_cast<size_t>(batch) * kv_heads * seq_k * columns;
   const uint16_t* const q = given.data();
   const uint16_t* const k = q + of_q;
   const uint16_t* const v = k + of_k;
@@ -50,11 +51,11 @@ void run(char** argv) {
   int* const turns_or_null = deterministic ? turns.data() : nullptr;
   std::vector<uint16_t> made(of_q + 2 * of_k, 0x7FFF);
 
-  const int64_t row = kHeadDim;
+  const int64_t row = columns;
   const Batch of_out = {out, row * seq_q * heads, row * seq_q, row};
   const Batch of_d_out = {d_out, row * seq_q * heads, row * seq_q, row};
   const RowArguments of_rows = {of_out,        of_d_out, lse.data(), statistics.data(), sums.data(),
-                                turns_or_null, heads,   seq_q};
+                                turns_or_null, heads,   seq_q,      columns};
 
   Arguments of{};
   of.schedule = {batch * kv_heads, blocks, at_once, deterministic && causal};
@@ -63,9 +64,10 @@ void run(char** argv) {
   of.group = heads / kv_heads;
   of.seq_q = seq_q;
   of.seq_k = seq_k;
+  of.columns = columns;
   of.causal = causal;
-  of.scale = static_cast<float>(1 / std::sqrt(double{kHeadDim}));
-  of.scale_log2 = static_cast<float>(1.4426950408889634 / std::sqrt(double{kHeadDim}));
+  of.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(columns)));
+  of.scale_log2 = static_cast<float>(1.4426950408889634 / std::sqrt(static_cast<double>(columns)));
   of.statistics = statistics.data();
   of.sums = sums.data();
   of.turns = turns_or_null;
@@ -79,15 +81,15 @@ void run(char** argv) {
     }
   };
   launch(all_tiles, kThreadsOfRows, [&] { flash_statistics<kElement, kHeadDim, kBlockM>(of_rows); });
-  const CUtensorMap map_q = tensor_map(q, batch, heads, seq_q, kHeadDim, kBlockM);
-  const CUtensorMap map_k = tensor_map(k, batch, kv_heads, seq_k, kHeadDim, kBlockN);
-  const CUtensorMap map_v = tensor_map(v, batch, kv_heads, seq_k, kHeadDim, kBlockN);
-  const CUtensorMap map_d_out = tensor_map(d_out, batch, heads, seq_q, kHeadDim, kBlockM);
+  const CUtensorMap map_q = tensor_map(q, batch, heads, seq_q, columns, kBlockM);
+  const CUtensorMap map_k = tensor_map(k, batch, kv_heads, seq_k, columns, kBlockN);
+  const CUtensorMap map_v = tensor_map(v, batch, kv_heads, seq_k, columns, kBlockN);
+  const CUtensorMap map_d_out = tensor_map(d_out, batch, heads, seq_q, columns, kBlockM);
   launch(blocks * batch * kv_heads, kThreads, [&] {
     flash_gradients<kElement, kHeadDim, kBlockM, kStages, kOverlap>(map_q, map_k, map_v, map_d_out, of);
   });
   launch(all_tiles, kThreadsOfRows, [&] {
-    flash_round<kElement, kHeadDim, kBlockM>(sums.data(), made.data(), seq_q, of.scale);
+    flash_round<kElement, kHeadDim, kBlockM>(sums.data(), made.data(), seq_q, columns, of.scale);
   });
   std::ofstream(argv[2], std::ios::binary)
       .write(reinterpret_cast<const char*>(made.data()), static_cast<std::streamsize>(made.size() * 2));
