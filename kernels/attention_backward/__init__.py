@@ -62,23 +62,21 @@ class Flash:
     num_stages: int = one_of(1, 2, 3, default=2, unit="s")
 
 
-WIDE_TILES = ((64, 2, False), (64, 3, False), (64, 2, True), (64, 3, True), (80, 2, False))
-CUDA_TILES = {64: ((128, 2, False),), 96: WIDE_TILES, 128: WIDE_TILES}
-"""The tiles that ``flash.cu`` has, as (block_m, stages, overlap), by head_dim. A block has 128 keys. A tile's
-dq has two parts, one for each warpgroup: 64 by 64, or, of 80 queries, 64 columns each. ``overlap`` takes
-registers that wider tiles need. With 96 columns a quarter of each product multiplies zeros. A head_dim of 256
-does not fit: dk and dv of 128 keys would take 256 registers per thread, and there are 240."""
+WIDE_TILES = ((64, 2), (64, 3), (80, 2))
+CUDA_TILES = {64: ((128, 2),), 96: WIDE_TILES, 128: WIDE_TILES}
+"""The tiles that ``flash.cu`` has, as (block_m, stages), by head_dim. A block has 128 keys. A tile's dq has two
+parts, one for each warpgroup: 64 by 64, or, of 80 queries, 64 columns each. With 96 columns a quarter of each
+product multiplies zeros. A head_dim of 256 does not fit: dk and dv of 128 keys would take 256 registers per
+thread, and there are 240."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WarpSpecialized:
-    """The queries of a tile, the stages of the buffer for queries and d_out, whether a step's product for dk
-    runs during the next step's exponentials (``overlap``), and whether blocks add their parts of dq in turns,
-    so that the sums are the same at every call (``deterministic``)."""
+    """The queries of a tile, the stages of the buffer for queries and d_out, and whether blocks add their
+    parts of dq in turns, so that the sums are the same at every call (``deterministic``)."""
 
     block_m: int = one_of(64, 80, 128, default=64, unit="")
     stages: int = one_of(2, 3, default=2, unit="s")
-    overlap: bool = one_of(False, True, omit_default=True)
     deterministic: bool = one_of(False, True, omit_default=True)
 
 
@@ -141,8 +139,8 @@ def warp_specialized_fits(problem: Problem, tiles: WarpSpecialized, gpu: Gpu | N
     if reason := refused(problem):
         return reason
     have = CUDA_TILES[problem.head_dim]
-    if (tiles.block_m, tiles.stages, tiles.overlap) not in have:
-        names = " and ".join(f"{m} x {n}s{' with overlap' if overlap else ''}" for m, n, overlap in have)
+    if (tiles.block_m, tiles.stages) not in have:
+        names = " and ".join(f"{m} x {n}s" for m, n in have)
         return f"its queries and stages for a head_dim of {problem.head_dim} are {names}"
     return None
 

@@ -20,7 +20,6 @@ def cuda_flash(  # noqa: PLR0913, PLR0917  # inputs and parameters
     causal: bool,
     block_m: int,
     stages: int,
-    overlap: bool,
     deterministic: bool,
 ) -> Gradients:
     """Return dq, dk and dv by FlashAttention-3's backward pass for Hopper: wgmma and TMA, ``block_m`` queries
@@ -38,6 +37,6 @@ def cuda_flash(  # noqa: PLR0913, PLR0917  # inputs and parameters
     ready = [copied_if_needed(x) for x in (q, k, v, out)]
     given = copied_if_needed(d_out)
     made: Gradients = torch.ops.attention_backward.cuda_flash(
-        *ready, lse.contiguous(), given, causal, block_m, stages, overlap, deterministic
+        *ready, lse.contiguous(), given, causal, block_m, stages, deterministic
     )
     return made

@@ -59,20 +59,36 @@ struct Inputs {
   Tensor d_out;
 };
 
-// With a mask: heads whose queries, d_out and sums of dq take half of L2.
-int heads_at_once(const Inputs& given, bool causal) {
+// The groups of key heads that a schedule goes through. With a mask, the queries, d_out and sums of dq of a group's heads
+// take half of L2. Of heads that share keys one is counted: blocks go through them at the same time.
+int groups_for(const Inputs& given, int kv_heads, bool causal) {
   if (!causal) {
-    return 1;
+    return kv_heads;
   }
   int l2_bytes = 0;
   cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, given.q.get_device_index());
-  const int64_t group = given.q.size(1) / given.k.size(1);
-  const int64_t of_head = group * given.q.size(2) * given.q.size(3) * 8;
-  return static_cast<int>(
-      std::clamp<int64_t>(l2_bytes / 2 / of_head, 1, given.k.size(0) * given.k.size(1)));
+  const int64_t of_head = given.q.size(2) * given.q.size(3) * 8;
+  return groups_of(kv_heads, static_cast<int>(std::clamp<int64_t>(l2_bytes / 2 / of_head, 1, kv_heads)));
 }
 
-template <Element kElement, int kHeadDim, int kBlockM, int kStages, bool kOverlap>
+// Launches a kernel that may begin before the end of the one before it: it calls wait_on_dependent_grids() first.
+template <typename... Parameters, typename... Arguments>
+void launch_dependent(void (*kernel)(Parameters...), const dim3& grid, int threads, int shared_bytes,
+                      cudaStream_t stream, Arguments... arguments) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+  config.stream = stream;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+template <Element kElement, int kHeadDim, int kBlockM, int kStages>
 void launch(const Inputs& given, bool deterministic, uint16_t* dq, Arguments of) {
   const CUtensorMap map_q = tensor_map(given.q, kBlockM);
   const CUtensorMap map_k = tensor_map(given.k, kBlockN);
@@ -85,13 +101,16 @@ void launch(const Inputs& given, bool deterministic, uint16_t* dq, Arguments of)
           "attention_backward::cuda_flash takes fewer than 2**30 tiles");
   const Tensor statistics = torch::stable::new_empty(given.q, {tiles, 2, kBlockM}, Scalar::Float);
   const Tensor sums = torch::stable::new_empty(given.q, {tiles, kBlockM, kHeadDim}, Scalar::Float);
-  const Tensor turns =
-      torch::stable::new_empty(given.q, {deterministic ? tiles * kWarpgroups : 0}, Scalar::Int);
-  of.turns = deterministic ? static_cast<int*>(turns.mutable_data_ptr()) : nullptr;
+  // How many places of the schedule are taken, then the parts' turns.
+  const Tensor counts = torch::stable::new_empty(given.q, {1 + (deterministic ? tiles * kWarpgroups : 0)}, Scalar::Int);
+  of.taken = static_cast<int*>(counts.mutable_data_ptr());
+  of.turns = deterministic ? of.taken + 1 : nullptr;
   of.statistics = static_cast<const float*>(statistics.const_data_ptr());
   of.sums = static_cast<float*>(sums.mutable_data_ptr());
-  of.schedule = {static_cast<int>(kv_heads), static_cast<int>(blocks), heads_at_once(given, of.causal),
-                 of.causal && deterministic};
+  int multiprocessors = 0;
+  cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, given.q.get_device_index());
+  of.schedule = {static_cast<int>(kv_heads), static_cast<int>(blocks),
+                 groups_for(given, static_cast<int>(kv_heads), of.causal), of.causal && deterministic};
   const cudaStream_t stream = current_stream(given.q);
 
   const dim3 grid_of_tiles(static_cast<unsigned>(tiles));
@@ -102,31 +121,30 @@ void launch(const Inputs& given, bool deterministic, uint16_t* dq, Arguments of)
                                 static_cast<float*>(statistics.mutable_data_ptr()),
                                 of.sums,
                                 of.turns,
+                                of.taken,
                                 of.heads,
                                 of.seq_q,
                                 of.columns};
   flash_statistics<kElement, kHeadDim, kBlockM><<<grid_of_tiles, rows, 0, stream>>>(of_rows);
   record_launch("flash_statistics", "tile", grid_of_tiles, rows);
 
-  auto* const function = flash_gradients<kElement, kHeadDim, kBlockM, kStages, kOverlap>;
+  auto* const function = flash_gradients<kElement, kHeadDim, kBlockM, kStages>;
   constexpr int kSharedBytes = SharedLayout(kHeadDim, kBlockM, kStages).bytes();
   require(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes) == cudaSuccess,
           "attention_backward::cuda_flash needs " + std::to_string(kSharedBytes) + " bytes of shared memory");
-  const dim3 grid(static_cast<unsigned>(blocks * kv_heads));
-  const dim3 block(kThreads);
-  function<<<grid, block, static_cast<size_t>(kSharedBytes), stream>>>(map_q, map_k, map_v, map_d_out, of);
-  record_launch("flash_gradients", "warp-specialized", grid, block, 1, kSharedBytes, kStages);
+  const dim3 grid(static_cast<unsigned>(std::min<int64_t>(blocks * kv_heads, multiprocessors)));
+  launch_dependent(function, grid, kThreads, kSharedBytes, stream, map_q, map_k, map_v, map_d_out, of);
+  record_launch("flash_gradients", "warp-specialized", grid, dim3(kThreads), 1, kSharedBytes, kStages);
 
   constexpr int kBytesToRound = bytes_to_round(kHeadDim, kBlockM);
-  flash_round<kElement, kHeadDim, kBlockM>
-      <<<grid_of_tiles, rows, kBytesToRound, stream>>>(of.sums, dq, of.seq_q, of.columns, of.scale);
+  launch_dependent(flash_round<kElement, kHeadDim, kBlockM>, grid_of_tiles, kThreadsOfRows, kBytesToRound, stream,
+                   static_cast<const float*>(of.sums), dq, of.seq_q, of.columns, of.scale);
   record_launch("flash_round", "tile", grid_of_tiles, rows, 1, kBytesToRound);
 }
 
 struct Tiles {
   int64_t block_m;
   int64_t stages;
-  bool overlap;
   bool deterministic;
 };
 
@@ -135,26 +153,20 @@ void with_tiles(const Inputs& given, const Tiles& tiles, uint16_t* dq, const Arg
   const bool deterministic = tiles.deterministic;
   // 96 columns are copied as 128, of which TMA fills the last 32 with zeros.
   const int64_t width = given.q.size(3) == 96 ? 128 : given.q.size(3);
-  const auto is = [&](int64_t head_dim, int64_t block_m, int64_t stages, bool overlap) {
-    return width == head_dim && tiles.block_m == block_m && tiles.stages == stages &&
-           tiles.overlap == overlap;
+  const auto is = [&](int64_t head_dim, int64_t block_m, int64_t stages) {
+    return width == head_dim && tiles.block_m == block_m && tiles.stages == stages;
   };
-  if (is(128, 64, 2, false)) {
-    launch<kElement, 128, 64, 2, false>(given, deterministic, dq, of);
-  } else if (is(128, 64, 3, false)) {
-    launch<kElement, 128, 64, 3, false>(given, deterministic, dq, of);
-  } else if (is(128, 64, 2, true)) {
-    launch<kElement, 128, 64, 2, true>(given, deterministic, dq, of);
-  } else if (is(128, 64, 3, true)) {
-    launch<kElement, 128, 64, 3, true>(given, deterministic, dq, of);
-  } else if (is(128, 80, 2, false)) {
-    launch<kElement, 128, 80, 2, false>(given, deterministic, dq, of);
+  if (is(128, 64, 2)) {
+    launch<kElement, 128, 64, 2>(given, deterministic, dq, of);
+  } else if (is(128, 64, 3)) {
+    launch<kElement, 128, 64, 3>(given, deterministic, dq, of);
+  } else if (is(128, 80, 2)) {
+    launch<kElement, 128, 80, 2>(given, deterministic, dq, of);
   } else {
-    require(is(64, 128, 2, false), "attention_backward::cuda_flash has no tiles of " + std::to_string(tiles.block_m) +
-                                       " queries in " + std::to_string(tiles.stages) + " stages" +
-                                       (tiles.overlap ? " with overlap" : "") + " for a head_dim of " +
-                                       std::to_string(given.q.size(3)));
-    launch<kElement, 64, 128, 2, false>(given, deterministic, dq, of);
+    require(is(64, 128, 2), "attention_backward::cuda_flash has no tiles of " + std::to_string(tiles.block_m) +
+                                " queries in " + std::to_string(tiles.stages) + " stages for a head_dim of " +
+                                std::to_string(given.q.size(3)));
+    launch<kElement, 64, 128, 2>(given, deterministic, dq, of);
   }
 }
 
@@ -168,8 +180,7 @@ Gradients empty_gradients(const Tensor& q, const Tensor& k) {
 }
 
 Gradients cuda_flash(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse,
-                     const Tensor& d_out, bool causal, int64_t block_m, int64_t stages, bool overlap,
-                     bool deterministic) {
+                     const Tensor& d_out, bool causal, int64_t block_m, int64_t stages, bool deterministic) {
   for (const Tensor* const x : {&q, &k, &v, &out, &d_out}) {
     require(x->dim() == 4 && x->scalar_type() == q.scalar_type() && x->get_device_index() == q.get_device_index(),
             "attention_backward::cuda_flash takes five tensors of four dimensions, of one dtype on one device");
@@ -212,14 +223,14 @@ Gradients cuda_flash(const Tensor& q, const Tensor& k, const Tensor& v, const Te
   of.dk = static_cast<uint16_t*>(std::get<1>(result).mutable_data_ptr());
   of.dv = static_cast<uint16_t*>(std::get<2>(result).mutable_data_ptr());
   const auto run = is_bfloat16 ? with_tiles<Element::kBFloat16> : with_tiles<Element::kFloat16>;
-  run({q, k, v, out, lse, d_out}, {block_m, stages, overlap, deterministic},
+  run({q, k, v, out, lse, d_out}, {block_m, stages, deterministic},
       static_cast<uint16_t*>(std::get<0>(result).mutable_data_ptr()), of);
   check_launched("attention_backward::cuda_flash");
   return result;
 }
 
 Gradients meta_flash(const Tensor& q, const Tensor& k, const Tensor&, const Tensor&, const Tensor&, const Tensor&, bool,
-                     int64_t, int64_t, bool, bool) {
+                     int64_t, int64_t, bool) {
   return empty_gradients(q, k);
 }
 
@@ -228,7 +239,7 @@ Gradients meta_flash(const Tensor& q, const Tensor& k, const Tensor&, const Tens
 STABLE_TORCH_LIBRARY(attention_backward, m) {
   m.def(
       "cuda_flash(Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor d_out, bool causal, int block_m, int "
-      "stages, bool overlap, bool deterministic) -> (Tensor, Tensor, Tensor)");
+      "stages, bool deterministic) -> (Tensor, Tensor, Tensor)");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(attention_backward, Meta, m) {

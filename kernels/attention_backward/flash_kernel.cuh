@@ -1,14 +1,16 @@
 // Attention's backward pass for Hopper, after FlashAttention-3's (Shah and others, 2024, arXiv:2407.08608), as its
 // source has it: hopper/mainloop_bwd_sm90_tma_gmma_ws.hpp of Dao-AILab/flash-attention.
 //
-// - A block of threads has 128 keys of a key head and goes through the tiles of queries that see them, of all heads
-//   that share the keys. Each of two warpgroups has 64 keys, and their sums of dk and dv in registers.
+// - A block of threads stays on its multiprocessor (persistent). It takes 128 keys of a key head after the other, and
+//   goes through the tiles of queries that see them, of all heads that share the keys. Each of two warpgroups has 64
+//   keys, and their sums of dk and dv in registers.
 // - Scores are transposed, a row for each key. So probabilities and their gradients lie in registers as the products
 //   with d_out and queries want their first operand.
 // - dq is a sum over all keys: both warpgroups write their gradients of scores to shared memory, and each multiplies
 //   all of them with keys for a part of the tile's dq. The copy engine adds the parts to sums in device memory.
 // - One warp copies, by TMA: keys and values once, queries and d_out with their rows' statistics tile after tile. They
-//   go round kStages buffers. Two more warps have the parts of dq added.
+//   go round kStages buffers, and the next keys' first tiles are copied while the last ones are multiplied. Two more
+//   warps have the parts of dq added.
 //
 // A step of kBlockM queries does 5 products of 2 kBlockM 128 head_dim operations. Its second floor is shared memory:
 // wgmma reads both operands of scores, of their gradients' first product and of dq, and the second ones of dv and dk,
@@ -49,6 +51,7 @@ struct Arguments {
   const float* statistics;   // of each tile of each head: logarithms, then deltas
   float* sums;               // of dq: of each tile of each head, in parts
   int* turns;                // of each part; null if parts may be added in any order
+  int* taken;                // how many places of the schedule were taken after the grid's first
   uint16_t* dk;
   uint16_t* dv;
 };
@@ -78,22 +81,29 @@ struct Pipeline {
   }
 };
 
-// The keys of this block of threads.
-struct Keys {
-  int first;     // key
-  int head;      // of one batch entry
-  int entry;     // of the batch
-  int of_all;    // the head among those of all batch entries
-  QueryTiles tiles;
+// The warp that copies takes places of the schedule, and tells the others which keys these are.
+__device__ __forceinline__ void tell(Barriers* barriers, Pipeline& next, const Keys& keys) {
+  mbarrier_wait_parity(&barriers->keys_empty[next.stage], next.parity ^ 1);
+  barriers->keys[next.stage] = keys;
+  mbarrier_arrive(&barriers->keys_full[next.stage]);
+  next.advance(kKeysAhead);
+}
 
-  template <int kBlockM>
-  __device__ __forceinline__ static Keys of_block(const Arguments& of) {
-    const KeyBlock at = of.schedule.at(static_cast<int>(blockIdx.x));
-    const int first = at.block * kBlockN;
-    return {first, at.head % of.kv_heads, at.head / of.kv_heads, at.head,
-            query_tiles(first, kBlockM, of.seq_q, of.seq_k, of.causal)};
+// A number that all threads of a warp have: by the shuffle the compiler knows that it is one, and keeps it once.
+__device__ __forceinline__ int uniform(int number) { return __shfl_sync(0xffffffff, number, 0); }
+
+// The next keys, for a warp; those of the end have no tiles.
+__device__ __forceinline__ Keys next_keys(Barriers* barriers, Pipeline& next) {
+  mbarrier_wait_parity(&barriers->keys_full[next.stage], next.parity);
+  const Keys& at = barriers->keys[next.stage];
+  const Keys keys = {uniform(at.first), uniform(at.head), uniform(at.query_head),
+                     {uniform(at.tiles.first), uniform(at.tiles.full), uniform(at.tiles.end)}};
+  if (threadIdx.x % 32 == 0) {
+    mbarrier_arrive(&barriers->keys_empty[next.stage]);
   }
-};
+  next.advance(kKeysAhead);
+  return keys;
+}
 
 // One thread copies all that the block of threads needs.
 template <int kHeadDim, int kBlockM, int kStages>
@@ -101,79 +111,105 @@ __device__ __forceinline__ void copy_tiles(unsigned char* shared, Barriers* barr
                                            const CUtensorMap* map_k, const CUtensorMap* map_v,
                                            const CUtensorMap* map_d_out, const Arguments& of) {
   constexpr SharedLayout kLayout(kHeadDim, kBlockM, kStages);
-  const Keys keys = Keys::of_block<kBlockM>(of);
-  const auto copy = [&](unsigned char* to, const CUtensorMap* map, int rows, int row, int head, uint64_t* full) {
-#pragma unroll
-    for (int slab = 0; slab < kHeadDim / kSlab; ++slab) {
-      tma_load(to + slab * rows * kSwizzle, map, slab * kSlab, row, head, keys.entry, full);
-    }
-  };
-  mbarrier_arrive_expect_tx(&barriers->k_full, kLayout.kv_bytes);
-  copy(shared + kLayout.keys(), map_k, kBlockN, keys.first, keys.head, &barriers->k_full);
-  mbarrier_arrive_expect_tx(&barriers->v_full, kLayout.kv_bytes);
-  copy(shared + kLayout.values(), map_v, kBlockN, keys.first, keys.head, &barriers->v_full);
   Pipeline next;
+  Pipeline told;
+  int parity_of_keys = 1;  // a barrier that no phase has completed yet lets the parity 1 pass: buffers begin empty
+  // What comes before has written statistics, and zeros for sums and places.
+  wait_on_dependent_grids();
+  int place = static_cast<int>(blockIdx.x);
 #pragma unroll 1
-  for (int one = 0; one < of.group; ++one) {
-    const int head = keys.head * of.group + one;
-    const int first_tile = (keys.entry * of.heads + head) * keys.tiles.end;
+  while (place < of.schedule.size()) {
+    const KeyBlock at = of.schedule.at(place);
+    const int entry = at.head / of.kv_heads;
+    const Keys keys = {at.block * kBlockN, at.head, at.head * of.group,
+                       query_tiles(at.block * kBlockN, kBlockM, of.seq_q, of.seq_k, of.causal)};
+    tell(barriers, told, keys);
+    const auto copy = [&](int to, const CUtensorMap* map, int rows, int row, int head, uint64_t* full) {
+#pragma unroll
+      for (int slab = 0; slab < kHeadDim / kSlab; ++slab) {
+        tma_load(shared + to + slab * rows * kSwizzle, map, slab * kSlab, row, head, entry, full);
+      }
+    };
+    bool is_first = true;
 #pragma unroll 1
-    for (int tile = keys.tiles.first; tile < keys.tiles.end; ++tile) {
-      StageBarriers& stage = barriers->stages[next.stage];
-      const float* const statistics = of.statistics + int64_t{first_tile + tile} * 2 * kBlockM;
-      unsigned char* const to = shared + kLayout.statistics(next.stage);
-      const int row = tile * kBlockM;
-      // A barrier that no phase has completed yet lets the parity 1 pass: the buffers begin empty.
-      mbarrier_wait_parity(&stage.q_empty, next.parity ^ 1);
-      mbarrier_arrive_expect_tx(&stage.q_full, kLayout.tile_bytes + kBlockM * 4);
-      copy(shared + kLayout.queries(next.stage), map_q, kBlockM, row, head, &stage.q_full);
-      bulk_load(to, statistics, kBlockM * 4, &stage.q_full);
-      mbarrier_wait_parity(&stage.d_out_empty, next.parity ^ 1);
-      mbarrier_arrive_expect_tx(&stage.d_out_full, kLayout.tile_bytes + kBlockM * 4);
-      copy(shared + kLayout.d_out(next.stage), map_d_out, kBlockM, row, head, &stage.d_out_full);
-      bulk_load(to + kBlockM * 4, statistics + kBlockM, kBlockM * 4, &stage.d_out_full);
-      next.advance(kStages);
+    for (int head = keys.query_head; head < keys.query_head + of.group; ++head) {
+#pragma unroll 1
+      for (int tile = keys.tiles.first; tile < keys.tiles.end; ++tile) {
+        StageBarriers& stage = barriers->stages[next.stage];
+        const float* const statistics = of.statistics + (int64_t{head} * keys.tiles.end + tile) * 2 * kBlockM;
+        unsigned char* const to = shared + kLayout.statistics(next.stage);
+        const int of_entry = head - entry * of.heads;
+        mbarrier_wait_parity(&stage.q_empty, next.parity ^ 1);
+        mbarrier_arrive_expect_tx(&stage.q_full, kLayout.tile_bytes + kBlockM * 4);
+        copy(kLayout.queries(next.stage), map_q, kBlockM, tile * kBlockM, of_entry, &stage.q_full);
+        bulk_load(to, statistics, kBlockM * 4, &stage.q_full);
+        mbarrier_wait_parity(&stage.d_out_empty, next.parity ^ 1);
+        mbarrier_arrive_expect_tx(&stage.d_out_full, kLayout.tile_bytes + kBlockM * 4);
+        copy(kLayout.d_out(next.stage), map_d_out, kBlockM, tile * kBlockM, of_entry, &stage.d_out_full);
+        bulk_load(to + kBlockM * 4, statistics + kBlockM, kBlockM * 4, &stage.d_out_full);
+        next.advance(kStages);
+        if (is_first) {
+          // The keys before need values until their last step begins, and themselves until it ends.
+          const int kv_head = at.head - entry * of.kv_heads;
+          mbarrier_wait_parity(&barriers->v_empty, parity_of_keys);
+          mbarrier_arrive_expect_tx(&barriers->v_full, kLayout.kv_bytes);
+          copy(kLayout.values(), map_v, kBlockN, keys.first, kv_head, &barriers->v_full);
+          mbarrier_wait_parity(&barriers->k_empty, parity_of_keys);
+          mbarrier_arrive_expect_tx(&barriers->k_full, kLayout.kv_bytes);
+          copy(kLayout.keys(), map_k, kBlockN, keys.first, kv_head, &barriers->k_full);
+          parity_of_keys ^= 1;
+          is_first = false;
+        }
+      }
     }
+    // Not earlier: a block that has much to do would leave the next keys to nobody else.
+    place = static_cast<int>(gridDim.x) + atomicAdd(of.taken, 1);
   }
+  tell(barriers, told, Keys{});
 }
 
 // A warp has the parts of dq of one warpgroup added to the sums: at once, or when it is the block's turn. The next turn
 // begins when the part is added.
 template <int kHeadDim, int kBlockM, int kStages>
-__device__ __forceinline__ void add_parts(unsigned char* shared, const Arguments& of, int which) {
+__device__ __forceinline__ void add_parts(unsigned char* shared, Barriers* barriers, const Arguments& of, int which) {
   constexpr SharedLayout kLayout(kHeadDim, kBlockM, kStages);
-  const Keys keys = Keys::of_block<kBlockM>(of);
   const auto* const from = reinterpret_cast<const float*>(shared + kLayout.part(which));
+  Pipeline told;
 #pragma unroll 1
-  for (int one = 0; one < of.group; ++one) {
-    const int first_tile = (keys.entry * of.heads + keys.head * of.group + one) * keys.tiles.end;
+  for (;;) {
+    const Keys keys = next_keys(barriers, told);
+    if (keys.is_end()) {
+      break;
+    }
 #pragma unroll 1
-    for (int tile = keys.tiles.first; tile < keys.tiles.end; ++tile) {
-      named_barrier_arrive(kPartIsEmpty + which, kThreadsOfPart);
-      named_barrier_sync(kPartIsFull + which, kThreadsOfPart);
-      if (threadIdx.x % 32 == 0) {
-        const int64_t part = int64_t{first_tile + tile} * kWarpgroups + which;
-        if (of.turns != nullptr) {
-          wait_for_turn(of.turns + part,
-                        turn_of(keys.first / kBlockN, tile, kBlockM, of.seq_q, of.seq_k, of.causal));
+    for (int head = keys.query_head; head < keys.query_head + of.group; ++head) {
+#pragma unroll 1
+      for (int tile = keys.tiles.first; tile < keys.tiles.end; ++tile) {
+        named_barrier_arrive(kPartIsEmpty + which, kThreadsOfPart);
+        named_barrier_sync(kPartIsFull + which, kThreadsOfPart);
+        if (threadIdx.x % 32 == 0) {
+          const int64_t part = (int64_t{head} * keys.tiles.end + tile) * kWarpgroups + which;
+          if (of.turns != nullptr) {
+            wait_for_turn(of.turns + part,
+                          turn_of(keys.first / kBlockN, tile, kBlockM, of.seq_q, of.seq_k, of.causal));
+          }
+          bulk_reduce_add(of.sums + part * part_of(kHeadDim, kBlockM), from, kLayout.part_bytes);
+          bulk_commit_group();
+          if (of.turns != nullptr) {
+            bulk_wait_group_all();
+            next_turn(of.turns + part);
+          } else {
+            bulk_wait_group_read<0>();
+          }
         }
-        bulk_reduce_add(of.sums + part * part_of(kHeadDim, kBlockM), from, kLayout.part_bytes);
-        bulk_commit_group();
-        if (of.turns != nullptr) {
-          bulk_wait_group_all();
-          next_turn(of.turns + part);
-        } else {
-          bulk_wait_group_read<0>();
-        }
+        __syncwarp();
       }
-      __syncwarp();
     }
   }
 }
 
-// A warpgroup does its 64 keys. With kOverlap a step's product for dk runs during the next step's exponentials: its
-// queries and gradients of scores are then kept for longer.
-template <Element kElement, int kHeadDim, int kBlockM, int kStages, bool kOverlap>
+// A warpgroup does its 64 keys of each block of keys.
+template <Element kElement, int kHeadDim, int kBlockM, int kStages>
 __device__ __forceinline__ void differentiate(unsigned char* shared, Barriers* barriers, const Arguments& of,
                                               int which) {
   static_assert(kIsTransposed<kBlockM> ? kHeadDim == kWarpgroups * kSlab
@@ -182,178 +218,165 @@ __device__ __forceinline__ void differentiate(unsigned char* shared, Barriers* b
   constexpr int kSlabs = kHeadDim / kSlab;
   constexpr int kNumbers = kOfPart<kHeadDim, kBlockM>;
   constexpr SharedLayout kLayout(kHeadDim, kBlockM, kStages);
-  const Keys keys = Keys::of_block<kBlockM>(of);
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
   const int lane = thread % 32;
   const int own_row = which * kRowsOfWarpgroup + thread / 32 * 16;  // of its warp, in the block of keys
-  const int own_key = keys.first + own_row + lane / 4;              // and 8 further
   const uint32_t own_keys = shared_address(shared + kLayout.keys() + which * kRowsOfWarpgroup * kSwizzle);
   const uint32_t own_values = shared_address(shared + kLayout.values() + which * kRowsOfWarpgroup * kSwizzle);
   const uint32_t keys_of_part =
       shared_address(shared + kLayout.keys() + which % kSlabs * kBlockN * kSwizzle);
   auto* const part = reinterpret_cast<float4*>(shared + kLayout.part(which)) + thread;
   // stmatrix: lane l has the address of row l % 8 of matrix l / 8, of which odd ones are 8 keys further, and the last
-  // two 8 queries further.
+  // two 8 queries further. The next 16 queries are 16 rows further in transposed tiles, else 32 bytes, which the swizzle
+  // has at bits of their own.
   const int stored_key = own_row + lane / 8 % 2 * 8;
   const int stored_query = lane / 16 * 8;
+  const int stored = kIsTransposed<kBlockM>
+                         ? stored_key / kSlab * kBlockM * kSwizzle + swizzled(stored_query + lane % 8, stored_key % kSlab * 2)
+                         : swizzled(stored_key + lane % 8, stored_query * 2);
   const auto release = [&](uint64_t* empty) {
     if (lane == 0) {
       mbarrier_arrive(empty);
     }
   };
 
-  float dk[kHeadDim / 2];
-  float dv[kHeadDim / 2];
-#pragma unroll
-  for (int i = 0; i < kHeadDim / 2; ++i) {
-    dk[i] = 0.0f;
-    dv[i] = 0.0f;
-  }
-  uint32_t packed_gradients[kBlockM / 4];
-#pragma unroll
-  for (int i = 0; i < kBlockM / 4; ++i) {
-    packed_gradients[i] = 0;
-  }
   Pipeline next;
-  const int steps = of.group * (keys.tiles.end - keys.tiles.first);
-  int steps_done = 0;
-  mbarrier_wait_parity(&barriers->k_full, 0);
-  mbarrier_wait_parity(&barriers->v_full, 0);
-  int tile = keys.tiles.first;
+  Pipeline told;
+  int parity_of_keys = 0;
+  int gradient_stage = 0;
 #pragma unroll 1
-  do {
-    StageBarriers& stage = barriers->stages[next.stage];
-    const auto* const logarithms = reinterpret_cast<const float*>(shared + kLayout.statistics(next.stage));
-    const float* const deltas = logarithms + kBlockM;
-    const uint32_t queries = shared_address(shared + kLayout.queries(next.stage));
-    const uint32_t d_out = shared_address(shared + kLayout.d_out(next.stage));
-    float scores[kBlockM / 2];
-    float gradients[kBlockM / 2];
-    uint32_t packed_scores[kBlockM / 4];
-    mbarrier_wait_parity(&stage.q_full, next.parity);
-    start_product<kElement, kHeadDim, kBlockM>(scores, own_keys, queries);
-    mbarrier_wait_parity(&stage.d_out_full, next.parity);
-    start_product<kElement, kHeadDim, kBlockM>(gradients, own_values, d_out);
-    // In the first step the gradients of scores are 0, and the queries its own.
-    const int stage_before = steps_done == 0 ? 0 : next.stage == 0 ? kStages - 1 : next.stage - 1;
-    if constexpr (kOverlap) {
-      start_sums<kElement, kHeadDim, kBlockM>(dk, packed_gradients,
-                                              shared_address(shared + kLayout.queries(stage_before)));
+  for (;;) {
+    const Keys keys = next_keys(barriers, told);
+    if (keys.is_end()) {
+      break;
     }
-    wgmma_wait_group<kOverlap ? 2 : 1>();
-    fence_registers(scores);
+    const int own_key = keys.first + own_row + lane / 4;  // and 8 further
+    float dk[kHeadDim / 2];
+    float dv[kHeadDim / 2];
+#pragma unroll
+    for (int i = 0; i < kHeadDim / 2; ++i) {
+      dk[i] = 0.0f;
+      dv[i] = 0.0f;
+    }
+    int steps = of.group * (keys.tiles.end - keys.tiles.first);
+    int tile = keys.tiles.first;
+    mbarrier_wait_parity(&barriers->k_full, parity_of_keys);
+    mbarrier_wait_parity(&barriers->v_full, parity_of_keys);
+#pragma unroll 1
+    do {
+      StageBarriers& stage = barriers->stages[next.stage];
+      const auto* const logarithms = reinterpret_cast<const float*>(shared + kLayout.statistics(next.stage));
+      const float* const deltas = logarithms + kBlockM;
+      const uint32_t queries = shared_address(shared + kLayout.queries(next.stage));
+      const uint32_t d_out = shared_address(shared + kLayout.d_out(next.stage));
+      float scores[kBlockM / 2];
+      float gradients[kBlockM / 2];
+      uint32_t packed_scores[kBlockM / 4];
+      uint32_t packed_gradients[kBlockM / 4];
+      mbarrier_wait_parity(&stage.q_full, next.parity);
+      start_product<kElement, kHeadDim, kBlockM>(scores, own_keys, queries);
+      mbarrier_wait_parity(&stage.d_out_full, next.parity);
+      start_product<kElement, kHeadDim, kBlockM>(gradients, own_values, d_out);
+      wgmma_wait_group<1>();
+      fence_registers(scores);
 
 #pragma unroll
-    for (int i = 0; i < kBlockM / 8; ++i) {
-      const float2 logarithm = *reinterpret_cast<const float2*>(logarithms + i * 8 + lane % 4 * 2);
+      for (int i = 0; i < kBlockM / 8; ++i) {
+        const float2 logarithm = *reinterpret_cast<const float2*>(logarithms + i * 8 + lane % 4 * 2);
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        float& score = scores[i * 4 + j];
-        score = exp2_(fmaf(score, of.scale_log2, j % 2 == 0 ? -logarithm.x : -logarithm.y));
+        for (int j = 0; j < 4; ++j) {
+          float& score = scores[i * 4 + j];
+          score = exp2_(fmaf(score, of.scale_log2, j % 2 == 0 ? -logarithm.x : -logarithm.y));
+        }
       }
-    }
-    if (tile < keys.tiles.full) {
+      if (tile < keys.tiles.full) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int key = own_key + half * 8;
-        // A query before this one, counted from the thread's first column, does not see the thread's key.
-        const int first = first_query(key, of.seq_q, of.seq_k, of.causal) - tile * kBlockM - lane % 4 * 2;
-        const int sees_from = key < of.seq_k ? first : INT_MAX;
+        for (int half = 0; half < 2; ++half) {
+          const int key = own_key + half * 8;
+          // A query before this one, counted from the thread's first column, does not see the thread's key.
+          const int first = first_query(key, of.seq_q, of.seq_k, of.causal) - tile * kBlockM - lane % 4 * 2;
+          const int sees_from = key < of.seq_k ? first : INT_MAX;
 #pragma unroll
-        for (int i = 0; i < kBlockM / 4; ++i) {
-          if (i / 2 * 8 + i % 2 < sees_from) {
-            scores[i / 2 * 4 + half * 2 + i % 2] = 0.0f;
+          for (int i = 0; i < kBlockM / 4; ++i) {
+            if (i / 2 * 8 + i % 2 < sees_from) {
+              scores[i / 2 * 4 + half * 2 + i % 2] = 0.0f;
+            }
           }
         }
       }
-    }
-    if (++tile == keys.tiles.end) {
-      tile = keys.tiles.first;
-    }
-    pack<kElement, kBlockM>(packed_scores, scores);
-    wgmma_wait_group<kOverlap ? 1 : 0>();
-    fence_registers(gradients);
-#pragma unroll
-    for (int i = 0; i < kBlockM / 8; ++i) {
-      const float2 delta = *reinterpret_cast<const float2*>(deltas + i * 8 + lane % 4 * 2);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        gradients[i * 4 + j] = scores[i * 4 + j] * (gradients[i * 4 + j] - (j % 2 == 0 ? delta.x : delta.y));
+      if (++tile == keys.tiles.end) {
+        tile = keys.tiles.first;
       }
-    }
-    if constexpr (kOverlap) {
+      pack<kElement, kBlockM>(packed_scores, scores);
       wgmma_wait_group<0>();
-      fence_registers(dk);
-      fence_registers(packed_gradients);
-      if (steps_done > 0) {
-        release(&barriers->stages[stage_before].q_empty);
+      fence_registers(gradients);
+      if (--steps == 0) {
+        release(&barriers->v_empty);
       }
-    }
-    pack<kElement, kBlockM>(packed_gradients, gradients);
+#pragma unroll
+      for (int i = 0; i < kBlockM / 8; ++i) {
+        const float2 delta = *reinterpret_cast<const float2*>(deltas + i * 8 + lane % 4 * 2);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          gradients[i * 4 + j] = scores[i * 4 + j] * (gradients[i * 4 + j] - (j % 2 == 0 ? delta.x : delta.y));
+        }
+      }
+      pack<kElement, kBlockM>(packed_gradients, gradients);
 
-    // Who writes here has passed the barrier of the step before, and so has everybody the reads of two steps before.
-    const uint32_t to = shared_address(shared + kLayout.gradients(steps_done % kGradientStages));
+      // Who writes here has passed the barrier of the step before, and so has everybody the reads of two steps before.
+      const uint32_t to = shared_address(shared + kLayout.gradients(gradient_stage));
+      gradient_stage ^= 1;
 #pragma unroll
-    for (int i = 0; i < kBlockM / 16; ++i) {
-      const int query = i * 16 + stored_query;
-      if constexpr (kIsTransposed<kBlockM>) {
-        const int at = stored_key / kSlab * kBlockM * kSwizzle + swizzled(query + lane % 8, stored_key % kSlab * 2);
-        stmatrix_x4_trans(to + static_cast<uint32_t>(at), packed_gradients[i * 4], packed_gradients[i * 4 + 1],
-                          packed_gradients[i * 4 + 2], packed_gradients[i * 4 + 3]);
-      } else {
-        const int at = query / kSlab * kBlockN * kSwizzle + swizzled(stored_key + lane % 8, query % kSlab * 2);
-        stmatrix_x4(to + static_cast<uint32_t>(at), packed_gradients[i * 4], packed_gradients[i * 4 + 1],
-                    packed_gradients[i * 4 + 2], packed_gradients[i * 4 + 3]);
+      for (int i = 0; i < kBlockM / 16; ++i) {
+        const uint32_t* const four = packed_gradients + i * 4;
+        if constexpr (kIsTransposed<kBlockM>) {
+          const uint32_t at = to + static_cast<uint32_t>(stored + i * 16 * kSwizzle);
+          stmatrix_x4_trans(at, four[0], four[1], four[2], four[3]);
+        } else {
+          const uint32_t at = to + static_cast<uint32_t>((stored ^ i % 4 * 32) + i / 4 * kBlockN * kSwizzle);
+          stmatrix_x4(at, four[0], four[1], four[2], four[3]);
+        }
       }
-    }
-    start_sums<kElement, kHeadDim, kBlockM>(dv, packed_scores, d_out);
-    fence_proxy_async();
-    named_barrier_sync(kGradientsAreThere, kWarpgroups * kWarpgroup);
-    float sums[kNumbers];
-    start_part<kElement, kHeadDim, kBlockM>(sums, to + static_cast<uint32_t>(which / kSlabs * kBlockN * kSwizzle),
-                                            keys_of_part);
-    wgmma_wait_group<1>();
-    fence_registers(dv);
-    fence_registers(packed_scores);
-    release(&stage.d_out_empty);
-    if constexpr (kOverlap) {
-      wgmma_wait_group<0>();
-    } else {
+      start_sums<kElement, kHeadDim, kBlockM>(dv, packed_scores, d_out);
+      fence_proxy_async();
+      named_barrier_sync(kGradientsAreThere, kWarpgroups * kWarpgroup);
+      float sums[kNumbers];
+      start_part<kElement, kHeadDim, kBlockM>(sums, to + static_cast<uint32_t>(which / kSlabs * kBlockN * kSwizzle),
+                                              keys_of_part);
+      wgmma_wait_group<1>();
+      fence_registers(dv);
+      fence_registers(packed_scores);
+      release(&stage.d_out_empty);
       start_sums<kElement, kHeadDim, kBlockM>(dk, packed_gradients, queries);
       wgmma_wait_group<1>();
-    }
-    fence_registers(sums);
-    named_barrier_sync(kPartIsEmpty + which, kThreadsOfPart);
+      fence_registers(sums);
+      if (steps == 0) {
+        release(&barriers->k_empty);
+      }
+      named_barrier_sync(kPartIsEmpty + which, kThreadsOfPart);
 #pragma unroll
-    for (int i = 0; i < kNumbers / 4; ++i) {
-      part[i * kWarpgroup] = make_float4(sums[i * 4], sums[i * 4 + 1], sums[i * 4 + 2], sums[i * 4 + 3]);
-    }
-    fence_proxy_async();
-    named_barrier_arrive(kPartIsFull + which, kThreadsOfPart);
-    if constexpr (!kOverlap) {
+      for (int i = 0; i < kNumbers / 4; ++i) {
+        part[i * kWarpgroup] = make_float4(sums[i * 4], sums[i * 4 + 1], sums[i * 4 + 2], sums[i * 4 + 3]);
+      }
+      fence_proxy_async();
+      named_barrier_arrive(kPartIsFull + which, kThreadsOfPart);
       wgmma_wait_group<0>();
       fence_registers(dk);
       fence_registers(packed_gradients);
       release(&stage.q_empty);
-    }
-    next.advance(kStages);
-  } while (++steps_done < steps);
+      next.advance(kStages);
+    } while (steps > 0);
 
-  if constexpr (kOverlap) {
-    const int last_stage = next.stage == 0 ? kStages - 1 : next.stage - 1;
-    start_sums<kElement, kHeadDim, kBlockM>(dk, packed_gradients,
-                                            shared_address(shared + kLayout.queries(last_stage)));
-    wgmma_wait_group<0>();
-    fence_registers(dk);
+    parity_of_keys ^= 1;
+    const int64_t first = (int64_t{keys.head} * of.seq_k + own_key) * of.columns;
+    store_rows<kElement, kHeadDim>(dv, 1.0f, of.dv + first, of.columns, of.columns, own_key, of.seq_k, lane);
+    store_rows<kElement, kHeadDim>(dk, of.scale, of.dk + first, of.columns, of.columns, own_key, of.seq_k, lane);
   }
-  const int64_t first = (int64_t{keys.of_all} * of.seq_k + own_key) * of.columns;
-  store_rows<kElement, kHeadDim>(dv, 1.0f, of.dv + first, of.columns, of.columns, own_key, of.seq_k, lane);
-  store_rows<kElement, kHeadDim>(dk, of.scale, of.dk + first, of.columns, of.columns, own_key, of.seq_k, lane);
 }
 
 #endif
 
-template <Element kElement, int kHeadDim, int kBlockM, int kStages, bool kOverlap>
+template <Element kElement, int kHeadDim, int kBlockM, int kStages>
 __global__ void __launch_bounds__(kThreads, 1)
     flash_gradients(const __grid_constant__ CUtensorMap map_q, const __grid_constant__ CUtensorMap map_k,
                     const __grid_constant__ CUtensorMap map_v, const __grid_constant__ CUtensorMap map_d_out,
@@ -367,7 +390,13 @@ __global__ void __launch_bounds__(kThreads, 1)
     prefetch_tensor_map(&map_v);
     prefetch_tensor_map(&map_d_out);
     mbarrier_init(&barriers->k_full, 1);
+    mbarrier_init(&barriers->k_empty, kWarps);
     mbarrier_init(&barriers->v_full, 1);
+    mbarrier_init(&barriers->v_empty, kWarps);
+    for (int i = 0; i < kKeysAhead; ++i) {
+      mbarrier_init(&barriers->keys_full[i], 1);
+      mbarrier_init(&barriers->keys_empty[i], kWarps + kWarpgroups);
+    }
     for (int stage = 0; stage < kStages; ++stage) {
       mbarrier_init(&barriers->stages[stage].q_full, 1);
       mbarrier_init(&barriers->stages[stage].q_empty, kWarps);
@@ -378,8 +407,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
 
-  // The same in all threads of a warp, and by the shuffle the compiler knows that it is.
-  const int warp = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / 32, 0);
+  const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
   if (warp < 4) {
     setmaxnreg_dec<kRegistersToCopy>();
     if (threadIdx.x == 0) {
@@ -387,11 +415,11 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     __syncwarp();
     if (warp == 1 || warp == 2) {
-      add_parts<kHeadDim, kBlockM, kStages>(shared, of, warp - 1);
+      add_parts<kHeadDim, kBlockM, kStages>(shared, barriers, of, warp - 1);
     }
   } else {
     setmaxnreg_inc<kRegistersToMultiply>();
-    differentiate<kElement, kHeadDim, kBlockM, kStages, kOverlap>(shared, barriers, of, warp / 4 - 1);
+    differentiate<kElement, kHeadDim, kBlockM, kStages>(shared, barriers, of, warp / 4 - 1);
   }
 #endif
 }

@@ -20,32 +20,48 @@ constexpr int kGradientStages = 2;                       // buffers for the grad
 // and all queries, where their number is no multiple of wgmma's m.
 KERNELS_HOST_DEVICE constexpr int part_of(int head_dim, int block_m) { return head_dim * block_m / kWarpgroups; }
 
-// Which keys a block of the grid does: a block of keys of one key head of one batch entry.
+// A block of keys of one key head of one batch entry.
 struct KeyBlock {
   int block;
   int head;  // of the key heads of all batch entries
 };
 
-// Without a mask all blocks take equally long, and the grid goes through them head by head, so that blocks which work
-// at the same time share queries in L2. With a mask the first keys are seen by most queries. The grid then goes through
-// as many heads at once as L2 has room for, and takes their first keys first; or their last keys, if blocks add their
-// parts of dq in turns: see turn_of().
+// Which keys come when. Blocks of threads take them one by one, as they get done. Without a mask all take equally long,
+// and they come head by head, so that blocks which work at the same time share queries in L2. With a mask the first keys
+// are seen by most queries. Heads then come in groups of about equal size, and the first keys of all heads of a group
+// come first: the last to be done take little time. In turns (see turn_of()) the last keys come first.
 struct Schedule {
   int heads;
-  int blocks;   // of keys in a head
-  int at_once;  // heads
+  int blocks;  // of keys in a head
+  int groups;  // of heads
   bool last_first;
 
+  KERNELS_HOST_DEVICE int size() const { return heads * blocks; }
+  KERNELS_HOST_DEVICE int first_head(int group) const {
+    return static_cast<int>(int64_t{group} * heads / groups);
+  }
   // The keys that come as number `place`.
   KERNELS_HOST_DEVICE KeyBlock at(int place) const {
-    const int group = place / (at_once * blocks);
-    const int first = group * at_once;
-    const int wide = heads - first < at_once ? heads - first : at_once;
+    const int group = static_cast<int>((int64_t{place / blocks} * groups + groups - 1) / heads);
+    const int first = first_head(group);
+    const int wide = first_head(group + 1) - first;
     const int within = place - first * blocks;
     const int block = within / wide;
     return {last_first ? blocks - 1 - block : block, first + within % wide};
   }
 };
+
+// The groups of a schedule, of at most `at_once` heads. Those of one size are better than fewer of two sizes, whose
+// blocks would not be done at the same time, unless they were more than twice as many.
+KERNELS_HOST_DEVICE constexpr int groups_of(int heads, int at_once) {
+  const int least = (heads + at_once - 1) / at_once;
+  for (int groups = least; groups < 2 * least; ++groups) {
+    if (heads % groups == 0) {
+      return groups;
+    }
+  }
+  return least;
+}
 
 // Tiles of queries that see a block of keys: those from `first` to `full` are masked for some query or key, those from
 // `full` to `end` for none.
@@ -83,7 +99,17 @@ KERNELS_HOST_DEVICE inline int turn_of(int block, int tile, int block_m, int seq
   return (of_last_query < last ? of_last_query : last) - block;
 }
 
-// The barriers of a block. `full` says that bytes are there, `empty` that nobody needs them any more.
+// The keys that a block of threads does next, and the tiles of queries of each head that see them; no tiles at the end.
+struct Keys {
+  int first;       // key
+  int head;        // of the key heads of all batch entries
+  int query_head;  // the first that shares the keys, of the query heads of all batch entries
+  QueryTiles tiles;
+
+  KERNELS_HOST_DEVICE constexpr bool is_end() const { return tiles.end == 0; }
+};
+
+// The barriers of a block of threads. `full` says that bytes are there, `empty` that nobody needs them any more.
 struct StageBarriers {
   uint64_t q_full;
   uint64_t q_empty;
@@ -91,11 +117,19 @@ struct StageBarriers {
   uint64_t d_out_empty;
 };
 constexpr int kMostStages = 3;
+constexpr int kKeysAhead = 2;  // blocks of keys that the warps of a block of threads may be apart
 struct Barriers {
   uint64_t k_full;
+  uint64_t k_empty;
   uint64_t v_full;
+  uint64_t v_empty;
+  uint64_t keys_full[kKeysAhead];
+  uint64_t keys_empty[kKeysAhead];
   StageBarriers stages[kMostStages];
+  Keys keys[kKeysAhead];
 };
+constexpr int kBytesOfBarriers = 256;  // and keys
+static_assert(sizeof(Barriers) <= kBytesOfBarriers);
 
 // A block's shared memory, from a multiple of 1024 bytes on. Tiles are slabs of 64 elements, a row of 128 bytes for
 // each query or key: of head_dim for keys, values, queries and d_out. Gradients of scores have a row for each key, or,
@@ -114,7 +148,7 @@ struct SharedLayout {
         part_bytes(part_of(head_dim, block_m_) * 4),
         stages(stages_) {}
   // A stage's statistics: block_m logarithms, then block_m deltas, in float32.
-  KERNELS_HOST_DEVICE constexpr int statistics(int stage) const { return 128 + stage * block_m * 8; }
+  KERNELS_HOST_DEVICE constexpr int statistics(int stage) const { return kBytesOfBarriers + stage * block_m * 8; }
   KERNELS_HOST_DEVICE constexpr int keys() const {
     return (statistics(stages) + kSwizzleTile - 1) / kSwizzleTile * kSwizzleTile;
   }
@@ -128,6 +162,5 @@ struct SharedLayout {
   // With what aligns the begin to 1024 bytes.
   KERNELS_HOST_DEVICE constexpr int bytes() const { return queries(stages) + kSwizzleTile; }
 };
-static_assert(sizeof(Barriers) <= 128);
 
 }  // namespace attention_backward

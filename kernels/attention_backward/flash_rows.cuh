@@ -74,6 +74,7 @@ struct RowArguments {
   float* statistics;  // of each tile: logarithms, then deltas
   float* sums;        // of dq
   int* turns;         // of each tile's parts, or null
+  int* taken;         // places of the schedule
   int heads;          // of one batch entry
   int seq_q;
   int columns;  // head_dim, which may be less than the tiles'
@@ -81,7 +82,7 @@ struct RowArguments {
 
 // A block writes the statistics of a tile: lse times log2(e), and the row sums of out * d_out. Rows past the end get an
 // infinite logarithm, which makes their probabilities 0; so do rows whose scores are all -inf. It also zeroes the sums
-// of the tile's dq, and their turns.
+// of the tile's dq, their turns, and the number of places that were taken.
 template <Element kElement, int kHeadDim, int kBlockM>
 __global__ void __launch_bounds__(kThreadsOfRows) flash_statistics(const __grid_constant__ RowArguments of) {
   constexpr float kLog2E = 1.4426950408889634f;
@@ -124,6 +125,9 @@ __global__ void __launch_bounds__(kThreadsOfRows) flash_statistics(const __grid_
   if (of.turns != nullptr && thread < kWarpgroups) {
     of.turns[static_cast<int64_t>(place) * kWarpgroups + thread] = 0;
   }
+  if (place == 0 && thread == 0) {
+    *of.taken = 0;
+  }
   auto* const sums = reinterpret_cast<float4*>(of.sums) + static_cast<int64_t>(place) * kBlockM * kHeadDim / 4;
 #pragma unroll
   for (int i = 0; i < kBlockM * kHeadDim / 4 / kThreadsOfRows; ++i) {
@@ -139,6 +143,7 @@ __global__ void __launch_bounds__(kThreadsOfRows)
     flash_round(const float* all_sums, uint16_t* dq, int seq_q, int columns, float scale) {
   constexpr int kSlabs = kHeadDim / kSlab;
   constexpr int kPart = part_of(kHeadDim, kBlockM);
+  wait_on_dependent_grids();
   const int thread = static_cast<int>(threadIdx.x) % 128;
   const int part = static_cast<int>(threadIdx.x) / 128;
   const int lane = thread % 32;

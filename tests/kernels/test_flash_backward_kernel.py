@@ -27,14 +27,15 @@ ELEMENTS = {"bfloat16": "kBFloat16", "float16": "kFloat16"}
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """How it is launched: queries of a tile, pipeline stages, dk during the next step's exponentials; key
-    heads that the grid goes through at once; parts of dq in turns or as they come."""
+    """How it is launched: queries of a tile, pipeline stages; key heads that the schedule goes through at
+    once; parts of dq in turns or as they come; blocks of the grid, of which the emulator runs one after the
+    other, so that in turns there is one alone."""
 
     block_m: int = 64
     stages: int = 2
-    overlap: bool = False
     at_once: int = 1
     deterministic: bool = False
+    grid: int = 1
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +61,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(problem: Problem, launch: Launch) -> str:
     """In C++."""
     element = ELEMENTS[problem.dtype]
-    tiles = f"{launch.block_m},{launch.stages},{str(launch.overlap).lower()}"
-    return f"run<Element::{element},{tile_columns(problem.head_dim)},{tiles}>"
+    columns = tile_columns(problem.head_dim)
+    return f"run<Element::{element},{columns},{launch.block_m},{launch.stages}>"
 
 
 Gradients = tuple[torch.Tensor, ...]
@@ -88,7 +89,7 @@ def gradients(
     own = run(problem, launch)
     runs = [own] if runs is None else runs
     path = program(folder / "run" / "flash_backward.cpp", RUNS=",".join(runs))
-    chosen = [launch.at_once, int(launch.deterministic), seed, problem.head_dim]
+    chosen = [launch.at_once, int(launch.deterministic), seed, problem.head_dim, launch.grid]
     made = answer(path, (q, k, v, out, d_out, lse), [runs.index(own), *dimensions, *chosen])
     parts = torch.split(made, [q.numel(), k.numel(), v.numel()])
     return tuple(part.view(x.shape) for part, x in zip(parts, (q, k, v), strict=True))
@@ -114,11 +115,18 @@ BASE = Problem(
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("overlap", [False, True])
-def test_heads_share_keys(folder: Path, overlap: bool, seed: int) -> None:
-    """A block goes through the tiles of two heads, whose lengths are no multiples of a tile."""
-    launch = Launch(overlap=overlap, deterministic=seed in (3, 6))
+@pytest.mark.parametrize("stages", [2, 3])
+def test_heads_share_keys(folder: Path, stages: int, seed: int) -> None:
+    """A block takes three blocks of keys after the other, and goes through the tiles of two heads, whose
+    lengths are no multiples of a tile."""
+    launch = Launch(stages=stages, deterministic=seed in (3, 6))
     check(folder, dataclasses.replace(BASE, causal=seed < 6), launch, seed)
+
+
+@pytest.mark.parametrize("grid", [2, 4])
+def test_blocks_share_the_keys(folder: Path, grid: int) -> None:
+    """The first block takes all places but those with which the others begin."""
+    check(folder, dataclasses.replace(BASE, heads=2, kv_heads=2, seq_q=100), Launch(grid=grid), 3)
 
 
 EVERY = [
@@ -126,10 +134,10 @@ EVERY = [
         Problem(
             batch=2, heads=1, kv_heads=1, seq_q=97, seq_k=200, head_dim=head_dim, causal=causal, dtype=dtype
         ),
-        Launch(block_m, stages, overlap, at_once=2, deterministic=causal),
+        Launch(block_m, stages, at_once=2, deterministic=causal),
     )
     for head_dim, tiles in CUDA_TILES.items()
-    for block_m, stages, overlap in tiles
+    for block_m, stages in tiles
     for dtype, causal in (("bfloat16", False), ("float16", True))
 ]
 EVERY_RUN = list(dict.fromkeys(run(*one) for one in EVERY))
@@ -173,18 +181,23 @@ def test_rows_without_a_probability(folder: Path) -> None:
 
 
 RELEASE_QUERIES = "      release(&stage.q_empty);\n"
-START_PART = "    start_part<kElement, kHeadDim, kBlockM>(sums"
+BARRIER = "      named_barrier_sync(kGradientsAreThere, kWarpgroups * kWarpgroup);\n"
+RELEASE_KEYS = """      if (steps == 0) {
+        release(&barriers->k_empty);
+      }
+"""
 FAULTS = {
     "d_out is read before it is there": {"mbarrier_wait_parity(&stage.d_out_full, next.parity);": ""},
-    "queries are given back before they are used": {
-        RELEASE_QUERIES: "",
-        START_PART: f"{RELEASE_QUERIES}{START_PART}",
-    },
-    "gradients of scores are read before they are there": {
-        "    named_barrier_sync(kGradientsAreThere, kWarpgroups * kWarpgroup);\n": ""
-    },
+    "values are read before they are there": {"mbarrier_wait_parity(&barriers->v_full, parity_of_keys);": ""},
+    "queries are given back before they are used": {RELEASE_QUERIES: "", BARRIER: RELEASE_QUERIES + BARRIER},
+    "keys are given back before they are used": {RELEASE_KEYS: "", BARRIER: RELEASE_KEYS + BARRIER},
+    "gradients of scores are read before they are there": {BARRIER: ""},
+    "gradients of scores are written while others read them": {"gradient_stage ^= 1;": ""},
     "a part of dq is written before the one before is read": {"bulk_wait_group_read<0>();": ""},
     "no score is masked": {"scores[i / 2 * 4 + half * 2 + i % 2] = 0.0f;": ""},
+    "keys are told before the ones before are known": {
+        "mbarrier_wait_parity(&barriers->keys_empty[next.stage], next.parity ^ 1);": ""
+    },
 }
 
 
@@ -198,7 +211,7 @@ def test_a_fault_shows(folder: Path, fault: str, tmp_path: Path) -> None:
         assert before in text
         text = text.replace(before, after)
     header.write_text(text)
-    problem = dataclasses.replace(BASE, heads=1, seq_q=200, seq_k=230)
+    problem = dataclasses.replace(BASE, heads=1, seq_q=200, seq_k=500)
     with pytest.raises((AssertionError, subprocess.TimeoutExpired)):
         for seed in (2, 3, 6, 7):
             check(tmp_path, problem, Launch(), seed)

@@ -17,7 +17,7 @@ SOURCE = """
 #define SHOWN extern "C" __attribute__((visibility("default")))
 using namespace attention_backward;
 SHOWN void at(int heads, int blocks, int at_once, int last_first, int place, int* found) {
-  const KeyBlock keys = Schedule{heads, blocks, at_once, last_first != 0}.at(place);
+  const KeyBlock keys = Schedule{heads, blocks, groups_of(heads, at_once), last_first != 0}.at(place);
   found[0] = keys.block;
   found[1] = keys.head;
 }
@@ -65,12 +65,18 @@ def test_every_block_is_done_once(
 ) -> None:
     found, done = (ctypes.c_int * 2)(), []
     for place in range(heads * blocks):
-        layout.at(heads, blocks, min(at_once, heads), last_first, place, found)
+        layout.at(heads, blocks, at_once, last_first, place, found)
         done.append((found[0], found[1]))
     assert sorted(done) == [(block, head) for block in range(blocks) for head in range(heads)]
     for head in range(heads):
         order = [block for block, of in done if of == head]
         assert order == sorted(order, reverse=last_first)
+    if blocks > 1:
+        places = [[place for place, (_, of) in enumerate(done) if of == head] for head in range(heads)]
+        sizes = {(own[-1] - own[0]) // (blocks - 1) for own in places}
+        assert max(sizes) <= at_once, "a group has more heads than asked for"
+        assert max(sizes) >= at_once / 2 or max(sizes) == heads, "a group has less than half of these"
+        assert max(sizes) - min(sizes) <= 1, "a group is larger than the others"
 
 
 @pytest.mark.parametrize("causal", [False, True])

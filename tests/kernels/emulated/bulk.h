@@ -5,6 +5,12 @@
 
 #include "hopper.h"
 
+inline int atomicAdd(int* to, int term) {
+  const int before = *to;
+  *to += term;
+  return before;
+}
+
 namespace kernels {
 
 inline void check_bulk(const void* global, uint32_t address, int bytes) {

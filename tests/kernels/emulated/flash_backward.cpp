@@ -16,7 +16,7 @@ CUtensorMap tensor_map(const uint16_t* data, int batch, int heads, int rows, int
   return {data, {columns, rows, heads, batch}, {1, row, row * rows, row * rows * heads}, box_rows};
 }
 
-template <Element kElement, int kHeadDim, int kBlockM, int kStages, bool kOverlap>
+template <Element kElement, int kHeadDim, int kBlockM, int kStages>
 void run(char** argv) {
   using namespace attention_backward;
   const auto told = [&](int i) { return std::stoi(argv[i]); };
@@ -26,6 +26,7 @@ void run(char** argv) {
   const bool deterministic = told(11) != 0;
   const auto seed = static_cast<unsigned>(told(12));
   const int columns = told(13);
+  const int grid = told(14);  // blocks that stay
 
   std::ifstream file(argv[1], std::ios::binary);
   const std::vector<char> bytes((std::istreambuf_iterator<char>(file)), {});
@@ -48,6 +49,7 @@ void run(char** argv) {
   std::vector<float> statistics(static_cast<size_t>(all_tiles) * 2 * kBlockM, kNan);
   std::vector<float> sums(static_cast<size_t>(all_tiles) * kBlockM * kHeadDim, kNan);
   std::vector<int> turns(static_cast<size_t>(all_tiles) * kWarpgroups, -1);
+  int taken = -1;
   int* const turns_or_null = deterministic ? turns.data() : nullptr;
   std::vector<uint16_t> made(of_q + 2 * of_k, 0x7FFF);
 
@@ -55,10 +57,10 @@ void run(char** argv) {
   const Batch of_out = {out, row * seq_q * heads, row * seq_q, row};
   const Batch of_d_out = {d_out, row * seq_q * heads, row * seq_q, row};
   const RowArguments of_rows = {of_out,        of_d_out, lse.data(), statistics.data(), sums.data(),
-                                turns_or_null, heads,   seq_q,      columns};
+                                turns_or_null, &taken,  heads,      seq_q,             columns};
 
   Arguments of{};
-  of.schedule = {batch * kv_heads, blocks, at_once, deterministic && causal};
+  of.schedule = {batch * kv_heads, blocks, groups_of(batch * kv_heads, at_once), deterministic && causal};
   of.heads = heads;
   of.kv_heads = kv_heads;
   of.group = heads / kv_heads;
@@ -71,6 +73,7 @@ void run(char** argv) {
   of.statistics = statistics.data();
   of.sums = sums.data();
   of.turns = turns_or_null;
+  of.taken = &taken;
   of.dk = made.data() + of_q;
   of.dv = of.dk + of_k;
 
@@ -85,8 +88,8 @@ void run(char** argv) {
   const CUtensorMap map_k = tensor_map(k, batch, kv_heads, seq_k, columns, kBlockN);
   const CUtensorMap map_v = tensor_map(v, batch, kv_heads, seq_k, columns, kBlockN);
   const CUtensorMap map_d_out = tensor_map(d_out, batch, heads, seq_q, columns, kBlockM);
-  launch(blocks * batch * kv_heads, kThreads, [&] {
-    flash_gradients<kElement, kHeadDim, kBlockM, kStages, kOverlap>(map_q, map_k, map_v, map_d_out, of);
+  launch(grid, kThreads, [&] {
+    flash_gradients<kElement, kHeadDim, kBlockM, kStages>(map_q, map_k, map_v, map_d_out, of);
   });
   launch(all_tiles, kThreadsOfRows, [&] {
     flash_round<kElement, kHeadDim, kBlockM>(sums.data(), made.data(), seq_q, columns, of.scale);
