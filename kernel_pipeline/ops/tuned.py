@@ -4,9 +4,11 @@ A problem that was tuned on this GPU gets its fastest configuration. A problem b
 choice of the rule (module ``rule``) if the table trusts the rule there. Otherwise it gets the safest of the
 rule's choice, a provider's default configuration, and torch. A problem in float16 or bfloat16 that no tuned
 problem compares with gets the rule's choice by problems in the other of these dtypes. A GPU without a table
-gets the rule's choice by the table of another GPU of the same compute capability. Except at a tuned problem,
-torch is called unless the choice is predicted clearly faster (module ``prediction``). A configuration is
-chosen only if it was verified with the present source, on the GPU and in the dtype whose times are used.
+gets the rule's choice by the table of another GPU of the same compute capability. So does a tuned problem
+whose fastest provider was edited since it was tuned on this GPU, if the other table has the provider's
+present source. Except at a tuned problem, torch is called unless the choice is predicted clearly faster
+(module ``prediction``). A configuration is chosen only if it was verified with the present source, on the GPU
+and in the dtype whose times are used.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from ..contract import Gpu, Kernel, Provider
 from ..declared import Value
 from ..loading import Loaded
 from . import prediction, rule, source, table_files
-from .table import Configuration, Table, TunedKernel, TunedProblem, TunedRegion
+from .table import Configuration, Table, TunedProblem, TunedRegion
+from .tuned_problems import compared, completed, tuned_of, words_text
 
 RULE = Path(rule.__file__)
 
@@ -92,11 +95,15 @@ def chosen(
         reason = f"there is no usable table of tuned configurations for {slug}."
         choice = baseline(loaded.kernel, reason)
     is_broken = file is not None and found is None
-    if choice.how == "torch" and gpu is not None and not is_broken:
+    edited = None if own is None or choice.how == "torch" else own.edited
+    if (choice.how == "torch" or edited) and gpu is not None and not is_broken:
         other = table_files.sibling(table_files.folders(), slug, gpu)
         own_table = None if found is None else (file, found)
         for how, place in (("other_dtype", own_table), ("sibling", other)):
             for chooser in _elsewhere(place, loaded, problem, gpu, how):
+                # Without the fastest provider another GPU's times say no more than this GPU's.
+                if edited and not chooser.is_present(edited):
+                    continue
                 if (made := chooser.choose_elsewhere(how, choice.reason)) is not None:
                     return made, chooser
         if file is None and other is None and warns:
@@ -180,6 +187,12 @@ class Chooser:
             return None
         rows = compared(self.kernel, self.tuned)
         return next((one for one in rows if completed(self.kernel, one.problem) == self.values), None)
+
+    @property
+    def edited(self) -> str | None:
+        """The provider that was the fastest at the problem but was edited since; None if there is none."""
+        best = None if self.row is None else self.tuned.configurations[self.row.best].provider
+        return None if best is None or self.is_present(best) else best
 
     @functools.cached_property
     def known(self) -> list[rule.Tuned]:
@@ -289,9 +302,13 @@ class Chooser:
             return (
                 f"{name} was tuned on {self.table.gpu} and needs {declared.requires}, which is not installed."
             )
-        if self.tuned.sources.get(provider) != _source(self.loaded, provider):
+        if not self.is_present(provider):
             return f"{name} was edited since it was tuned on {self.table.gpu}; sweep and tune again."
         return None
+
+    def is_present(self, provider: str) -> bool:
+        """Whether the table's times of a provider are those of its present source."""
+        return self.tuned.sources.get(provider) == _source(self.loaded, provider)
 
     def _unfit(self, provider: Provider, chosen: Configuration) -> str | None:
         name = f"{self.loaded.name}/{chosen.provider}"
@@ -321,48 +338,6 @@ def takes_inputs(provider: Provider) -> bool:
     return provider.reference is None and provider.prepare is None
 
 
-def completed(kernel: Kernel, problem: Mapping[str, Value]) -> dict[str, Value]:
-    """Return a problem with missing dimensions filled in from their defaults."""
-    found = dict(problem)
-    for name, variable in kernel.dimensions().items():
-        if name not in found:
-            value = found.get(variable.same_as) if variable.same_as else variable.default
-            if value is not None:
-                found[name] = value
-    return found
-
-
-def compared(kernel: Kernel, one: TunedKernel) -> list[TunedProblem]:
-    """Return the problems of a table without those at which only the baseline was tried: they do not show
-    that it is the fastest."""
-    return [
-        each
-        for each in one.problems
-        if each.runner_up or each.failed or one.configurations[each.best].provider != kernel.baseline
-    ]
-
-
-def tuned_of(kernel: Kernel, one: TunedKernel) -> list[rule.Tuned]:
-    """Return the problems of a table in the rule's form."""
-    return [
-        rule.Tuned(
-            completed(kernel, each.problem),
-            each.within_l2,
-            each.near,
-            frozenset(each.failed),
-            # The fastest by finals may not be the fastest by the sweep, which the ratios are of.
-            each.us / each.near.get(each.best, rule.MOST),
-            each.baseline_us,
-        )
-        for each in compared(kernel, one)
-    ]
-
-
-def words_text(problem: Mapping[str, Value]) -> str:
-    """Return the non-numeric dimensions of a problem as text: ``dtype=bfloat16``."""
-    return " ".join(f"{name}={value}" for name, value in sorted(rule.words(problem).items()))
-
-
 @functools.cache
 def rule_digest() -> str:
     """Return the digest of the rule's code."""
@@ -389,8 +364,8 @@ def _made(provider: Provider, parameters: Mapping[str, Value]) -> Any:
 
 
 def _source(loaded: Loaded, provider: str) -> str:
-    """Return the digest of a provider's files; empty if they can't be read."""
+    """Return the digest of a provider's files; empty if they can't be read or there is no such provider."""
     try:
         return source.digest(loaded, provider)
-    except (OSError, SyntaxError):
+    except (KeyError, OSError, SyntaxError):
         return ""

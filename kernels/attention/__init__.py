@@ -17,7 +17,7 @@ Gimelshein (2018, arXiv:1805.02867). ``triton_flash_hopper`` is the same algorit
 TMA. ``triton_split_k`` is Flash-Decoding (Dao, Haziza, Massa and Sizov, 2023): programs attend to parts of
 the keys in parallel, and a second kernel merges the parts. ``cuda_flash`` is FlashAttention-3 (Shah and
 others, 2024, arXiv:2407.08608) in CUDA C++ for Hopper alone. Training has kernels of its own:
-``attention_with_lse`` and ``attention_backward``.
+``attention_with_lse``, which shares the CUDA C++ kernel, and ``attention_backward``.
 """
 
 from __future__ import annotations
@@ -113,9 +113,11 @@ class Hopper:
     per_sm: int = one_of(1, 2, 3, unit="p", omit_default=True)
 
 
-CUDA_TILES = {64: ((128, 128), (128, 192), (192, 128)), 128: ((128, 128), (128, 160), (128, 176))}
+WIDE_TILES = ((128, 128), (128, 160), (128, 176))
+CUDA_TILES = {64: ((128, 128), (128, 192), (192, 128)), 96: WIDE_TILES, 128: WIDE_TILES}
 """The tiles that ``flash.cu`` has, as (block_m, block_n), by head_dim. A warpgroup takes 64 queries. Scores,
-probabilities and sums may take 232 registers per thread with two warpgroups, 160 with three."""
+probabilities and sums may take 232 registers per thread with two warpgroups, 160 with three. A head_dim of 96
+takes the tiles of 128 columns: a quarter of each product multiplies zeros."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,142 +1,27 @@
-// The operator cuda_flash: tells TMA where queries, keys and values lie, and launches the kernel of flash_kernel.cuh.
-#include <algorithm>
-#include <string>
-#include <type_traits>
-
-#include "flash_kernel.cuh"
+// The operator cuda_flash, with its tiles. flash_launch.cuh does the rest.
+#include "flash_launch.cuh"
 
 namespace attention {
 
-using Scalar = torch::headeronly::ScalarType;
-
-// A batch of heads, (batch, heads, rows, head_dim), of which boxes of `box_rows` rows of 64 elements of one head are
-// copied. What is outside of a head is zeros.
-CUtensorMap tensor_map(const kernels::Tensor& x, int box_rows) {
-  CUtensorMap map{};
-  const auto type = x.scalar_type() == Scalar::BFloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                                        : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  cuuint64_t sizes[4];
-  cuuint64_t strides[3];  // bytes, of all dimensions but the first
-  for (int i = 0; i < 4; ++i) {
-    sizes[i] = static_cast<cuuint64_t>(x.size(3 - i));
-  }
-  for (int i = 0; i < 3; ++i) {
-    strides[i] = static_cast<cuuint64_t>(x.stride(2 - i)) * 2;
-  }
-  const cuuint32_t box[] = {kSlab, static_cast<cuuint32_t>(box_rows), 1, 1};
-  const cuuint32_t steps[] = {1, 1, 1, 1};
-  const CUresult result =
-      tensor_map_encoder()(&map, type, 4, const_cast<void*>(x.const_data_ptr()), sizes, strides, box, steps,
-                           CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                           CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  kernels::require(result == CUDA_SUCCESS, "TMA takes no batch of " + std::to_string(x.size(1)) + " heads of " +
-                                               std::to_string(x.size(2)) + " rows, " + std::to_string(strides[0]) +
-                                               " bytes apart");
-  return map;
-}
-
-void check(const kernels::Tensor& x) {
-  kernels::require(x.stride(3) == 1, "attention::cuda_flash takes rows of neighbouring elements");
-  bool is_aligned = kernels::aligned_to_16(x.const_data_ptr());
-  for (int i = 0; i < 3; ++i) {
-    is_aligned = is_aligned && x.stride(i) > 0 && x.stride(i) % 8 == 0;
-  }
-  kernels::require(is_aligned, "attention::cuda_flash takes rows that begin at multiples of 16 bytes");
-}
-
-template <Element kElement, int kHeadDim, int kBlockM, int kBlockN, bool kCausal>
-void launch(const kernels::Tensor& q, const kernels::Tensor& k, const kernels::Tensor& v, Arguments of) {
-  const CUtensorMap map_q = tensor_map(q, kBlockM);
-  const CUtensorMap map_k = tensor_map(k, kBlockN);
-  const CUtensorMap map_v = tensor_map(v, kBlockN);
-  const int64_t heads = q.size(0) * q.size(1);
-  const int64_t blocks = kernels::ceil_div(of.seq_q, kBlockM);
-  kernels::require(blocks * heads <= INT32_MAX / 2, "attention::cuda_flash takes fewer than 2**30 tiles");
-  int multiprocessors = 0;
-  cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, q.get_device_index());
-  const dim3 grid(static_cast<unsigned>(std::min<int64_t>(blocks * heads, multiprocessors)));
-  of.schedule = Schedule(static_cast<int>(heads), static_cast<int>(blocks), static_cast<int>(grid.x), kCausal);
-
-  auto* const function = flash_persistent<kElement, kHeadDim, kBlockM, kBlockN, kCausal>;
-  const int shared_bytes = SharedLayout(kHeadDim, kBlockM, kBlockN).bytes(of.stages);
-  kernels::require(
-      cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes) == cudaSuccess,
-      "attention::cuda_flash needs " + std::to_string(shared_bytes) + " bytes of shared memory");
-  const dim3 block(kThreads<kBlockM>);
-  function<<<grid, block, static_cast<size_t>(shared_bytes), kernels::current_stream(q)>>>(map_q, map_k, map_v, of);
-  kernels::record_launch("flash_persistent", "warp-specialized", grid, block, 1, shared_bytes, of.stages);
-}
-
-template <Element kElement, bool kCausal>
-void with_tiles(const kernels::Tensor& q, const kernels::Tensor& k, const kernels::Tensor& v, int64_t block_m,
-                int64_t block_n, const Arguments& of) {
-  const auto is = [&](int64_t head_dim, int64_t m, int64_t n) {
-    return q.size(3) == head_dim && block_m == m && block_n == n;
-  };
-  if (is(128, 128, 128)) {
-    launch<kElement, 128, 128, 128, kCausal>(q, k, v, of);
-  } else if (is(128, 128, 160)) {
-    launch<kElement, 128, 128, 160, kCausal>(q, k, v, of);
-  } else if (is(128, 128, 176)) {
-    launch<kElement, 128, 128, 176, kCausal>(q, k, v, of);
-  } else if (is(64, 128, 128)) {
-    launch<kElement, 64, 128, 128, kCausal>(q, k, v, of);
-  } else if (is(64, 128, 192)) {
-    launch<kElement, 64, 128, 192, kCausal>(q, k, v, of);
-  } else {
-    kernels::require(is(64, 192, 128), "attention::cuda_flash has no tiles of " + std::to_string(block_m) +
-                                           " queries and " + std::to_string(block_n) + " keys for a head_dim of " +
-                                           std::to_string(q.size(3)));
-    launch<kElement, 64, 192, 128, kCausal>(q, k, v, of);
-  }
-}
-
-kernels::Tensor cuda_flash(const kernels::Tensor& q, const kernels::Tensor& k, const kernels::Tensor& v, bool causal,
-                           int64_t block_m, int64_t block_n, int64_t stages) {
-  kernels::require(q.dim() == 4 && k.dim() == 4 && v.dim() == 4 && q.scalar_type() == k.scalar_type() &&
-                       k.scalar_type() == v.scalar_type() && q.get_device_index() == k.get_device_index() &&
-                       k.get_device_index() == v.get_device_index(),
-                   "attention::cuda_flash takes three tensors of four dimensions, of one dtype on one device");
-  kernels::require(q.size(0) == k.size(0) && k.size(0) == v.size(0) && k.size(1) == v.size(1) &&
-                       k.size(2) == v.size(2) && q.size(3) == k.size(3) && k.size(3) == v.size(3) && k.size(1) > 0 &&
-                       q.size(1) % k.size(1) == 0,
-                   "attention::cuda_flash takes queries, keys and values that belong together");
-  kernels::require(k.size(2) > 0 && (!causal || q.size(2) <= k.size(2)),
-                   "attention::cuda_flash takes queries that each see a key");
-  kernels::require(q.size(2) <= INT32_MAX / 2 && k.size(2) <= INT32_MAX / 2 && q.size(0) * q.size(1) <= INT32_MAX / 2,
-                   "attention::cuda_flash takes fewer than 2**30 rows and heads");
-  kernels::require(stages >= 2 && stages <= kMostStages, "stages must be from 2 to 8, not " + std::to_string(stages));
-  const bool is_bfloat16 = q.scalar_type() == Scalar::BFloat16;
-  kernels::require(is_bfloat16 || q.scalar_type() == Scalar::Half,
-                   std::string("attention::cuda_flash takes bfloat16 and float16, not ") +
-                       torch::headeronly::toString(q.scalar_type()));
-  const torch::stable::accelerator::DeviceGuard guard(q.get_device_index());
-  const kernels::Tensor result = torch::stable::new_empty(q, {q.size(0), q.size(1), q.size(2), q.size(3)});
-  if (result.numel() == 0) {
-    return result;
-  }
-  check(q);
-  check(k);
-  check(v);
-  Arguments of{};
-  of.heads = static_cast<int>(q.size(1));
-  of.group = static_cast<int>(q.size(1) / k.size(1));
-  of.seq_q = static_cast<int>(q.size(2));
-  of.seq_k = static_cast<int>(k.size(2));
-  of.stages = static_cast<int>(stages);
-  constexpr double kLog2E = 1.4426950408889634;
-  of.scale = static_cast<float>(kLog2E / std::sqrt(static_cast<double>(q.size(3))));
-  of.out = static_cast<uint16_t*>(result.mutable_data_ptr());
-  const auto run = is_bfloat16 ? (causal ? with_tiles<Element::kBFloat16, true> : with_tiles<Element::kBFloat16, false>)
-                               : (causal ? with_tiles<Element::kFloat16, true> : with_tiles<Element::kFloat16, false>);
-  run(q, k, v, block_m, block_n, of);
-  kernels::check_launched("attention::cuda_flash");
-  return result;
-}
-
-kernels::Tensor meta_flash(const kernels::Tensor& q, const kernels::Tensor&, const kernels::Tensor&, bool, int64_t,
-                           int64_t, int64_t) {
+Tensor empty_output(const Tensor& q) {
   return torch::stable::new_empty(q, {q.size(0), q.size(1), q.size(2), q.size(3)});
+}
+
+Tensor cuda_flash(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, int64_t block_m, int64_t block_n,
+                  int64_t stages) {
+  check_together(q, k, v, causal, stages);
+  const torch::stable::accelerator::DeviceGuard guard(q.get_device_index());
+  const Tensor out = empty_output(q);
+  if (out.numel() > 0) {
+    attend<Tiles<128, 128, 128>, Tiles<128, 128, 160>, Tiles<128, 128, 176>, Tiles<64, 128, 128>, Tiles<64, 128, 192>,
+           Tiles<64, 192, 128>>(q, k, v, causal, block_m, block_n,
+                                arguments_of(q, k, stages, out.mutable_data_ptr(), nullptr));
+  }
+  return out;
+}
+
+Tensor meta_flash(const Tensor& q, const Tensor&, const Tensor&, bool, int64_t, int64_t, int64_t) {
+  return empty_output(q);
 }
 
 }  // namespace attention

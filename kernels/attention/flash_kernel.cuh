@@ -1,16 +1,20 @@
 // FlashAttention-3's forward pass for Hopper (Shah and others, 2024, arXiv:2407.08608), after the paper's algorithms 1
 // and 2, with what the PTX ISA says of the instructions:
 //
-// - A block stays on its multiprocessor and takes tile after tile of kBlockM queries of one head (persistent). - One
-// warp copies, by TMA: a tile's queries once, its keys and values a block of kBlockN after the other, from the last to
-// the first. They go round `stages` buffers each. A buffer's barrier `full` says that its bytes are there, its barrier
-// `empty` that every warp that multiplies is done with it. What is outside of a head comes as zeros. - Each of two or
-// three warpgroups has 64 queries. Scores are a wgmma of two operands in shared memory. Their exponentials stay in
-// registers, where they are the first operand of the product with values: the sums of one wgmma lie in registers as the
-// next one wants its operand. - A step starts the product of the next block's scores, then the product of this block's
-// values. While the latter runs, it does the former's softmax (the paper's algorithm 2). - Warpgroups take turns to
-// start their products (ping-pong): one's softmax falls into the other's products. - Rows of scores are only masked in
-// blocks where a query does not see all keys.
+// - A block stays on its multiprocessor and takes tile after tile of kBlockM queries of one head (persistent).
+// - One warp copies, by TMA: a tile's queries once, its keys and values a block of kBlockN after the other, from the
+//   last to the first. They go round `stages` buffers each. A buffer's barrier `full` says that its bytes are there,
+//   its barrier `empty` that every warp that multiplies is done with it. What is outside of a head comes as zeros.
+// - Each of two or three warpgroups has 64 queries. Scores are a wgmma of two operands in shared memory. Their
+//   exponentials stay in registers, where they are the first operand of the product with values: the sums of one wgmma
+//   lie in registers as the next one wants its operand.
+// - A step starts the product of the next block's scores, then the product of this block's values. While the latter
+//   runs, it does the former's softmax (the paper's algorithm 2).
+// - Warpgroups take turns to start their products (ping-pong): one's softmax falls into the other's products.
+// - Rows of scores are only masked in blocks where a query does not see all keys.
+// - At a tile's end a row's maximum and sum give `lse`, the logarithm of the sum of its exponentials, if somebody wants
+//   it: the backward pass needs it.
+// - A head_dim may have fewer `columns` than the tiles. The other columns come as zeros, too, and are not written.
 #pragma once
 
 #include <cmath>
@@ -21,10 +25,12 @@
 #include "../include/tma.cuh"
 #include "../include/wgmma.cuh"
 #include "flash_layout.h"
+#include "flash_rows.cuh"
 
 namespace attention {
 
 constexpr int kWarpgroup = 128;  // threads
+constexpr float kLn2 = 0.6931471805599453f;
 
 // Those that copy are a warpgroup of their own, since a warpgroup gives up registers as a whole.
 template <int kBlockM>
@@ -36,9 +42,11 @@ struct Arguments {
   int group;  // query heads that share a key head
   int seq_q;
   int seq_k;
+  int columns;  // head_dim, which may be less than the tiles'
   int stages;
   float scale;  // of a score, times log2(e)
   uint16_t* out;
+  float* lse;  // of each row, the logarithm of the sum of its exponentials; null if nobody wants it
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -149,117 +157,6 @@ __device__ __forceinline__ void start_sums(float (&sums)[kHeadDim / 2], uint32_t
   wgmma_commit_group();
   fence_registers(sums);
   fence_registers(probabilities);
-}
-
-// In each 8 columns of wgmma's sums a thread has two neighbours in row lane / 4 of its warp's 16 rows, and two in the
-// row 8 below. The four lanes of a row are neighbours (a quad).
-__device__ __forceinline__ float largest_of_quad(float x) {
-  x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
-  return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
-}
-__device__ __forceinline__ float sum_of_quad(float x) {
-  x += __shfl_xor_sync(0xffffffff, x, 1);
-  return x + __shfl_xor_sync(0xffffffff, x, 2);
-}
-
-// Scores of keys from `sees` on become -inf; a thread's two rows see different numbers of keys. `key` is that of the
-// thread's first column.
-template <int kBlockN>
-__device__ __forceinline__ void mask(float (&scores)[kBlockN / 2], int key, const int (&sees)[2]) {
-#pragma unroll
-  for (int i = 0; i < kBlockN / 2; ++i) {
-    if (i / 4 * 8 + i % 2 >= sees[i / 2 % 2] - key) {
-      scores[i] = -INFINITY;
-    }
-  }
-}
-
-// A thread's two rows of the online softmax.
-struct Rows {
-  float largest[2] = {-INFINITY, -INFINITY};  // score so far, times the scale
-  float total[2] = {};                        // of this thread's columns: exponentials so far
-  float shrink[2];                            // what they and the sums of values were too large by
-};
-
-// Turns scores into exp2(score * scale - largest), and takes them into the rows. Even and odd columns of both rows are
-// four chains of instructions, so that one need not wait for the one before.
-template <int kBlockN>
-__device__ __forceinline__ void soften(float (&scores)[kBlockN / 2], Rows& rows, float scale) {
-  float largest[4] = {scores[0], scores[1], scores[2], scores[3]};
-#pragma unroll
-  for (int i = 4; i < kBlockN / 2; ++i) {
-    largest[i % 4] = fmaxf(largest[i % 4], scores[i]);
-  }
-  float subtracted[2];
-#pragma unroll
-  for (int row = 0; row < 2; ++row) {
-    const float of_block = largest_of_quad(fmaxf(largest[row * 2], largest[row * 2 + 1])) * scale;
-    const float of_all = fmaxf(rows.largest[row], of_block);
-    // A row that has seen no key yet: exp2(-inf - 0) is 0, where exp2(-inf + inf) were NaN.
-    subtracted[row] = of_all == -INFINITY ? 0.0f : of_all;
-    rows.shrink[row] = exp2_(rows.largest[row] - subtracted[row]);
-    rows.largest[row] = of_all;
-  }
-  float total[4] = {};
-#pragma unroll
-  for (int i = 0; i < kBlockN / 2; ++i) {
-    scores[i] = exp2_(fmaf(scores[i], scale, -subtracted[i / 2 % 2]));
-    total[i % 4] += scores[i];
-  }
-#pragma unroll
-  for (int row = 0; row < 2; ++row) {
-    rows.total[row] = fmaf(rows.total[row], rows.shrink[row], total[row * 2] + total[row * 2 + 1]);
-  }
-}
-
-// Rounds exponentials to elements, as the registers of wgmma's first operand: 16 columns are four registers, whose
-// order is that of the sums.
-template <Element kElement, int kBlockN>
-__device__ __forceinline__ void pack(uint32_t (&probabilities)[kBlockN / 4], const float (&scores)[kBlockN / 2]) {
-#pragma unroll
-  for (int i = 0; i < kBlockN / 4; ++i) {
-    probabilities[i] = rounded_pair<kElement>(scores[i * 2], scores[i * 2 + 1]);
-  }
-}
-
-// Transposes four numbers of each of the four lanes of a quad: lane t then has number t of lanes 0 to 3.
-__device__ __forceinline__ void transpose_quad(uint32_t (&x)[4], int lane) {
-  const bool is_odd = lane & 1;
-  const bool is_high = lane & 2;
-#pragma unroll
-  for (int i = 0; i < 4; i += 2) {
-    const uint32_t other = __shfl_xor_sync(0xffffffff, is_odd ? x[i] : x[i + 1], 1);
-    (is_odd ? x[i] : x[i + 1]) = other;
-  }
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const uint32_t other = __shfl_xor_sync(0xffffffff, is_high ? x[i] : x[i + 2], 2);
-    (is_high ? x[i] : x[i + 2]) = other;
-  }
-}
-
-// Rounds and stores a thread's two rows of the output. A lane of a quad has a pair of each 8 columns. From the other
-// lanes it gets 8 neighbours, 16 bytes, of each 32 columns.
-template <Element kElement, int kHeadDim>
-__device__ __forceinline__ void store_rows(const float (&sums)[kHeadDim / 2], const float (&factors)[2], uint16_t* out,
-                                      int row, int rows, int lane) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-#pragma unroll
-    for (int column = 0; column < kHeadDim; column += 32) {
-      uint32_t pairs[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float* const pair = sums + (column / 8 + i) * 4 + half * 2;
-        pairs[i] = rounded_pair<kElement>(pair[0] * factors[half], pair[1] * factors[half]);
-      }
-      transpose_quad(pairs, lane);
-      if (row + half * 8 < rows) {
-        *reinterpret_cast<uint4*>(out + static_cast<int64_t>(half) * 8 * kHeadDim + column + lane % 4 * 8) =
-            make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-      }
-    }
-  }
 }
 
 // A warpgroup does its 64 queries of each of the block's tiles.
@@ -387,15 +284,20 @@ __device__ __forceinline__ void attend_tiles(unsigned char* shared, Barriers* ba
     float factors[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      factors[half] = reciprocal(sum_of_quad(rows.total[half]));
+      const float total = sum_of_quad(rows.total[half]);
+      factors[half] = reciprocal(total);
+      if (of.lse != nullptr && lane % 4 == 0 && row + half * 8 < of.seq_q) {
+        of.lse[static_cast<int64_t>(tile.head) * of.seq_q + row + half * 8] =
+            (rows.largest[half] + log2f(total)) * kLn2;
+      }
     }
     wgmma_wait_group<0>();
     fence_registers(sums);
     fence_registers(probabilities);
     release(&barriers->stages[values.stage].v_empty);
     values.advance(of.stages);
-    uint16_t* const out = of.out + (static_cast<int64_t>(tile.head) * of.seq_q + row) * kHeadDim;
-    store_rows<kElement, kHeadDim>(sums, factors, out, row, of.seq_q, lane);
+    uint16_t* const out = of.out + (static_cast<int64_t>(tile.head) * of.seq_q + row) * of.columns;
+    store_rows<kElement, kHeadDim>(sums, factors, out, of.columns, row, of.seq_q, lane);
   }
   // The last turn is taken, too, so that no barrier is left halfway.
   if (which == 0) {
@@ -410,9 +312,7 @@ __global__ void __launch_bounds__(kThreads<kBlockM>, 1)
     flash_persistent(const __grid_constant__ CUtensorMap map_q, const __grid_constant__ CUtensorMap map_k,
                      const __grid_constant__ CUtensorMap map_v, const __grid_constant__ Arguments of) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  extern __shared__ unsigned char shared_memory[];
-  unsigned char* const shared =
-      shared_memory + (kSwizzleTile - shared_address(shared_memory) % kSwizzleTile) % kSwizzleTile;
+  unsigned char* const shared = dynamic_shared_memory<kSwizzleTile>();
   auto* const barriers = reinterpret_cast<Barriers*>(shared);
   if (threadIdx.x == 0) {
     prefetch_tensor_map(&map_q);

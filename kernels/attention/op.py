@@ -19,8 +19,8 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool = 
 
     q: (batch, heads, seq_q, head_dim); k, v: (batch, kv_heads, seq_k, head_dim), kv_heads dividing heads.
     With ``causal`` the last query and the last key have the same position (torch's own is_causal aligns the
-    first query and key). Providers take bfloat16 and float16 and head dimensions of 64 and 128; torch
-    computes everything else."""
+    first query and key). Providers take bfloat16 and float16 and head dimensions of 64 and 128, one on Hopper
+    also 96; torch computes everything else."""
     mask = visible(q, k) if causal and q.shape[2] != k.shape[2] else None
     return torch.nn.functional.scaled_dot_product_attention(
         q,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from ..attention.cuda_checks import check_flash
 from ..attention.descriptors import copied_if_needed
-from ..attention_with_lse.checks import check_flash
 
 Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 

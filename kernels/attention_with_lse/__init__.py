@@ -5,8 +5,8 @@ float32: the natural logarithm of the sum of a row's ``exp(q @ k.T / sqrt(head_d
 recomputes the probabilities from it, without the row's maximum and sum (FlashAttention, Dao and others, 2022,
 arXiv:2205.14135).
 
-The work is that of ``attention``, with lse written once. ``cuda_flash`` is the kernel of ``attention``, and
-also writes lse. Providers of ``attention`` that return no logarithms are not here.
+The work is that of ``attention``, with lse written once. ``cuda_flash`` is the same kernel as in
+``attention``, which writes lse here alone. Providers of ``attention`` that return no logarithms are not here.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from ..attention import (
 
 WIDE_TILES = ((128, 128), (128, 176))
 CUDA_TILES = {64: ((128, 192), (192, 128)), 96: WIDE_TILES, 128: WIDE_TILES}
-"""The tiles that ``flash.cu`` has, as (block_m, block_n), by head_dim: the fastest ones of ``attention``.
-With 96 columns a quarter of each product multiplies zeros."""
+"""The tiles that ``flash.cu`` has, as (block_m, block_n), by head_dim: the fastest ones of ``attention``."""
 
 
 def work(problem: Problem) -> Work:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from kernel_pipeline.contract import Kernel
 from kernel_pipeline.ops import rule
 from kernel_pipeline.ops.table import FEWEST, TunedRegion
-from kernel_pipeline.ops.tuned import words_text
+from kernel_pipeline.ops.tuned_problems import words_text
 
 TRUSTED = 0.05
 """The rule is trusted if the 90th percentile of its regret is at most this."""

@@ -11,7 +11,8 @@ from kernel_pipeline import problems
 from kernel_pipeline.contract import Gpu, Kernel, Provider, Tolerance
 from kernel_pipeline.ops import rule, source, tuned
 from kernel_pipeline.ops.table import Configuration, Table, TunedKernel, TunedProblem
-from kernel_pipeline.ops.tuned import completed, is_within
+from kernel_pipeline.ops.tuned import is_within
+from kernel_pipeline.ops.tuned_problems import completed
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.measurement import Measurement, Timing
 from kernel_pipeline.records.point import Point, order

@@ -17,6 +17,8 @@ import triton.language as tl
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Gpu
 from kernels.attention import Problem, interpreted, refused
+from kernels.attention.checks import check_attention
+from kernels.attention.cuda_checks import check_flash
 from kernels.attention.descriptors import copied_if_needed
 from kernels.attention.triton_hopper import heads_in_l2, tile_of
 from kernels.attention_backward.reference import hidden, scaled
@@ -303,6 +305,16 @@ def test_refuses(provider: str, changed: dict[int, tuple[int, ...]], sentence: s
     shapes = [changed.get(number, (2, 2, 40, 64)) for number in range(3)]
     with pytest.raises(ValueError, match=sentence):
         call(provider, tuple(torch.ones(shape, dtype=torch.bfloat16) for shape in shapes), causal=True)
+
+
+def test_only_the_kernels_in_cuda_cpp_take_a_head_dim_of_96() -> None:
+    q, k, v = (torch.ones((2, 2, 40, 96), dtype=torch.bfloat16) for _ in range(3))
+    check_flash(q, k, v, True)
+    with pytest.raises(ValueError, match="head_dim of 64 or 128, got 96"):
+        check_attention(q, k, v, True)
+    for other in (k[..., :64], k[:, :1, :30], k[:0]):
+        with pytest.raises(ValueError):
+            check_flash(q, other, other, True)
 
 
 @pytest.mark.parametrize("gives", [lambda out, sums: out, lambda out, sums: (out, sums)])

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from kernel_pipeline import loading
-from kernels.attention import Problem, tile_columns
-from kernels.attention_with_lse import CUDA_TILES, tolerance
+from kernels.attention import CUDA_TILES, Problem, tile_columns
+from kernels.attention_with_lse import tolerance
 from tests.kernels.agreement import agree
 from tests.kernels.compiled import answer, program
 
@@ -37,14 +37,10 @@ class Launch:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tree in which the kernel's includes find the emulated multiprocessor."""
     made = tmp_path_factory.mktemp("emulated")
-    for name in ("attention", "attention_with_lse", "include", "run"):
+    for name in ("attention", "include", "run"):
         (made / name).mkdir()
-    for header in (
-        "attention/flash_kernel.cuh",
-        "attention/flash_layout.h",
-        "attention_with_lse/flash_kernel.cuh",
-    ):
-        shutil.copy(loading.ROOT / header, made / header)
+    for header in ("flash_kernel.cuh", "flash_layout.h", "flash_rows.cuh"):
+        shutil.copy(loading.ROOT / "attention" / header, made / "attention")
     shutil.copy(loading.ROOT / "include" / "wgmma_descriptors.h", made / "include")
     for header in ("common.cuh", "tma.cuh", "wgmma.cuh"):
         (made / "include" / header).write_text('#include "hopper.h"\n')
@@ -69,7 +65,7 @@ def check(
     with_lse: bool = True,
 ) -> None:
     """The kernel gives the reference's answer, and ends. The program has these runs, or its own alone. It is
-    the kernel of attention_with_lse, or of attention."""
+    called as by attention_with_lse, or as by attention, which wants no lse."""
     inputs = WITH_LSE.inputs(problem, CPU, seed)
     lengths = [
         problem.batch,
@@ -81,12 +77,13 @@ def check(
     ]
     own = run(problem, tiles)
     runs = [own] if runs is None else runs
-    macros: dict[str, object] = {"RUNS": ",".join(runs)} | ({"WITH_LSE": 1} if with_lse else {})
-    path = program(folder / "run" / "flash.cpp", **macros)
-    chosen = [launch.stages, launch.grid, seed, problem.head_dim]
+    path = program(folder / "run" / "flash.cpp", RUNS=",".join(runs))
+    chosen = [launch.stages, launch.grid, seed, problem.head_dim, int(with_lse)]
     made = answer(path, inputs, [runs.index(own), *lengths, *chosen])
     out, lse = made[: inputs[0].numel()], made[inputs[0].numel() :].clone().view(torch.float32)
     exact = WITH_LSE.expected(problem, inputs)
+    if not with_lse:
+        assert lse.isnan().all(), "nobody wants it"
     for one, right, allowed in zip((out, lse)[: 1 + with_lse], exact, tolerance(problem), strict=False):
         agree(one.view(right.shape), right, allowed)
 
@@ -143,12 +140,12 @@ FAULTS = {
 def test_a_fault_shows(folder: Path, fault: str, tmp_path: Path) -> None:
     """Or these tests would say nothing."""
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*-*"))
-    header = tmp_path / "attention_with_lse" / "flash_kernel.cuh"
-    text = header.read_text()
+    headers = {path: path.read_text() for path in (tmp_path / "attention").iterdir()}
     for before, after in FAULTS[fault].items():
-        assert before in text
-        text = text.replace(before, after)
-    header.write_text(text)
+        assert any(before in text for text in headers.values())
+        headers = {path: text.replace(before, after) for path, text in headers.items()}
+    for path, text in headers.items():
+        path.write_text(text)
     problem = Problem(
         batch=1, heads=3, kv_heads=3, seq_q=150, seq_k=417, head_dim=64, causal=True, dtype="bfloat16"
     )

@@ -1,17 +1,11 @@
-// Runs the flash_persistent of attention, or with the macro WITH_LSE of attention_with_lse, on the emulated
-// multiprocessor. The macro RUNS lists instances of run, the rest is told by arguments. It reads q, k and v from a
-// file, contiguous and one after the other, and writes out and lse.
+// Runs flash_persistent on the emulated multiprocessor, as attention does, or as attention_with_lse does. The macro RUNS
+// lists instances of run, the rest is told by arguments. It reads q, k and v from a file, contiguous and one after the
+// other, and writes out and lse, which is NaN if the kernel was not asked for it.
 #include <fstream>
 #include <iterator>
 #include <string>
 
-#ifdef WITH_LSE
-#include "../attention_with_lse/flash_kernel.cuh"
-namespace measured = attention_with_lse;
-#else
 #include "../attention/flash_kernel.cuh"
-namespace measured = attention;
-#endif
 
 namespace {
 
@@ -30,6 +24,7 @@ void run(char** argv) {
   const int stages = told(10), grid = told(11);
   const auto seed = static_cast<unsigned>(told(12));
   const int columns = told(13);
+  const bool with_lse = told(14) != 0;
 
   std::ifstream file(argv[1], std::ios::binary);
   std::vector<char> bytes((std::istreambuf_iterator<char>(file)), {});
@@ -42,27 +37,25 @@ void run(char** argv) {
   const CUtensorMap map_k = tensor_map(given.data() + of_q, batch, kv_heads, seq_k, columns, kBlockN);
   const CUtensorMap map_v = tensor_map(given.data() + of_q + of_k, batch, kv_heads, seq_k, columns, kBlockN);
 
-  measured::Arguments of{};
+  attention::Arguments of{};
   of.schedule = attention::Schedule(batch * heads, (seq_q + kBlockM - 1) / kBlockM, grid, causal);
   of.heads = heads;
   of.group = heads / kv_heads;
   of.seq_q = seq_q;
   of.seq_k = seq_k;
+  of.columns = columns;
   of.stages = stages;
   of.scale = static_cast<float>(1.4426950408889634 / std::sqrt(static_cast<double>(columns)));
   of.out = out.data();
   std::vector<float> lse(static_cast<size_t>(batch) * heads * seq_q, NAN);
-#ifdef WITH_LSE
-  of.columns = columns;
-  of.lse = lse.data();
-#endif
+  of.lse = with_lse ? lse.data() : nullptr;
   for (int block = 0; block < grid; ++block) {
     std::memset(attention::shared_memory, 0xFF, sizeof(attention::shared_memory));  // NaN
-    emulated::run_block(static_cast<unsigned>(block), static_cast<unsigned>(grid), measured::kThreads<kBlockM>, seed,
+    emulated::run_block(static_cast<unsigned>(block), static_cast<unsigned>(grid), attention::kThreads<kBlockM>, seed,
                         [&] {
                           const auto attend =
-                              causal ? measured::flash_persistent<kElement, kHeadDim, kBlockM, kBlockN, true>
-                                     : measured::flash_persistent<kElement, kHeadDim, kBlockM, kBlockN, false>;
+                              causal ? attention::flash_persistent<kElement, kHeadDim, kBlockM, kBlockN, true>
+                                     : attention::flash_persistent<kElement, kHeadDim, kBlockM, kBlockN, false>;
                           attend(map_q, map_k, map_v, of);
                         });
   }

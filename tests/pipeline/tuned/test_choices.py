@@ -218,6 +218,36 @@ def test_where_a_gpus_own_table_leaves_torch_that_of_another_gpu_is_asked(
         assert chosen(1000).how == "torch", "a table that can't be used is to be noticed"
 
 
+def test_where_the_fastest_provider_was_edited_another_gpus_table_comes_before_a_default(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after an edit, when only one of the GPUs has been measured again."""
+    path = written(some(PLANTED, COLUMNS), "own")
+    present = path.read_text()
+    of_cuda = json.loads(present)["kernels"][KERNEL]["sources"]["cuda"]
+    path.write_text(present.replace(of_cuda, "of another time"))
+    other = path.parent / "nvidia-h100.json"
+    monkeypatch.setenv(table_files.VARIABLE, str(path.parent))
+    forget_tables()
+    with pytest.warns(RuntimeWarning, match="softmax/cuda was edited since it was tuned on nvidia-h200"):
+        assert (chosen(512).provider, chosen(512).how) == ("triton_online", "default"), "no other table"
+
+    def with_another(text: str) -> tuned.Choice:
+        other.write_text(text.replace(f'"gpu": "{H200}"', '"gpu": "nvidia-h100"'))
+        forget_tables()
+        return chosen(512)
+
+    found = with_another(present)
+    assert (found.provider, found.parameters["block_size"], found.how) == ("cuda", 2048, "sibling")
+    assert found.reason == (
+        "softmax/cuda was edited since it was tuned on nvidia-h200; sweep and tune again. "
+        "The times of nvidia-h100 are used."
+    )
+    assert with_another(path.read_text()).how == "default", "it is as old there"
+    path.write_text(present)
+    assert with_another(present).how == "exact", "this GPU was measured again, too"
+
+
 def test_a_dtype_that_was_never_tuned_is_chosen_for_by_the_other_of_its_size(
     written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,13 +1,13 @@
-"""Check the inputs of the CUDA C++ kernels for training."""
+"""Check the inputs of attention's kernels in CUDA C++."""
 
 from __future__ import annotations
 
 import torch
 
-from ..attention.checks import check_attention
+from .checks import check_attention
 
 PADDED = 96
-"""The head dimension that takes wider tiles, whose rest is zeros."""
+"""The head dimension that takes wider tiles, whose rest is zeros. Providers in Triton don't take it."""
 
 
 def check_flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> None:
