@@ -64,10 +64,10 @@ class Flash:
 
 WIDE_TILES = ((64, 2), (64, 3), (80, 2))
 CUDA_TILES = {64: ((128, 2),), 96: WIDE_TILES, 128: WIDE_TILES}
-"""The tiles that ``flash.cu`` has, as (block_m, stages), by head_dim. A block has 128 keys. A tile's dq has two
-parts, one for each warpgroup: 64 by 64, or, of 80 queries, 64 columns each. With 96 columns a quarter of each
-product multiplies zeros. A head_dim of 256 does not fit: dk and dv of 128 keys would take 256 registers per
-thread, and there are 240."""
+"""The tiles that ``flash.cu`` has, as (block_m, stages), by head_dim. A block has 128 keys. A tile's dq has
+two parts, one for each warpgroup: 64 by 64, or, of 80 queries, 64 columns each. With 96 columns a quarter of
+each product multiplies zeros. A head_dim of 256 does not fit: dk and dv of 128 keys would take 256 registers
+per thread, and there are 240."""
 
 
 @dataclass(frozen=True, kw_only=True)

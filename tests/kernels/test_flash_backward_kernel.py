@@ -211,7 +211,8 @@ def test_a_fault_shows(folder: Path, fault: str, tmp_path: Path) -> None:
         assert before in text
         text = text.replace(before, after)
     header.write_text(text)
-    problem = dataclasses.replace(BASE, heads=1, seq_q=200, seq_k=500)
+    several = dataclasses.replace(BASE, heads=1, seq_q=200, seq_k=500)
+    one = dataclasses.replace(several, seq_q=60, seq_k=1000, causal=False)  # tile for each block of keys
     with pytest.raises((AssertionError, subprocess.TimeoutExpired)):
-        for seed in (2, 3, 6, 7):
+        for problem, seed in ((several, 2), (several, 3), (several, 6), (several, 7), (one, 6), (one, 7)):
             check(tmp_path, problem, Launch(), seed)
