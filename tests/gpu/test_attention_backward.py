@@ -37,8 +37,8 @@ def flash(
 def tiles_of(head_dim: int, deterministic: bool = False) -> list[WarpSpecialized]:
     """The tiles for a head_dim."""
     return [
-        WarpSpecialized(block_m=block_m, stages=stages, overlap=overlap, deterministic=deterministic)
-        for block_m, stages, overlap in CUDA_TILES[head_dim]
+        WarpSpecialized(block_m=block_m, stages=stages, deterministic=deterministic)
+        for block_m, stages in CUDA_TILES[head_dim]
     ]
 
 

@@ -98,7 +98,7 @@ def test_attention_is_trained_by_the_kernels(causal: bool, kv_heads: int, chosen
     if here.capability[0] != 9:
         pytest.skip("both kernels need Hopper")
     forward = {"block_m": 128, "block_n": 128, "stages": 2}
-    backward = {"block_m": 64, "stages": 2, "overlap": False, "deterministic": False}
+    backward = {"block_m": 64, "stages": 2, "deterministic": False}
     chosen("cuda_flash", backward, attention_with_lse=forward)
     shapes = [(2, 8, 256, 128), (2, kv_heads, 256, 128), (2, kv_heads, 256, 128)]
     ours = [rows(*shape).requires_grad_() for shape in shapes]
