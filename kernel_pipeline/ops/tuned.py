@@ -4,11 +4,11 @@ A problem that was tuned on this GPU gets its fastest configuration. A problem b
 choice of the rule (module ``rule``) if the table trusts the rule there. Otherwise it gets the safest of the
 rule's choice, a provider's default configuration, and torch. A problem in float16 or bfloat16 that no tuned
 problem compares with gets the rule's choice by problems in the other of these dtypes. A GPU without a table
-gets the rule's choice by the table of another GPU of the same compute capability. So does a tuned problem
-whose fastest provider was edited since it was tuned on this GPU, if the other table has the provider's
-present source. Except at a tuned problem, torch is called unless the choice is predicted clearly faster
-(module ``prediction``). A configuration is chosen only if it was verified with the present source, on the GPU
-and in the dtype whose times are used.
+gets the rule's choice by the table of another GPU of the same compute capability. So does a problem whose
+fastest provider, measured or by the rule, was edited since it was tuned on this GPU, if the other table has
+the provider's present source. Except at a tuned problem, torch is called unless the choice is predicted
+clearly faster (module ``prediction``). A configuration is chosen only if it was verified with the present
+source, on the GPU and in the dtype whose times are used.
 """
 
 from __future__ import annotations
@@ -190,9 +190,19 @@ class Chooser:
 
     @property
     def edited(self) -> str | None:
-        """The provider that was the fastest at the problem but was edited since; None if there is none."""
-        best = None if self.row is None else self.tuned.configurations[self.row.best].provider
-        return None if best is None or self.is_present(best) else best
+        """The provider that would be chosen if its source had not been edited since it was tuned; None if
+        there is none."""
+        labels = [self.row.best] if self.row is not None else rule.ranked(self.around)
+        chosen = next((one for label in labels if (one := self._fitting(label)) is not None), None)
+        return None if chosen is None or self.is_present(chosen) else chosen
+
+    def _fitting(self, label: str) -> str | None:
+        """Return the provider of a configuration that fits the problem, whatever its source; None if it does
+        not fit or can't be called."""
+        chosen = self.tuned.configurations[label]
+        declared = {one.name: one for one in self.kernel.providers}.get(chosen.provider)
+        fits = declared is not None and declared.is_installed and self._unfit(declared, chosen) is None
+        return chosen.provider if fits else None
 
     @functools.cached_property
     def known(self) -> list[rule.Tuned]:

@@ -61,7 +61,9 @@ def measured(entry: Entry, rows: Iterable[Measurement], identity: Identity | Non
     Takes the newest row of each point, with any timing settings but a cold cache. With an ``identity``, rows
     must have the current source, measurement version and environment. Without an identity, old rows are used
     too, if their configuration still exists. A configuration that was incorrect at one problem is left out at
-    every problem.
+    every problem. Times of a throttled GPU are upper bounds. They count at a problem where the fastest of
+    them is below all other times: there the GPU can't hold its clocks while it runs the fastest
+    configurations.
     """
     kernel = entry.loaded.kernel
     newest: dict[Point, Measurement] = {}
@@ -77,15 +79,28 @@ def measured(entry: Entry, rows: Iterable[Measurement], identity: Identity | Non
     kept = list(newest.values())
     wrong = {label(row.point) for row in kept if row.outcome.status == "incorrect"}
     found: dict[Values, dict[str, Measurement]] = {}
+    throttled: dict[Values, dict[str, Measurement]] = {}
     failed: dict[Values, set[str]] = {}
     for row in sorted(kept, key=lambda one: order(one.point)):
         name, state = label(row.point), row.outcome.state
         if row.outcome.timing is None and row.outcome.status != "verified":
             failed.setdefault(row.point.problem, set()).add(name)
-        elif row.outcome.timing is not None and name not in wrong and (state is None or state.valid):
-            found.setdefault(row.point.problem, {})[name] = row
+        elif row.outcome.timing is not None and name not in wrong:
+            if state is None or state.valid:
+                found.setdefault(row.point.problem, {})[name] = row
+            elif state.throttle is not None:
+                throttled.setdefault(row.point.problem, {})[name] = row
+    for problem, bounds in throttled.items():
+        others = found.setdefault(problem, {})
+        if not others or fastest(bounds) < fastest(others):
+            others.update(bounds)
     ordered = sorted(found, key=lambda one: order(next(iter(found[one].values())).point)[2:4])
     return [Measured(one, found[one], frozenset(failed.get(one, ()))) for one in ordered]
+
+
+def fastest(rows: Mapping[str, Measurement]) -> float:
+    """Return the shortest time of some rows, in microseconds."""
+    return min(timing(row).median_us for row in rows.values())
 
 
 def is_current(row: Measurement, identity: Identity) -> bool:
@@ -98,8 +113,8 @@ def of_kernel(
 ) -> TunedKernel | None:
     """Return a kernel's part of a table; None if nothing was measured.
 
-    ``finals`` are the newest finals of each problem. If they have the keys of the rows, they decide which
-    configuration is the fastest.
+    ``finals`` are the newest finals of each problem. They decide which configuration is the fastest, unless
+    they lack the provider that is the fastest of the rows, because its source was edited since.
     """
     if not some:
         return None
@@ -173,12 +188,15 @@ def timing(row: Measurement) -> Timing:
 
 
 def _problem(kernel: Kernel, one: Measured, held: Sequence[Final], tuned: rule.Tuned) -> TunedProblem:
-    """Return a table's entry for a problem. It comes from finals if these have the keys of the rows, with the
-    range of the rounds as interval; else from the sweep, with the interval of the median."""
+    """Return a table's entry for a problem. It comes from finals if these have the provider that is the
+    fastest of the rows, with the range of the rounds as interval; else from the sweep, with the interval of
+    the median."""
     made = problems.make(kernel.problem, one.problem)
     keys = {row.key: name for name, row in one.rows.items()}
     rounds = {keys[final.key]: final for final in held if final.key in keys}
-    if rounds:
+    fastest_swept = one.rows[ranked(one)[0][0]].point.provider
+    by_finals = any(_is_of(one, name, fastest_swept) for name in rounds)
+    if by_finals:
         order_of = sorted(((name, one.median_us) for name, one in rounds.items()), key=lambda each: each[1])
         best, us = order_of[0]
         interval = (min(rounds[best].rounds_us), max(rounds[best].rounds_us))
@@ -197,7 +215,7 @@ def _problem(kernel: Kernel, one: Measured, held: Sequence[Final], tuned: rule.T
         best=best,
         us=_short(us),
         interval_us=[_short(each) for each in interval],
-        source="finals" if rounds else "sweep",
+        source="finals" if by_finals else "sweep",
         runner_up=others[0][0] if others else None,
         runner_up_us=_short(others[0][1]) if others else None,
         baseline_us=None if baseline is None else _short(baseline),

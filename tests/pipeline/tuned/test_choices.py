@@ -232,16 +232,20 @@ def test_where_the_fastest_provider_was_edited_another_gpus_table_comes_before_a
     with pytest.warns(RuntimeWarning, match="softmax/cuda was edited since it was tuned on nvidia-h200"):
         assert (chosen(512).provider, chosen(512).how) == ("triton_online", "default"), "no other table"
 
-    def with_another(text: str) -> tuned.Choice:
+    def with_another(text: str, columns: int = 512) -> tuned.Choice:
         other.write_text(text.replace(f'"gpu": "{H200}"', '"gpu": "nvidia-h100"'))
         forget_tables()
-        return chosen(512)
+        return chosen(columns)
 
     found = with_another(present)
     assert (found.provider, found.parameters["block_size"], found.how) == ("cuda", 2048, "sibling")
     assert found.reason == (
         "softmax/cuda was edited since it was tuned on nvidia-h200; sweep and tune again. "
         "The times of nvidia-h100 are used."
+    )
+    found = with_another(present, 700)
+    assert (found.provider, found.how) == ("cuda", "sibling"), (
+        "which the rule would choose between problems, too"
     )
     assert with_another(path.read_text()).how == "default", "it is as old there"
     path.write_text(present)

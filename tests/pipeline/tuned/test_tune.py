@@ -108,6 +108,27 @@ def test_finals_decide_where_they_were_held_of_these_rows(written: Written, tmp_
     assert problem["baseline_us"] == 21.0
 
 
+def test_finals_without_the_provider_that_is_the_fastest_now_do_not_decide(
+    written: Written, tmp_path: Path
+) -> None:
+    """Its source was edited since, and its finals have another key."""
+    rows = some({"torch": (20.0,), "cuda 1024x4w": (10.0,)}, (1024,))
+    factory.write_finals(tmp_path, [factory.final(rows[0], 19.0)])
+    (problem,) = json.loads(written(rows).read_text())["kernels"][KERNEL]["problems"]
+    assert (problem["best"], problem["us"], problem["source"]) == ("cuda 1024x4w", 10.0, "sweep")
+
+
+@pytest.mark.parametrize(("bound", "best"), [(8.0, "cuda 2048x8w"), (11.0, "cuda 1024x4w")])
+def test_times_of_a_throttled_gpu_count_where_the_fastest_of_them_is_below_all_others(
+    written: Written, bound: float, best: str
+) -> None:
+    rows = some({"torch": (20.0,), "cuda 1024x4w": (10.0,)}, (1024,))
+    held_back = row("cuda", 1024, bound, block_size=2048, num_warps=8, throttle="sw_power_cap")
+    (problem,) = json.loads(written([*rows, held_back]).read_text())["kernels"][KERNEL]["problems"]
+    assert (problem["best"], problem["us"]) == (best, min(bound, 10.0))
+    assert ("cuda 2048x8w" in problem["near"]) == (bound < 10)
+
+
 def test_the_regret_is_what_one_finds_by_hand(written: Written) -> None:
     """Among the first five problems, within L2, the others always choose 2048x8w for the one left out.
     Beyond L2 the other two choose 1024x4w."""
