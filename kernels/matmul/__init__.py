@@ -22,8 +22,9 @@ that neighbouring programs share tiles in L2, and prefetches, as in Triton's tut
 Multiplication". ``triton_split_k`` shares the products of a tile among programs. ``triton_persistent`` copies
 tiles by TMA and keeps one program on each multiprocessor. ``cuda_wgmma`` is for Hopper alone, after the
 CUTLASS documentation's "Efficient GEMM in CUDA": producer warps copy, consumer warps multiply, and clusters
-share tiles. ``triton_gemv`` and ``cuda_gemv`` are for few rows. cuBLAS's choice depends on the environment
-too: on the workspace that ``CUBLAS_WORKSPACE_CONFIG`` allows.
+share tiles; ``cuda_wgmma_tf32`` is built like it for float32. ``triton_gemv`` and ``cuda_gemv`` are for few
+rows. cuBLAS's choice depends on the environment too: on the workspace that ``CUBLAS_WORKSPACE_CONFIG``
+allows.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ from .parameters import (
     wgmma_fits,
 )
 from .problem import Problem, interpreted, tolerance, work
+from .tf32_tiles import Tf32Tiles, tf32_fits
 
 STEPS = (
     Provider(
@@ -152,6 +154,14 @@ kernel = Kernel(
             compile_weight=compile_weight,
         ),
         Provider("cuda_wgmma", "cuda.py:cuda_wgmma", Wgmma, wgmma_fits, extension="wgmma.cu", needs="sm_90a"),
+        Provider(
+            "cuda_wgmma_tf32",
+            "tf32.py:cuda_wgmma_tf32",
+            Tf32Tiles,
+            tf32_fits,
+            extension="tf32.cu",
+            needs="sm_90a",
+        ),
         Provider("triton_gemv", "triton_gemv.py:gemv", GemvTiles, triton_gemv_fits),
         Provider("cuda_gemv", "cuda.py:cuda_gemv", Gemv, gemv_fits, extension="gemv.cu"),
         Provider("cpp", "cpp.py:cpp", None, ieee_fits, extension="cpp.cpp"),

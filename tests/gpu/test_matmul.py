@@ -15,6 +15,7 @@ from kernel_pipeline import loading
 from kernels.matmul import STEPS
 from kernels.matmul.parameters import Wgmma
 from kernels.matmul.problem import FLOAT8, Problem, tolerance
+from kernels.matmul.tf32_tiles import Tf32Tiles
 from tests.kernels.agreement import agree
 from tests.kernels.kernel_cases import EVERY, gpu
 
@@ -271,6 +272,22 @@ def test_steps_refuse_what_they_do_not_multiply(name: str, problem: Problem, sen
         pytest.skip(f"{name} needs another GPU")
     with pytest.raises(RuntimeError, match=sentence):
         case.call(problem, MATMUL.inputs(problem, CUDA, 0), {})
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("block_n", [128, 256])
+def test_tf32(block_n: int, layout: str) -> None:
+    """Several tiles a block, leftover rows and columns, rows that begin anywhere; the same bits each time."""
+    case = CASES["cuda_wgmma_tf32"]
+    if not case.runs_here:
+        pytest.skip("needs Hopper")
+    for m, n, k in ((2500, 3001, 530), (129, 257, 77), (1, 131, 1030), (4096, 512, 8)):
+        problem = Problem(m=m, n=n, k=k, dtype="float32", layout=layout, arithmetic="tf32")
+        if case.provider.fits(problem, Tf32Tiles(block_n=block_n), gpu()) is None:
+            first = agrees("cuda_wgmma_tf32", problem, block_n=block_n)
+            inputs = MATMUL.inputs(problem, CUDA, 0)
+            for _ in range(20):
+                assert torch.equal(case.call(problem, inputs, {"block_n": block_n})[0], first)
 
 
 def test_wgmma_refuses_what_it_has_no_tensor_cores_for() -> None:

@@ -1,0 +1,95 @@
+"""cuda_wgmma_tf32's kernels themselves, on a CPU: compiled against an emulated multiprocessor."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernel_pipeline import loading
+from kernels.matmul.problem import Problem, tolerance
+from tests.kernels.agreement import agree
+from tests.kernels.compiled import answer, program
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("emulated tf32")]
+
+MATMUL = loading.load("matmul")
+HERE = Path(__file__).parent / "emulated"
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tree in which the kernel's includes find the emulated multiprocessor."""
+    made = tmp_path_factory.mktemp("tf32")
+    for name in ("matmul", "include", "run"):
+        (made / name).mkdir()
+    for header in ("tf32_kernel.cuh", "wgmma_layout.h"):
+        shutil.copy(loading.ROOT / "matmul" / header, made / "matmul")
+    shutil.copy(loading.ROOT / "include" / "wgmma_descriptors.h", made / "include")
+    for header in ("common.cuh", "tma.cuh", "wgmma.cuh"):
+        (made / "include" / header).write_text('#include "hopper.h"\n')
+    (made / "matmul" / "wgmma_tf32.cuh").write_text('#include "../include/tf32.h"\n')
+    for header in ("hopper.h", "tf32.h"):
+        shutil.copy(HERE / header, made / "include")
+    shutil.copy(HERE / "tf32.cpp", made / "run")
+    return made
+
+
+def check(folder: Path, sizes: tuple[int, int, int], layout: str, block_n: int, grid: int, seed: int) -> None:
+    """The kernel gives the reference's answer, and ends."""
+    m, n, k = sizes
+    problem = Problem(m=m, n=n, k=k, dtype="float32", layout=layout, arithmetic="tf32")
+    inputs = MATMUL.inputs(problem, CPU, seed)
+    given = [x if lies == "n" else x.t() for x, lies in zip(inputs, layout, strict=True)]
+    out = answer(
+        program(folder / "run" / "tf32.cpp"), given, [m, n, k, layout, block_n, grid, seed], timeout_s=240
+    )
+    (exact,) = MATMUL.expected(problem, inputs)
+    agree(out.view(m, n), exact, tolerance(problem))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("sizes", "layout", "block_n", "grid"),
+    [
+        # A block takes several tiles, the last of few rows and columns; more steps than buffers; pairs and
+        # single columns; rows along k that need no copy, a copy, or to be transposed.
+        ((140, 136, 68), "nt", 128, 1),
+        ((70, 133, 41), "nt", 128, 2),
+        ((130, 260, 70), "nn", 256, 1),
+        ((1, 3, 5), "tn", 256, 1),
+        ((33, 130, 230), "tt", 128, 1),
+    ],
+    ids=str,
+)
+def test_a_product(
+    folder: Path, sizes: tuple[int, int, int], layout: str, block_n: int, grid: int, seed: int
+) -> None:
+    check(folder, sizes, layout, block_n, grid, seed)
+
+
+FAULTS = {
+    "wgmma_wait_group<1>();": "",
+    "mbarrier_wait_parity(&empty[stage], parity ^ 1);": "",
+    "mbarrier_wait_parity(&full[stage], parity);": "",
+    "buffer > 0 || step > 0": "step > 0",
+    "column + 1 < of.n": "true",
+    "square[x][i]": "square[i][x]",
+}
+
+
+@pytest.mark.parametrize("before", FAULTS)
+def test_a_fault_shows(folder: Path, tmp_path: Path, before: str) -> None:
+    """Or these tests would say nothing."""
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("tf32-*"))
+    header = tmp_path / "matmul" / "tf32_kernel.cuh"
+    text = header.read_text()
+    assert text.count(before) == 1
+    header.write_text(text.replace(before, FAULTS[before]))
+    with pytest.raises((AssertionError, subprocess.TimeoutExpired)):
+        for seed in range(8):
+            check(tmp_path, (130, 133, 270), "nn", 128, 1, seed)
