@@ -20,11 +20,13 @@ from torch.autograd import forward_ad
 
 from ..loading import Loaded
 from . import switch
-from .declaration import Op, Result
+from .asked import Asked
+from .declaration import NotServedError, Op, Result
 from .known import Known, known
 from .options import options_of, tensors_of
 from .plans import MOST_PLANS, CallPlan, first, form_of
 from .registration import NAMESPACE, register
+from .tuned import Choice
 
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 """The types of plain tensors, which are not subclasses with their own behaviour."""
@@ -49,12 +51,14 @@ class Function:
         self._required = sum(one.default is one.empty for one in parameters)
         self._options = options_of(self.signature, loaded)
         self._tensors = tensors_of(op.definition)
+        self._with_options = op.with_options or op.definition
+        self._names = frozenset(self.signature.parameters)
         self.operator = register(op, self.run, self.by_torch, self.trains)
         if op.training is not None:
             from . import function
 
             function(op.training)
-        self.call: Callable[..., Result] = update_wrapper(self._caller(), op.definition)
+        self.call: Callable[..., Result] = update_wrapper(self._caller(), self._with_options)
         # Pickle imports the function from this module; the definition lies elsewhere.
         self.call.__module__ = __name__.rpartition(".")[0]
 
@@ -73,8 +77,13 @@ class Function:
         return not switch.is_on() and self.op.trains(*self.filled(args, kwargs))
 
     def plan(self, *args: Any, **kwargs: Any) -> CallPlan:
-        """Return the plan of a call. If there is no plan, make it by calling once."""
-        args = self.filled(args, kwargs)
+        """Return the plan of a call. If there is no plan, make it by calling once. A call that only
+        ``with_options`` computes has nothing to plan."""
+        try:
+            args = self.filled(args, kwargs)
+        except NotServedError as reason:
+            choice = Choice("torch", {}, "torch", str(reason))
+            return CallPlan(self._with_options, choice, Asked(self.loaded.name, None, choice))
         self._check_tensors(args)
         is_on = switch.is_on()
         plan = self._plans[is_on].get(form_of(args))
@@ -93,12 +102,25 @@ class Function:
 
     def filled(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """Return all arguments by position, with defaults filled in. Raises TypeError for unknown or missing
-        arguments."""
+        arguments, and as ``without_options`` does."""
         if kwargs or not self._required <= len(args) <= len(self._defaults):
+            args, kwargs = self.without_options(args, kwargs)
             bound = self.signature.bind(*args, **kwargs)
             bound.apply_defaults()
             return bound.args
         return args + self._defaults[len(args) :]
+
+    def without_options(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments of an equal call without further options. Raises NotServedError for a call
+        that only the op's ``with_options`` computes, and TypeError and ValueError for invalid arguments."""
+        if self.op.with_options is None or self._names.issuperset(kwargs):
+            return args, kwargs
+        self._check_tensors(args)
+        for option in self._options:
+            option.check(args, kwargs)
+        return self.op.without_options(*args, **kwargs), {}
 
     def check(self, args: tuple[Any, ...]) -> None:
         """Check the arguments. Raises ValueError, with a sentence, if an option has an unknown value or a
@@ -193,7 +215,7 @@ class Function:
         """Return the function that users call. It uses local names only, because Python looks them up
         fastest."""
         operator, plain, required, last = self.operator, PLAIN, self._required, self._required - 1
-        options = self._options
+        options, with_options = self._options, self._with_options
         known_of, looked_at = self._known.get, self._looked_at
         parameters = list(self.signature.parameters)
         is_compiling = torch.compiler.is_dynamo_compiling
@@ -203,11 +225,18 @@ class Function:
 
         def call(*args: Any, **kwargs: Any) -> Result:
             if is_compiling():
+                try:
+                    args, kwargs = self.without_options(args, kwargs)
+                except NotServedError:
+                    return with_options(*args, **kwargs)
                 for option in options:
                     option.check(args, kwargs)
                 return operator(*args, **kwargs)
             if kwargs or len(args) < required:
-                args = by_position(args, kwargs)
+                try:
+                    args = by_position(args, kwargs)
+                except NotServedError:
+                    return with_options(*args, **kwargs)
             x = args[0]
             # First rule out the cases that no check detects. Under a mode a shape may hold unhashable
             # symbols.

@@ -99,6 +99,8 @@ class Op:
     derivative: Derivative | None = None
     training: str | None = None
     trains: Callable[..., bool] = _always
+    with_options: Callable[..., Result] | None = None
+    without_options: Callable[..., tuple[Any, ...]] = _as_they_are
 
     @property
     def name(self) -> str:

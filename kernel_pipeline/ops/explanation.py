@@ -15,6 +15,7 @@ from ..contract import Gpu
 from ..declared import Value, shown
 from . import function as function_of
 from . import plans, prediction, rule, switch, table_files, tuned
+from .declaration import NotServedError
 from .table import TunedProblem
 from .tuned import WORDS, Choice, Chooser
 
@@ -129,16 +130,20 @@ def explain(
     None stands for the tensors' device. Raises TypeError and ValueError, with a sentence, for arguments that
     the function refuses and for an unknown GPU."""
     loaded = function.loaded
-    given = function.checked(args, kwargs)
+    reason = switch.reason()
+    try:
+        given = function.checked(args, kwargs)
+    except NotServedError as error:
+        given, reason = (*args, *kwargs.values()), str(error)
     device, named = plans.device_of(given), slug
     if slug is None:
         slug, gpu = plans.slug_of(device), plans.gpu_of(device)
     else:
         gpu, device = _gpu(slug), torch.device("cuda")
-    reason, training = switch.reason(), function.op.training
+    training = function.op.training
     if training is not None and not reason and _trains(given):
         if function.trains(*given):
-            return explain(function_of(training), args, kwargs, named)
+            return explain(function_of(training), given, {}, named)
         reason = f"{function.op.name} computes this gradient by torch."
     if reason:
         return Explanation(loaded.name, {}, slug, _torch(reason))

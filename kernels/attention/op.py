@@ -8,19 +8,14 @@ import torch
 
 from kernel_pipeline.ops.declaration import NotServedError, Op, problem_of
 
-from . import Problem, refused
+from . import Problem, options, refused
 from .checks import check_attention
 from .torch import visible
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool = False) -> torch.Tensor:
-    """Return ``softmax(q @ k.T / sqrt(head_dim)) @ v`` in q's shape and dtype, as
-    ``scaled_dot_product_attention`` does.
-
-    q: (batch, heads, seq_q, head_dim); k, v: (batch, kv_heads, seq_k, head_dim), kv_heads dividing heads.
-    With ``causal`` the last query and the last key have the same position (torch's own is_causal aligns the
-    first query and key). Providers take bfloat16 and float16 and head dimensions of 64 and 128, one on Hopper
-    also 96; torch computes everything else."""
+    """Return attention by torch, with the last query at the last key's position if ``causal``.
+    ``options.attention`` also has options that the operator does not have."""
     mask = visible(q, k) if causal and q.shape[2] != k.shape[2] else None
     return torch.nn.functional.scaled_dot_product_attention(
         q,
@@ -106,4 +101,6 @@ op = Op(
     inputs=lambda q, k, v, causal: (q, k, v),
     training="attention_with_lse",
     trains=trains,
+    with_options=options.attention,
+    without_options=options.plain,
 )

@@ -120,6 +120,54 @@ def test_attention_is_trained_by_the_kernels(causal: bool, kv_heads: int, chosen
     assert plan.choice.provider == "cuda_flash"
 
 
+WINDOWS: list[dict[str, Any]] = [
+    {"window": (31, 0)},
+    {"causal": True, "window": (40, -1), "scale": 0.3},
+    {"window": (16, 8)},
+]
+
+
+def agree(call: Callable[..., torch.Tensor], *given: torch.Tensor, **words: Any) -> None:
+    """A call and its gradients are those of the CPU in float64, where torch computes them with a mask."""
+    ours = [x.detach().requires_grad_() for x in given]
+    exact = [x.detach().cpu().double().requires_grad_() for x in given]
+    out = call(*ours, **words)
+    if "cu_seqlens" in words:
+        words["cu_seqlens"] = [one.cpu() for one in words["cu_seqlens"]]
+    right = ops.attention(*exact, **words)
+    grad = torch.randn_like(out)
+    found = (out, *torch.autograd.grad(out, ours, grad))
+    for mine, one in zip(
+        found, (right, *torch.autograd.grad(right, exact, grad.cpu().double())), strict=True
+    ):
+        assert (mine.cpu().double() - one).abs().max() < 0.02 * one.abs().max()
+
+
+@pytest.mark.parametrize("lengths", [(96, 96), (64, 100), (100, 64), (1, 200)], ids=str)
+@pytest.mark.parametrize("words", WINDOWS, ids=str)
+def test_torchs_flash_attention_computes_windows(words: dict[str, Any], lengths: tuple[int, int]) -> None:
+    queries, keys = lengths
+    q = rows(2, queries, 8, 65)[..., :64].transpose(1, 2)  # rows at odd multiples of two bytes
+    k, v = rows(2, 2, keys, 64), rows(2, 2, keys, 64)
+    agree(ops.attention, q, k, v, **words)
+    with torch.profiler.profile() as seen:
+        ops.attention(q, k, v, **words)
+    assert "aten::_flash_attention_forward" in {one.key for one in seen.key_averages()}
+
+
+def test_inductor_takes_a_window() -> None:
+    torch.compiler.reset()
+    q, k, v = rows(2, 8, 96, 64), rows(2, 2, 128, 64), rows(2, 2, 128, 64)
+    agree(torch.compile(ops.attention, fullgraph=True), q, k, v, causal=True, window=(20, -1), scale=0.3)
+
+
+def test_torchs_flash_attention_computes_ragged_batches() -> None:
+    lengths = torch.tensor([[30, 1, 97], [64, 5, 97]], device="cuda")
+    ends = functional.pad(lengths.cumsum(1), (1, 0)).int().unbind()
+    q, k, v = (rows(int(lengths[one].sum()), heads, 64) for one, heads in ((0, 8), (1, 2), (1, 2)))
+    agree(ops.attention, q, k, v, causal=True, window=(20, 0), cu_seqlens=ends, max_seqlen=(97, 97))
+
+
 def test_a_gpu_is_told_as_the_pipeline_tells_it() -> None:
     here = device.resolve("cuda")
     assert plans.gpu_of(torch.device("cuda", 0)) == device.capabilities(here)

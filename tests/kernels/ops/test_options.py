@@ -15,11 +15,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernel_pipeline import ops
+from kernels.attention import options as attention_options
 
 ARITHMETICS = "arithmetic must be one of ieee, tf32, fast_accum, not 'no_such'."
 CAUSAL = "causal must be one of false, true, not "
 TF32 = "tf32 is an arithmetic of float32: bfloat16 is multiplied in full without it."
 FAST_ACCUM = "fast_accum is an arithmetic of float8_e4m3fn: sums of float32 are kept in float32."
+WINDOW = "window must be the numbers of keys to the left and right, or -1, not "
 GROUPS = "granularity group_64 makes 2 groups of k 128, and scales_and_zeros has 1."
 
 
@@ -65,6 +67,32 @@ REFUSED = {
     "causal, a number": Refused("attention", heads, {"causal": 3}, f"{CAUSAL}3."),
     "causal, none": Refused("attention", heads, {"causal": None}, f"{CAUSAL}None."),
     "causal, a tensor": Refused("attention", heads, {"causal": torch.tensor(True)}, f"{CAUSAL}tensor(True)."),
+    "causal, and a window": Refused("attention", heads, {"causal": 3, "window": (1, 1)}, f"{CAUSAL}3."),
+    "window": Refused("attention", heads, {"window": (1, -2)}, f"{WINDOW}(1, -2)."),
+    "window, a number": Refused("attention", heads, {"window": 3}, f"{WINDOW}3."),
+    "scale": Refused("attention", heads, {"scale": "1"}, "scale must be a number or None, not '1'."),
+    "ragged, in part": Refused(
+        "attention",
+        heads,
+        {"cu_seqlens": (0, 4)},
+        "a ragged batch needs cu_seqlens and max_seqlen, each a pair for queries and keys.",
+    ),
+    "ragged, as a matrix": Refused(
+        "attention",
+        heads,
+        {"cu_seqlens": (0, 4), "max_seqlen": (4, 4)},
+        "q, k and v with options must be (tokens, heads, head_dim) in a ragged batch.",
+    ),
+    "not of heads": Refused(
+        "attention",
+        lambda: (torch.ones(1, 4, 8),) * 3,
+        {"window": (1, 1)},
+        "q, k and v with options must be (batch, heads, seq, head_dim).",
+    ),
+    **{
+        name: Refused("attention", heads, {name: 0.5}, sentence)
+        for name, sentence in attention_options.REFUSED.items()
+    },
     "attention_with_lse": Refused("attention_with_lse", heads, {"causal": "no"}, f"{CAUSAL}'no'."),
     "attention_backward": Refused(
         "attention_backward",
