@@ -71,12 +71,12 @@ def attention(
     window = (window[0], 0 if causal else window[1])
     if cu_seqlens is None or max_seqlen is None:
         return dense(q, k, v, window, scale)
-    rows = [x.transpose(0, 1)[None] for x in (q, k, v)]
+    rows = [x.transpose(0, 1).unsqueeze(0) for x in (q, k, v)]
     if takes_flash(*rows):
         return flash(q, k, v, window, scale, cu_seqlens, max_seqlen)
     lengths_q, lengths_k = (one.diff().tolist() for one in cu_seqlens)
     split = (torch.split(x, one, 2) for x, one in zip(rows, (lengths_q, lengths_k, lengths_k), strict=True))
-    made = [dense(*one, window=window, scale=scale) for one in zip(*split, strict=True)]
+    made = [dense(of_q, of_k, of_v, window, scale) for of_q, of_k, of_v in zip(*split, strict=True)]
     return torch.cat(made, 2)[0].transpose(0, 1)
 
 
