@@ -89,6 +89,13 @@ class Op:
     trains:
         ``trains(*args)`` says whether ``training`` takes the call. Torch computes other calls that need a
         gradient.
+    with_options:
+        The function with further options, which are passed by keyword, in operators that torch differentiates
+        and traces. Users see its signature and docstring. The operator has none of these options.
+    without_options:
+        ``without_options(*args, **options)`` returns the arguments of an equal call without further options.
+        It raises NotServedError for a call that only ``with_options`` computes, ValueError, with a sentence,
+        for a call that is refused, and TypeError for an unknown option.
     """
 
     definition: Callable[..., Result]

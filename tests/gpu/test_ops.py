@@ -153,6 +153,7 @@ def test_torchs_flash_attention_computes_windows(words: dict[str, Any], lengths:
     with torch.profiler.profile() as seen:
         ops.attention(q, k, v, **words)
     assert "aten::_flash_attention_forward" in {one.key for one in seen.key_averages()}
+    agree(ops.attention, q.float(), k.float(), v.float(), **words)  # by a mask
 
 
 def test_inductor_takes_a_window() -> None:
