@@ -1,5 +1,4 @@
-"""Declare the parameters of each provider of the matrix product, and check whether they fit a problem and a
-GPU."""
+"""Declare the product's parameters, by provider, and check whether they fit a problem and a GPU."""
 
 from __future__ import annotations
 
@@ -33,12 +32,8 @@ class NaiveTiles:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitTiles:
-    """Tiles whose products ``split_k`` programs share.
-
-    ``reduction`` says how their sums are added. ``atomic``: each program adds its sum to the output in
-    memory, in an unknown order. ``workspace``: each program stores its sum in its own part of a workspace,
-    and a second kernel adds the parts in order.
-    """
+    """Tiles whose products ``split_k`` programs share. ``reduction``: ``atomic`` adds their sums to the
+    output, in any order; ``workspace`` stores them, and a second kernel adds them in order."""
 
     block_m: int = one_of(16, 32, 64, 128, default=64, unit="")
     block_n: int = one_of(16, 32, 64, 128, default=128, unit="")
@@ -105,8 +100,7 @@ class Wgmma:
 
 
 MAX_ACCUMULATORS = 128
-"""The maximum number of float32 sums of a tile that a thread of a Triton program keeps: half of its
-registers."""
+"""The most float32 sums of a tile that a thread of a Triton program keeps: half of its registers."""
 
 MAX_UNROLLED = 4096
 """The maximum number of multiplications per step of a thread without tensor cores. Triton unrolls all of them
