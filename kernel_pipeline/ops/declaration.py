@@ -39,11 +39,15 @@ class Derivative:
     only_for:
         Maps a kept tensor to the only input whose gradient needs it. If that gradient is not needed, the
         tensor is not saved, and the formula gets None.
+    kernel:
+        The name of the kernel that the formula calls, if its problem is that of the op. ``explain`` names its
+        choice too.
     """
 
     keeps: tuple[str, ...]
     formula: Callable[..., tuple[torch.Tensor | None, ...]]
     only_for: Mapping[str, str] = field(default_factory=dict)
+    kernel: str | None = None
 
 
 def _as_they_are(*args: Any) -> tuple[torch.Tensor, ...]:

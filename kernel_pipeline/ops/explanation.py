@@ -13,6 +13,7 @@ import torch
 
 from ..contract import Gpu
 from ..declared import Value, shown
+from ..loading import Loaded
 from . import function as function_of
 from . import plans, prediction, rule, switch, table_files, tuned
 from .declaration import NotServedError
@@ -89,6 +90,8 @@ class Explanation:
         The fastest other provider, if any is known.
     near:
         The tuned problems that the rule used, the nearest first; none at a tuned problem.
+    backward:
+        The explanation of the gradient, if the call needs one that a kernel computes.
     """
 
     kernel: str
@@ -100,6 +103,7 @@ class Explanation:
     baseline: TimedChoice | None = None
     runner_up: TimedChoice | None = None
     near: tuple[Near, ...] = ()
+    backward: Explanation | None = None
 
     def __str__(self) -> str:
         choice = self.choice
@@ -120,7 +124,7 @@ class Explanation:
             lines["rests on" if number == 0 else " " * number] = str(one)
         lines["table"] = str(self.table or "")
         texts = [f"  {name.strip():<9}  {text}" for name, text in lines.items() if text]
-        return "\n".join([head, *texts])
+        return "\n".join([head, *texts, *([] if self.backward is None else [str(self.backward)])])
 
 
 def explain(
@@ -143,13 +147,33 @@ def explain(
     training = function.op.training
     if training is not None and not reason and _trains(given):
         if function.trains(*given):
-            return explain(function_of(training), given, {}, named)
+            return _of_both_passes(function_of(training), given, named)
         reason = f"{function.op.name} computes this gradient by torch."
     if reason:
         return Explanation(loaded.name, {}, slug, _torch(reason))
     problem, choice = plans.problem_of(function.op, given)
     if choice is not None:
         return Explanation(loaded.name, {}, slug, choice)
+    return _explained(loaded, problem, gpu, slug, device)
+
+
+def _of_both_passes(forward: Function, given: tuple[Any, ...], slug: str | None) -> Explanation:
+    """Return the explanation of a forward pass for training, with that of the gradient."""
+    found = explain(forward, given, {}, slug)
+    derivative = forward.op.derivative
+    if derivative is None or derivative.kernel is None or not found.problem:
+        return found
+    device = plans.device_of(given) if slug is None else torch.device("cuda")
+    gpu = plans.gpu_of(device) if slug is None else _gpu(slug)
+    problem, _ = plans.problem_of(forward.op, given)
+    backward = _explained(function_of(derivative.kernel).loaded, problem, gpu, found.gpu, device)
+    return dataclasses.replace(found, backward=backward)
+
+
+def _explained(
+    loaded: Loaded, problem: Any, gpu: Gpu | None, slug: str | None, device: torch.device
+) -> Explanation:
+    """Return the explanation of a problem's choice."""
     values = dataclasses.asdict(problem)
     choice, made = tuned.chosen(loaded, problem, gpu, slug, warns=False)
     if why := plans.refusal(loaded, problem, choice, device, gpu):

@@ -10,6 +10,9 @@ from kernel_pipeline.ops.declaration import Derivative, Op
 from ..attention.op import attention, expanded, masked_scores, probabilities, problem, wide_of
 from ..attention.torch import aligned_rows
 
+BACKWARD = "attention_backward"
+"""The kernel of the gradient."""
+
 FLASH_HEAD_DIM = 8
 """On a GPU torch's flash attention takes head dimensions that are multiples of this."""
 
@@ -48,7 +51,7 @@ def backward(
     causal: bool,
 ) -> tuple[torch.Tensor | None, ...]:
     """Return the gradients, by the kernel ``attention_backward``."""
-    operator = ops.function("attention_backward").operator
+    operator = ops.function(BACKWARD).operator
     made: tuple[torch.Tensor, ...] = operator(q, k, v, *outs, grad, causal)
     return made
 
@@ -57,5 +60,5 @@ op = Op(
     definition=attention_with_lse,
     problem=problem,
     inputs=lambda q, k, v, causal: (q, k, v),
-    derivative=Derivative(("q", "k", "v", "causal", "outs"), backward),
+    derivative=Derivative(("q", "k", "v", "causal", "outs"), backward, kernel=BACKWARD),
 )

@@ -98,7 +98,11 @@ def test_options_that_change_nothing_are_served(chosen: Callable[..., list[Any]]
     choice = ops.warm(ops.attention, q, q, q, window=(-1, 0))
     assert choice == ops.warm(ops.attention, q, q, q, True) != ops.warm(ops.attention, q, q, q, window=(3, 0))
     q.requires_grad_()
-    assert str(ops.explain(ops.attention, q, q, q, window=(-1, 0))).startswith("attention_with_lse ")
+    of_both = ops.explain(ops.attention, q, q, q, window=(-1, 0))
+    assert of_both.kernel == "attention_with_lse"
+    assert of_both.backward is not None and of_both.backward.kernel == "attention_backward"
+    assert of_both.backward.problem == of_both.problem
+    assert str(of_both).endswith(f"\n{of_both.backward}")
 
 
 @pytest.mark.parametrize("name", OF_TORCH)
