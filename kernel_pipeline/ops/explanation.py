@@ -189,7 +189,7 @@ def _explained(
 def _near(made: Chooser, one: rule.Neighbour, choice: Choice) -> Near:
     """Return what is known of a choice at a tuned problem."""
     there = one.tuned
-    ratio = there.near.get(_label(made, choice) or "")
+    ratio = there.near.get(made.label_of(choice) or "")
     if ratio is None and choice.provider == made.kernel.baseline and there.us and there.baseline_us:
         ratio = there.baseline_us / there.us
     return Near(there.problem, one.distance, ratio)
@@ -218,7 +218,7 @@ def _predicted(made: Chooser, choice: Choice) -> Times:
     the baseline, which errs less than the baseline's times at other problems."""
     usable = [label for label in rule.ranked(made.around) if made.against(label) is None]
     is_baseline = choice.provider == made.kernel.baseline
-    by = next(iter(usable), None) if is_baseline else _label(made, choice)
+    by = next(iter(usable), None) if is_baseline else made.label_of(choice)
     if by is None:
         return None, None, None
     ratio = prediction.speedup(made.around, by)
@@ -241,15 +241,6 @@ def _predicted(made: Chooser, choice: Choice) -> Times:
 
 def _us(made: Chooser, label: str) -> float | None:
     return prediction.predicted_us(made.kernel, made.comparable, made.problem, label)
-
-
-def _label(made: Chooser, choice: Choice) -> str | None:
-    """Return the label of a choice in the table; None for one without a label, such as the baseline."""
-    wanted = choice.provider, dict(choice.parameters)
-    configurations = made.tuned.configurations.items()
-    return next(
-        (label for label, one in configurations if (one.provider, dict(one.parameters)) == wanted), None
-    )
 
 
 def _trains(given: tuple[Any, ...]) -> bool:

@@ -73,6 +73,17 @@ def is_clearly_faster(
     return mean is not None and mean >= margin and min(ratio for _, ratio in found) >= slowest
 
 
+def is_clearly_faster_than(around: Sequence[Neighbour], label: str, other: str | None) -> bool:
+    """Whether a configuration is predicted to be at least ``ELSEWHERE_MARGIN`` times as fast as another; None
+    stands for one that was not measured."""
+    ratios = [
+        (one, one.tuned.near.get(other or "", rule.MOST) / one.tuned.near.get(label, rule.MOST))
+        for one in around
+    ]
+    mean = _mean(ratios)
+    return mean is not None and mean >= ELSEWHERE_MARGIN
+
+
 def is_faster_all_around(around: Sequence[Neighbour], label: str) -> bool:
     """Whether a configuration is predicted clearly faster than the baseline by neighbours that agree: by
     ``ELSEWHERE_MARGIN`` on average, and by ``MARGIN`` at each neighbour that counts. If only one counts, it

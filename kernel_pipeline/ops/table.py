@@ -17,7 +17,7 @@ from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 from ..declared import Value
 from ..provider import Gpu
 
-FORMAT = 4
+FORMAT = 5
 """The version of the table's format."""
 
 
@@ -123,8 +123,9 @@ class TunedRegion:
 @dataclass(frozen=True)
 class TunedKernel:
     """A kernel's part of a table. ``sources`` holds the ``source.digest`` of each provider that the table
-    names. ``configurations`` are by label."""
+    names, ``measured`` the names of all providers that were measured. ``configurations`` are by label."""
 
+    measured: Sequence[str]
     sources: Mapping[str, str]
     configurations: Mapping[str, Configuration]
     regions: Sequence[TunedRegion]
@@ -180,6 +181,7 @@ def text(table: Table) -> str:
 def _kernel_text(name: str, one: TunedKernel) -> str:
     configurations = [f"{_line(label)}: {_line(_plain(each))}" for label, each in one.configurations.items()]
     parts = [
+        f'      "measured": {_line(one.measured)}',
         f'      "sources": {_line(one.sources)}',
         f'      "configurations": {_lines("{", configurations, "}")}',
         f'      "regions": {_lines("[", [_line(_plain(each)) for each in one.regions], "]")}',

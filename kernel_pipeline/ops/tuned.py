@@ -4,11 +4,11 @@ A problem that was tuned on this GPU gets its fastest configuration. A problem b
 choice of the rule (module ``rule``) if the table trusts the rule there. Otherwise it gets the safest of the
 rule's choice, a provider's default configuration, and torch. A problem in float16 or bfloat16 that no tuned
 problem compares with gets the rule's choice by problems in the other of these dtypes. A GPU without a table
-gets the rule's choice by the table of another GPU of the same compute capability. So does a problem whose
-fastest provider, measured or by the rule, was edited since it was tuned on this GPU, if the other table has
-the provider's present source. Except at a tuned problem, torch is called unless the choice is predicted
-clearly faster (module ``prediction``). A configuration is chosen only if it was verified with the present
-source, on the GPU and in the dtype whose times are used.
+gets the rule's choice by the table of another GPU of the same compute capability. So does a problem for which
+that table has a clearly faster provider that was not measured on this GPU, or was edited since. Except at a
+tuned problem, torch is called unless the choice is predicted clearly faster (module ``prediction``). A
+configuration is chosen only if it was verified with the present source, on the GPU and in the dtype whose
+times are used.
 """
 
 from __future__ import annotations
@@ -95,16 +95,17 @@ def chosen(
         reason = f"there is no usable table of tuned configurations for {slug}."
         choice = baseline(loaded.kernel, reason)
     is_broken = file is not None and found is None
-    edited = None if own is None or choice.how == "torch" else own.edited
-    if (choice.how == "torch" or edited) and gpu is not None and not is_broken:
+    if gpu is not None and not is_broken:
         other = table_files.sibling(table_files.folders(), slug, gpu)
         own_table = None if found is None else (file, found)
+        if own is not None and choice.how != "torch":
+            own_table, other = None, other if own.lacks_any_of(other) else None
         for how, place in (("other_dtype", own_table), ("sibling", other)):
             for chooser in _elsewhere(place, loaded, problem, gpu, how):
-                # Without the fastest provider another GPU's times say no more than this GPU's.
-                if edited and not chooser.is_present(edited):
-                    continue
-                if (made := chooser.choose_elsewhere(how, choice.reason)) is not None:
+                why: str | None = choice.reason
+                if own is not None and choice.how != "torch":
+                    why = own.lacks(chooser.provider) if chooser.is_faster_than(choice) else None
+                if why is not None and (made := chooser.choose_elsewhere(how, why)) is not None:
                     return made, chooser
         if file is None and other is None and warns:
             table_files.warn_of_variable(slug)
@@ -189,20 +190,39 @@ class Chooser:
         return next((one for one in rows if completed(self.kernel, one.problem) == self.values), None)
 
     @property
-    def edited(self) -> str | None:
-        """The provider that would be chosen if its source had not been edited since it was tuned; None if
-        there is none."""
-        labels = [self.row.best] if self.row is not None else rule.ranked(self.around)
-        chosen = next((one for label in labels if (one := self._fitting(label)) is not None), None)
-        return None if chosen is None or self.is_present(chosen) else chosen
+    def provider(self) -> str | None:
+        """The provider of the rule's choice, or None."""
+        return None if self.picked is None else self.tuned.configurations[self.picked.label].provider
 
-    def _fitting(self, label: str) -> str | None:
-        """Return the provider of a configuration that fits the problem, whatever its source; None if it does
-        not fit or can't be called."""
-        chosen = self.tuned.configurations[label]
-        declared = {one.name: one for one in self.kernel.providers}.get(chosen.provider)
-        fits = declared is not None and declared.is_installed and self._unfit(declared, chosen) is None
-        return chosen.provider if fits else None
+    def is_faster_than(self, choice: Choice) -> bool:
+        """Whether the rule's choice is predicted clearly faster than another GPU's choice, by the table's
+        times of both."""
+        if self.picked is None:
+            return False
+        return prediction.is_clearly_faster_than(self.around, self.picked.label, self.label_of(choice))
+
+    def label_of(self, choice: Choice) -> str | None:
+        """Return the label of a choice in the table; None for one without a label, such as the baseline."""
+        for label, one in self.tuned.configurations.items():
+            if (one.provider, dict(one.parameters)) == (choice.provider, dict(choice.parameters)):
+                return label
+        return None
+
+    def lacks_any_of(self, place: tuple[Path, Table] | None) -> bool:
+        """Whether another GPU's table names a provider of which this table has no present times."""
+        others = None if place is None else place[1].kernels.get(self.loaded.name)
+        return others is not None and any(self.lacks(one) for one in others.sources)
+
+    def lacks(self, provider: str | None) -> str | None:
+        """Return the reason why the table has no present times of a provider, as a sentence, or None."""
+        if provider is None:
+            return None
+        name = f"{self.loaded.name}/{provider}"
+        if provider not in self.tuned.measured:
+            return f"{name} was not measured on {self.table.gpu}."
+        if provider in self.tuned.sources and not self.is_present(provider):
+            return f"{name} was edited since it was tuned on {self.table.gpu}; sweep and tune again."
+        return None
 
     @functools.cached_property
     def known(self) -> list[rule.Tuned]:
@@ -312,9 +332,7 @@ class Chooser:
             return (
                 f"{name} was tuned on {self.table.gpu} and needs {declared.requires}, which is not installed."
             )
-        if not self.is_present(provider):
-            return f"{name} was edited since it was tuned on {self.table.gpu}; sweep and tune again."
-        return None
+        return self.lacks(provider)
 
     def is_present(self, provider: str) -> bool:
         """Whether the table's times of a provider are those of its present source."""

@@ -136,7 +136,10 @@ def of_kernel(
         name: Configuration(points[name].provider, dict(points[name].parameters)) for name in sorted(named)
     }
     providers = sorted({one.provider for one in configurations.values()})
+    tried = {point.provider for point in points.values()}
+    tried |= {name.partition(" ")[0] for one in some for name in one.failed}
     return TunedKernel(
+        measured=sorted(tried),
         sources={name: source.digest(entry.loaded, name) for name in providers},
         configurations=configurations,
         regions=regions,

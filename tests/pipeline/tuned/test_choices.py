@@ -252,6 +252,37 @@ def test_where_the_fastest_provider_was_edited_another_gpus_table_comes_before_a
     assert with_another(present).how == "exact", "this GPU was measured again, too"
 
 
+def test_a_provider_that_was_never_measured_here_is_chosen_by_another_gpus_table(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it is clearly faster there than what this GPU's table chooses; and not if it was measured here, and
+    was too slow to be listed."""
+    own = {name: us for name, us in PLANTED.items() if not name.startswith("cuda")}
+    path = written(some(own, COLUMNS), "own")
+    other = path.parent / "nvidia-h100.json"
+    monkeypatch.setenv(table_files.VARIABLE, str(path.parent))
+
+    def beside(times: dict[str, tuple[float, ...]]) -> tuned.Choice:
+        text = written(some(times, COLUMNS), "other").read_text()
+        other.write_text(text.replace(f'"gpu": "{H200}"', '"gpu": "nvidia-h100"'))
+        monkeypatch.setenv(table_files.VARIABLE, str(path.parent))
+        forget_tables()
+        return chosen(512)
+
+    found = beside(PLANTED)
+    assert (found.provider, found.parameters["block_size"], found.how) == ("cuda", 2048, "sibling")
+    assert found.reason == "softmax/cuda was not measured on nvidia-h200. The times of nvidia-h100 are used."
+    close = PLANTED | {"triton_online 1024x4w": (10.8,) * 6}
+    assert (beside(close).provider, beside(close).how) == ("triton_online", "exact"), (
+        "8 % are not clear enough"
+    )
+    slow = own | {"cuda 2048x8w": (40.0,) * 6}
+    text = written(some(slow, COLUMNS), "slow").read_text()
+    assert json.loads(text)["kernels"][KERNEL]["measured"] == ["cuda", "torch", "triton_online"]
+    path.write_text(text)
+    assert (beside(PLANTED).provider, beside(PLANTED).how) == ("triton_online", "exact")
+
+
 def test_a_dtype_that_was_never_tuned_is_chosen_for_by_the_other_of_its_size(
     written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
