@@ -17,7 +17,7 @@ from mkdocs.structure.nav import Link, Navigation, Section
 
 ROOT = Path(__file__).parents[1]
 
-PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/**/*.md", "docs/site.css")
+PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/**/*.md", "docs/**/*.ncu-rep", "docs/site.css")
 REPORT = "reports/report"
 
 OF_REPORTS = (".html", ".svg", ".csv", ".json")

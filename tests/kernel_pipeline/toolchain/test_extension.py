@@ -104,8 +104,10 @@ def test_every_kernel_compiles_for_the_architectures_of_its_last_build(kernel: s
         names = [row.function for row in rows if row.architecture == architecture]
         assert len(names) == len(set(names)) > 0
         assert all(any(f"::{function}<" in name for name in names) for function in functions)
-    # A block of 1024 threads leaves 64 registers per thread, so some row kernels spill a few words.
-    assert all(max(row.spill_stores, row.spill_loads) <= 72 for row in rows)
+    # A block of 1024 threads leaves 64 registers per thread, so some row kernels spill a few words. The warps
+    # of attention's backward pass that copy have 24 registers, since those that multiply take the others.
+    most = 168 if kernel == "attention_backward" else 72
+    assert all(max(row.spill_stores, row.spill_loads) <= most for row in rows)
 
 
 @pytest.mark.slow
