@@ -195,7 +195,7 @@ FAULTS = {
     "gradients of scores are written while others read them": {"gradient_stage ^= 1;": ""},
     "a part of dq is written before the one before is read": {"bulk_wait_group_read<0>();": ""},
     "no score is masked": {"scores[i / 2 * 4 + half * 2 + i % 2] = 0.0f;": ""},
-    "keys are told before the ones before are known": {
+    "keys are overwritten before all warps have read them": {
         "mbarrier_wait_parity(&barriers->keys_empty[next.stage], next.parity ^ 1);": ""
     },
 }
