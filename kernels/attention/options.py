@@ -21,6 +21,11 @@ Window = tuple[int, int]
 
 EVERY: Window = (-1, -1)
 
+FLASH_DTYPES = (torch.bfloat16, torch.float16)
+
+FLASH_HEAD_DIM = 256
+"""The largest head dimension of torch's FlashAttention-2."""
+
 SCALE_ERROR = 1e-15
 """How far, relatively, a scale may be from the default and still be it: ``d**-0.5`` rounds otherwise than
 ``1 / sqrt(d)``."""
@@ -160,13 +165,23 @@ def within(q: torch.Tensor, k: torch.Tensor, window: Window) -> torch.Tensor:
 def takes_flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
     """Whether torch's flash attention takes tensors of four dimensions. Under ``torch.func``, for which its
     operator has no rules, it does not."""
-    if not q.is_cuda or q.shape[3] % 8:
+    head_dim = q.shape[3]
+    if not q.is_cuda or q.dtype not in FLASH_DTYPES or head_dim % 8 or head_dim > FLASH_HEAD_DIM:
+        return False
+    if not q.dtype == k.dtype == v.dtype or v.shape[3] != head_dim or q.numel() == 0 or k.numel() == 0:
         return False
     if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
         return False
-    grouped = bool(q.shape[1] != k.shape[1])
-    asked = torch.backends.cuda.SDPAParams(q, k, v, None, 0.0, False, grouped)
-    return torch.backends.cuda.can_use_flash_attention(asked)
+    return bool(has_flash(q.device.index))
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def has_flash(index: int) -> bool:
+    """Whether a GPU has torch's flash attention, and its user wants it."""
+    backends = torch.backends.cuda
+    is_wanted: bool = backends.flash_sdp_enabled()  # type: ignore[no-untyped-call]
+    is_there = backends.is_flash_attention_available() and torch.cuda.get_device_capability(index) >= (8, 0)
+    return is_wanted and is_there
 
 
 def flash(
