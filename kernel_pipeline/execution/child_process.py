@@ -39,6 +39,10 @@ TORN_S = 30
 MOST_MODES = 100
 """The maximum number of requests for the mode of the launch gap before one answer."""
 
+CUDA_ERROR = "CUDA error: "
+
+OUT_OF_MEMORY = "CUDA error: out of memory"
+
 
 class GoneError(Exception):
     """The process ended, hung, or sent an unexpected message."""
@@ -129,7 +133,9 @@ class ChildProcess:
                 send(self._connection, ModeSet())
                 answer = self._receive(timeout_s, kind, Failed, ModeWanted)
         except (EOFError, ConnectionError) as gone:
-            raise GoneError("runtime_error", self._epitaph()) from gone
+            text = self._epitaph()
+            is_memory = OUT_OF_MEMORY in text
+            raise GoneError("out_of_memory" if is_memory else "runtime_error", text) from gone
         except OutOfTurnError as error:
             self.close()
             raise GoneError("runtime_error", f"the {self.name} answered out of turn: {error}") from error
@@ -247,8 +253,9 @@ class ChildProcess:
         words = [line for line in text.splitlines() if line.strip()]
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
         self.close()
-        # An uncaught C++ exception prints its what() above the stack.
-        reason = next((line.strip() for line in words if "what():" in line), words[-1] if words else "")
+        # An uncaught C++ exception prints its what() above the stack, and torch advice below a CUDA error.
+        marks = [line.strip() for line in words if "what():" in line or CUDA_ERROR in line]
+        reason = marks[0] if marks else words[-1] if words else ""
         return f"the {self.name} {how}" + (f": {reason[:400]}" if reason else "")
 
 

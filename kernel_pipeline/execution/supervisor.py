@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
@@ -140,17 +139,11 @@ class Supervisor:
 
         With ``is_audited`` the time is audited in any case.
         """
-        try:
-            outcome = self._examined(where, point, is_audited)
-            if outcome.status == "out_of_memory":
-                # Both processes keep memory of earlier points until a release.
-                self._release()
-                outcome = self._examined(where, point, is_audited)
-        except GoneError as error:
-            if not self._verifier.is_running:
-                # The memory that it shared is gone with it, so the workers end, too.
-                self.close()
-            return Outcome(status=error.status, error=str(error))
+        outcome = self._outcome(where, point, is_audited)
+        if outcome.status == "out_of_memory":
+            # The processes keep memory of earlier points until a release.
+            self.release()
+            outcome = self._outcome(where, point, is_audited)
         if outcome.status in ("ok", "verified"):
             self._right.add((where, point.provider, point.problem))
         if outcome.timing is not None:
@@ -216,10 +209,13 @@ class Supervisor:
         self._workers.kept = where, point.provider
 
     def release(self) -> None:
-        """Free all memory that both processes hold of their last points."""
-        if self._workers.is_running and self._verifier.is_running:
-            with suppress(FailedError, GoneError):
-                self._release()
+        """Free all memory that the processes hold of their last points."""
+        if self._workers.is_running:
+            self._released(self._workers.now)
+        for worker in self._workers.waiting():
+            self._released(worker)
+        if self._verifier.is_running:
+            self._released(self._verifier)
 
     def abandon(self) -> None:
         """End all processes, and any that are started later. May be called from another thread."""
@@ -262,14 +258,8 @@ class Supervisor:
             os.close(self._memory)
         self._memory = -1
 
-    def _release(self) -> None:
-        for ask in (self._ask_worker, self._ask_verifier):
-            ask(Release(), Done)
-        for worker in self._workers.waiting():
-            self._released(worker)
-
     def _let_go(self, worker: ChildProcess) -> None:
-        """On a GPU, let a worker unmap the verifier's memory before it waits or ends.
+        """On a GPU, let a worker free its memory and unmap the verifier's before it waits or ends.
 
         torch keeps memory that it shares by CUDA IPC until the process that mapped it reports that it is
         done. A killed process never does.
@@ -277,11 +267,11 @@ class Supervisor:
         if self.device.kind == "cuda":
             self._released(worker)
 
-    def _released(self, worker: ChildProcess) -> None:
+    def _released(self, one: ChildProcess) -> None:
         try:
-            worker.ask(Release(), Done, self.timeout_s)
+            one.ask(Release(), Done, max(self.timeout_s, VERIFIER_TIMEOUT_S))
         except (FailedError, GoneError):
-            worker.close()
+            self.close() if one is self._verifier else one.close()
 
     def _turn_to(self, owner: Owner | None) -> None:
         """Start the processes that do not run, and make the owner's worker the current one."""
@@ -297,6 +287,16 @@ class Supervisor:
         self._workers.now.begin()
         if owner is not None:
             self._workers.prepare_next()
+
+    def _outcome(self, where: str, point: Point, is_audited: bool) -> Outcome:
+        """Return a point's outcome, also when a process ended."""
+        try:
+            return self._examined(where, point, is_audited)
+        except GoneError as error:
+            if not self._verifier.is_running:
+                # The memory that it shared is gone with it, so the workers end, too.
+                self.close()
+            return Outcome(status=error.status, error=str(error))
 
     def _examined(self, where: str, point: Point, is_audited: bool) -> Outcome:
         self._turn_to((where, point.provider))

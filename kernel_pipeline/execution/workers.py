@@ -19,8 +19,7 @@ class Workers:
     Args:
         launched: returns a worker whose process has been started.
         most_waiting: the most workers that wait, because their providers' turns are likely to come again.
-        leave: called with each worker before it is ended, and, without ``most_waiting``, with the kept worker
-            when its turn is over.
+        leave: called with each worker when its turn is over, before it waits or is ended.
 
     When a provider's turn is over, its worker is ended unless it waits or the provider is ``kept``. A waiting
     worker is idle.
@@ -122,19 +121,17 @@ class Workers:
         self._now = None
         if before is None or not before.is_running:
             return
+        # The next points need the memory that it holds, and memory that it maps can't be freed.
+        self._leave(before)
         if owner is None or not (owner == self.kept or self._most_waiting):
             self._end(before)
             return
-        if not self._most_waiting:
-            # Memory that the worker maps can't be freed, and the audits of the next points map more.
-            self._leave(before)
         self._waiting[owner] = before
         others = [one for one in self._waiting if one != self.kept]
         for one in others[: max(0, len(others) - self._most_waiting)]:
             self._end(self._waiting.pop(one))
 
     def _end(self, one: ChildProcess) -> None:
-        self._leave(one)
         one.end()
         self._ending.append(one)
 

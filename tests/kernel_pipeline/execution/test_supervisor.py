@@ -22,6 +22,7 @@ from kernel_pipeline.execution import child_process, fork_server, idle_threads
 from kernel_pipeline.execution.child_process import ChildProcess
 from kernel_pipeline.execution.protocol import Rate
 from kernel_pipeline.execution.supervisor import BUSY, OWN, Supervisor
+from kernel_pipeline.execution.workers import Workers
 from kernel_pipeline.machine import device, load
 from kernel_pipeline.machine.reaper import INTERPRETERS
 from kernel_pipeline.records.base import Values
@@ -177,6 +178,27 @@ def outside_provider(folder: Path, source: str) -> tuple[str, Point]:
     return str(where), Point(kernel="double", provider="whole", problem=problem)
 
 
+NO_MEMORY = "torch.AcceleratorError: CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA`."
+
+
+@pytest.mark.parametrize("is_lasting", [False, True])
+def test_a_worker_that_ended_without_memory_is_tried_again_after_a_release(
+    worker: Supervisor, tmp_path: Path, is_lasting: bool
+) -> None:
+    tried = tmp_path / "tried"
+    source = (
+        "def double(x):\n"
+        f"    if {is_lasting} or not os.path.exists({str(tried)!r}):\n"
+        f"        open({str(tried)!r}, 'w').close()\n"
+        f"        print({NO_MEMORY!r}, file=sys.stderr, flush=True)\n"
+        "        os._exit(1)\n"
+        "    return x * 2\n"
+    )
+    outcome = worker.measure(*outside_provider(tmp_path, source))
+    said = f"the worker exited with 1: {NO_MEMORY.splitlines()[0]}"
+    assert (outcome.status, outcome.error) == (("out_of_memory", said) if is_lasting else ("ok", None))
+
+
 def test_a_worker_whose_child_lives_on_is_noticed_at_once_and_the_child_ends(
     worker: Supervisor, tmp_path: Path
 ) -> None:
@@ -214,6 +236,25 @@ def test_a_provider_that_prints_without_end_fills_no_disk(worker: Supervisor, tm
     assert outcome.status == "ok", outcome.error
     (pid,) = workers(worker)
     assert Path(f"/proc/{pid}/fd/1").stat().st_size <= child_process.MOST_PRINTED
+
+
+class Idle:
+    """A worker that does nothing."""
+
+    is_running = is_alive = True
+
+    def begin(self) -> None: ...
+
+    def end(self) -> None: ...
+
+
+def test_a_worker_gives_its_memory_back_before_it_waits_for_its_next_turn() -> None:
+    """Those of finals wait, and hold outputs of tens of GB otherwise."""
+    left: list[object] = []
+    made = Workers(Idle, 2, left.append)  # type: ignore[arg-type]
+    for provider in ("one", "two", "three", "one"):
+        made.turn_to(("double", provider))
+    assert len(set(left)) == len(left) == 3 and made.now is left[0]
 
 
 CHANGES = {
