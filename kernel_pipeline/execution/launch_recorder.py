@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -54,9 +54,9 @@ def _reporting(library: Path) -> tuple[Callable[[int], None], Callable[[], bytes
 
 
 @contextmanager
-def triton_launches(report: Callable[[Any, Any, Sequence[Any]], None]) -> Iterator[None]:
-    """Call ``report`` with the compiled kernel, the grid and the arguments of each launch by Triton within
-    the context."""
+def triton_launches(report: Callable[[Any, Any, dict[str, Any]], None]) -> Iterator[None]:
+    """Call ``report`` with the compiled kernel, the grid and the arguments by name of each launch by Triton
+    within the context."""
     from triton.runtime.jit import JITFunction
 
     run = JITFunction.run
@@ -70,7 +70,7 @@ def triton_launches(report: Callable[[Any, Any, Sequence[Any]], None]) -> Iterat
 
         compiled = run(self, *args, grid=seen if callable(grid) else grid, warmup=warmup, **options)
         if not warmup and compiled is not None:
-            report(compiled, launched[0], (*args, *options.values()))
+            report(compiled, launched[0], dict(zip(self.arg_names, args, strict=False)) | options)
         return compiled
 
     JITFunction.run = run_and_record

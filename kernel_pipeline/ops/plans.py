@@ -16,7 +16,7 @@ import torch
 from ..contract import Gpu, Provider
 from ..loading import Loaded
 from ..machine.device import Device
-from . import asked, native, switch, tuned
+from . import asked, native, relaunch, switch, tuned
 from .declaration import NotServedError, Op, Result
 from .known import Known
 from .tuned import Choice
@@ -27,6 +27,9 @@ MOST_PLANS = 1 << 14
 
 SWITCHING = frozenset({"torch", "cuda"})
 """Languages whose entries make the tensors' GPU the current device themselves."""
+
+RECORDED = frozenset({"triton", "gluon"})
+"""Languages whose launches can be repeated without the entry's own code."""
 
 
 class CallPlan:
@@ -74,7 +77,12 @@ def first(op: Op, loaded: Loaded, args: tuple[Any, ...], by_torch: bool) -> tupl
         try:
             entry = ready(loaded, problem, choice, of)
             provider = loaded.kernel.provider(choice.provider)
-            run, takes, out = _fitted(op, _on(of, _bound(loaded, problem, choice, entry), provider), args)
+            bound = _on(of, _bound(loaded, problem, choice, entry), provider)
+            if of.type == "cuda" and provider.language in RECORDED:
+                run, takes, out = _repeated(op, bound, args, of)
+                run = _on(of, run, provider)
+            else:
+                run, takes, out = _fitted(op, bound, args)
             return CallPlan(run, choice, asked.of(loaded.name, problem, choice), takes), out
         except (native.NotThereError, ValueError) as refusal:
             # A default configuration that does not fit a problem needs no warning.
@@ -204,6 +212,21 @@ def _fitted(
         shape = views[0]
         return lambda x, *others: entry(x.view(shape), *others).view(back), count, out
     return _through_views(entry, views, back), count, out
+
+
+def _repeated(
+    op: Op, entry: Callable[..., Any], args: tuple[Any, ...], of: torch.device
+) -> tuple[Callable[..., Result], int | None, Result]:
+    """Return what ``_fitted`` returns, with a function that repeats the launches of this call, if it can."""
+    with relaunch.recorded() as record:
+        run, takes, out = _fitted(op, entry, args)
+    count = sum(isinstance(one, torch.Tensor) for one in args)
+    tensors, rest = args[:count], args[count:]
+    if not all(isinstance(one, torch.Tensor) for one in tensors):
+        return run, takes, out
+    stream = functools.partial(torch._C._cuda_getCurrentRawStream, of.index)
+    repeat = relaunch.repeated(record, tensors, out, lambda *others: run(*(*others, *rest)[:takes]), stream)
+    return (run, takes, out) if repeat is None else (repeat, count, out)
 
 
 def _viewed(one: Any, of: Any) -> tuple[int, ...] | None:

@@ -225,9 +225,9 @@ def record(where: str, point: Point, seed: int) -> DeviceCode | None:
 
     scalars: list[str] = []
 
-    def keep(compiled: Any, grid: object, arguments: Sequence[object]) -> None:
+    def keep(compiled: Any, grid: object, arguments: dict[str, object]) -> None:
         name = compiled.metadata.name
-        scalars.append(f"{name} {[one for one in arguments if isinstance(one, (int, float, str))]}")
+        scalars.append(f"{name} {[one for one in arguments.values() if isinstance(one, (int, float, str))]}")
         code[name] = f"{code.get(name, '')} {machine_code(compiled.asm['cubin'])[name]}".strip()
 
     with recorded(found) as report, triton_launches(keep):

@@ -61,6 +61,77 @@ def test_a_call_is_on_the_current_stream(provider: str, parameters: dict[str, An
     torch.testing.assert_close(out.float(), torch.full_like(out, 1 / 4096).float(), rtol=1e-2, atol=0)
 
 
+TRITON: list[tuple[Callable[..., torch.Tensor], str, dict[str, Any], int]] = [
+    (ops.softmax, "triton_row", {"num_warps": 4}, 1),
+    (ops.softmax, "triton_tile", {"block_size": 4096, "num_warps": 4}, 1),
+    (ops.softmax, "triton_online", {"block_size": 1024, "num_warps": 4}, 1),
+    (ops.rmsnorm, "triton_tile", {"block_size": 2048, "num_warps": 4}, 2),
+    (ops.layernorm, "triton_row", {"num_warps": 4}, 3),
+    (ops.gelu, "triton", {"block_size": 1024, "num_warps": 4}, 1),
+    (ops.square, "triton_row", {"num_warps": 4}, 1),
+    (ops.vector_add, "triton", {"block_size": 1024, "num_warps": 4}, 2),
+]
+
+
+@pytest.mark.parametrize(("function", "provider", "parameters", "count"), TRITON)
+def test_triton_is_asked_once(
+    function: Callable[..., torch.Tensor],
+    provider: str,
+    parameters: dict[str, Any],
+    count: int,
+    chosen: Chosen,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Later calls repeat the launch, with other tensors, on any stream and in graphs; a tensor that lies less
+    aligned gets the kernel for it."""
+    from triton.runtime.jit import JITFunction
+
+    chosen(provider, parameters)
+
+    def tensors(offset: int = 0) -> list[torch.Tensor]:
+        rows_of_x = 1 if function is not ops.vector_add else count
+        whole = [torch.randn(32 * 1024 + offset, device="cuda") for _ in range(rows_of_x)]
+        x = [one[offset:].view(4, 8, 1024) for one in whole]
+        return x + [torch.randn(1024, device="cuda") for _ in range(count - rows_of_x)]
+
+    def agree(out: torch.Tensor, given: list[torch.Tensor]) -> None:
+        right = ops.function(function.__name__).by_torch(*(one.double() for one in given))
+        torch.testing.assert_close(out.double(), right, rtol=1e-4, atol=1e-5)
+
+    with torch.no_grad():
+        given = tensors()
+        agree(function(*given), given)
+        given = tensors(offset=1)
+        agree(function(*given), given)  # compiles for any address
+        launched: list[object] = []
+        run = JITFunction.run
+
+        def counted(self: Any, *args: Any, **options: Any) -> Any:
+            launched.append(self)
+            return run(self, *args, **options)
+
+        monkeypatch.setattr(JITFunction, "run", counted)
+        for offset in (0, 4, 0):  # 4 elements are 16 bytes
+            given = tensors(offset)
+            with torch.cuda.stream(torch.cuda.Stream()):
+                torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
+                out = function(*given)
+            torch.cuda.synchronize()
+            agree(out, given)
+        assert not launched
+        given = tensors(offset=1)
+        agree(function(*given), given)
+        assert launched
+        given = tensors()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = function(*given)
+        for one in given:
+            one.normal_()
+        graph.replay()
+        agree(out, given)
+
+
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_inductor_takes_the_operator_as_it_is(mode: str, chosen: Chosen) -> None:
     chosen("triton_row", {"num_warps": 8})
