@@ -1,17 +1,15 @@
-"""Measure the host time that a function adds to its provider's entry:
-``python -m kernel_pipeline.ops.overhead [KERNEL...]``.
+"""Measure the host time of a small call: ``python -m kernel_pipeline.ops.overhead [KERNEL...]``.
 
-It prints a line for each function, in microseconds: the time of the chosen provider's entry called directly,
-and the time that the function and the operator (which torch.compile and autograd call) add to it. The problem
-is so small that the host decides the time. Batches of the three alternate. The entry's time is the minimum
-over its batches; the added times are medians of the differences within a turn.
+It prints a line for each function, in microseconds: the time of torch's own function, of the function that
+users call, of the chosen provider's entry called directly, and of the operator (which torch.compile and
+autograd call). The problem is so small that the host decides the time. Batches of the four alternate; each
+time is the minimum over its batches.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -42,17 +40,11 @@ def small(loaded: loading.Loaded) -> Any:
 
 
 def microseconds(calls: Sequence[Callable[[], Any]], device: torch.device) -> list[float]:
-    """Return the host time of the first call in microseconds, and the time that each other call adds to
-    it."""
+    """Return the host time of each call in microseconds."""
     longest = max(timed(call, FEWEST, device) for call in calls)
     count = max(FEWEST, min(MOST, int(BATCH_S / longest)))
-    turns: list[list[float]] = []
-    for turn in range(BATCHES):
-        step = 1 if turn % 2 else -1
-        turns.append([timed(call, count, device) for call in calls[::step]][::step])
-    added = ([times[0], *(one - times[0] for one in times[1:])] for times in turns)
-    entry, *others = zip(*added, strict=True)
-    return [1e6 * min(entry), *(1e6 * median(one) for one in others)]
+    turns = [[timed(call, count, device) for call in calls] for _ in range(BATCHES)]
+    return [1e6 * min(times) for times in zip(*turns, strict=True)]
 
 
 def timed(call: Callable[[], Any], count: int, device: torch.device) -> float:
@@ -67,20 +59,22 @@ def timed(call: Callable[[], Any], count: int, device: torch.device) -> float:
 
 
 def measure(name: str, device: torch.device) -> tuple[str, list[float]]:
-    """Return the provider of a function, and three times in microseconds: the entry's time, and the time that
-    the function and the operator add."""
+    """Return the provider of a function, and the times in microseconds of torch's function, of the function,
+    of the provider's entry, and of the operator."""
     loaded, function = loading.load(name), ops.function(name)
     problem = small(loaded)
     inputs, arguments = loaded.inputs(problem, device, 0), loaded.arguments(problem)
     args = function.filled(inputs, arguments)
     plan = function.plan(*args)
+    torchs: Callable[[], Any] = lambda: function.op.definition(*args)  # noqa: E731
+    direct = torchs
     try:
         entry = plans.ready(loaded, problem, plan.choice, device)
         named = {**arguments, **plan.choice.parameters}
-        direct: Callable[[], Any] = lambda: entry(*inputs, **named)  # noqa: E731
+        direct = lambda: entry(*inputs, **named)  # noqa: E731
     except native.NotThereError:
-        direct = lambda: function.op.definition(*args)  # noqa: E731
-    calls = direct, lambda: function.call(*args), lambda: function.operator(*args)
+        pass
+    calls = torchs, lambda: function.call(*args), direct, lambda: function.operator(*args)
     with torch.no_grad():
         return plan.choice.provider, microseconds(calls, device)
 
@@ -88,10 +82,12 @@ def measure(name: str, device: torch.device) -> tuple[str, list[float]]:
 def main(words: Sequence[str]) -> None:
     """Print a line for each named function, or for all."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    print(f"{'function':<20} {'provider':<16} {'entry us':>9} {'call adds':>10} {'operator adds':>14}")
+    names = ("torch us", "call us", "ratio", "entry us", "operator us")
+    print(f"{'function':<20} {'provider':<16} " + " ".join(f"{name:>11}" for name in names))
     for name in words or ops.names():
-        provider, (entry, call, operator) = measure(name, device)
-        print(f"{name:<20} {provider:<16} {entry:9.2f} {call:10.2f} {operator:14.2f}")
+        provider, (torchs, call, entry, operator) = measure(name, device)
+        times = torchs, call, call / torchs, entry, operator
+        print(f"{name:<20} {provider:<16} " + " ".join(f"{one:11.2f}" for one in times))
 
 
 if __name__ == "__main__":
