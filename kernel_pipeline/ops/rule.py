@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from ..contract import Kernel
 from ..declared import Value
 
 NEIGHBOURS = 6
@@ -30,6 +31,10 @@ MOST = 1.25
 OTHER_NUMBER = 0.25
 """The distance of a doubling in a dimension that is not part of the kernel's size. In a dimension of the size
 it is 1."""
+
+OF_SET = 4.0
+"""The same in a dimension of which the kernel lists all values, as attention's head_dim: tiles exist for some
+of them only."""
 
 NEAREST = 0.05
 """Added to each distance, so that a very near problem does not decide alone."""
@@ -88,21 +93,29 @@ def numbers(problem: Mapping[str, Value]) -> dict[str, int]:
     return {name: cast("int", value) for name, value in problem.items() if _is_number(value)}
 
 
+def scales(kernel: Kernel) -> dict[str, float]:
+    """Return the distance of a doubling in each of a kernel's dimensions."""
+    return {
+        name: 1.0 if name in kernel.size else OF_SET if one.values else OTHER_NUMBER
+        for name, one in kernel.dimensions().items()
+    }
+
+
 def pick(
     tuned: Iterable[Tuned],
     problem: Mapping[str, Value],
     within_l2: bool,
-    size: Sequence[str],
+    scales: Mapping[str, float],
     can: Callable[[str], bool],
     neighbours: int = NEIGHBOURS,
 ) -> Pick | None:
     """Return the choice for a problem that was not tuned, or None if no configuration qualifies.
 
-    ``size`` are the dimensions that make up the kernel's size. ``can(label)`` says whether a configuration
+    ``scales`` are the distances of a doubling in each dimension. ``can(label)`` says whether a configuration
     can compute the problem. A configuration that failed at a neighbour is excluded. ``neighbours`` is the
     number of nearest problems to use.
     """
-    around = neighbours_of(tuned, problem, within_l2, size, neighbours)
+    around = neighbours_of(tuned, problem, within_l2, scales, neighbours)
     away = min((one.distance for one in around if one.tuned.within_l2 == within_l2), default=math.inf)
     return next((Pick(label, away) for label in ranked(around) if can(label)), None)
 
@@ -123,7 +136,7 @@ def neighbours_of(
     tuned: Iterable[Tuned],
     problem: Mapping[str, Value],
     within_l2: bool,
-    size: Sequence[str],
+    scales: Mapping[str, float],
     neighbours: int = NEIGHBOURS,
 ) -> list[Neighbour]:
     """Return the nearest comparable tuned problems, the nearest first. Problems on the other side of the
@@ -132,20 +145,15 @@ def neighbours_of(
     for one in tuned:
         if words(one.problem) == words(problem) and one.problem.keys() == problem.keys():
             values = sorted(numbers(one.problem).items())
-            order = one.within_l2 != within_l2, _distance(one.problem, problem, size), values
+            order = one.within_l2 != within_l2, _distance(one.problem, problem, scales), values
             found.append((order, one))
     found.sort(key=lambda each: each[0])
     return [Neighbour(one, order[1]) for order, one in found[:neighbours]]
 
 
-def _distance(one: Mapping[str, Value], other: Mapping[str, Value], size: Sequence[str]) -> float:
+def _distance(one: Mapping[str, Value], other: Mapping[str, Value], scales: Mapping[str, float]) -> float:
     here, there = numbers(one), numbers(other)
-    return math.hypot(
-        *(
-            (1.0 if name in size else OTHER_NUMBER) * math.log2(max(1, here[name]) / max(1, there[name]))
-            for name in here
-        )
-    )
+    return math.hypot(*(scales[name] * math.log2(max(1, here[name]) / max(1, there[name])) for name in here))
 
 
 def _is_number(value: object) -> bool:

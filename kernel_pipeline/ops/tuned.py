@@ -232,7 +232,9 @@ class Chooser:
     @functools.cached_property
     def comparable(self) -> list[rule.Neighbour]:
         """The table's problems that differ only in numbers, the nearest first."""
-        return rule.neighbours_of(self.known, self.values, self.within_l2, self.kernel.size, len(self.known))
+        return rule.neighbours_of(
+            self.known, self.values, self.within_l2, rule.scales(self.kernel), len(self.known)
+        )
 
     @property
     def around(self) -> list[rule.Neighbour]:
@@ -245,13 +247,8 @@ class Chooser:
         of the rule."""
         if self.is_own and self.table.rule != rule_digest():
             return None
-        return rule.pick(
-            self.known,
-            self.values,
-            self.within_l2,
-            self.kernel.size,
-            lambda label: self.against(label) is None,
-        )
+        at = self.values, self.within_l2, rule.scales(self.kernel)
+        return rule.pick(self.known, *at, lambda label: self.against(label) is None)
 
     @property
     def region(self) -> TunedRegion | None:

@@ -255,7 +255,7 @@ class KernelOnMachine:
             for each in some:
                 if each.row.point.replace(problem=point.problem) == point:
                     alone = rule.Tuned(dataclasses.asdict(one), within, {each.label: 1.0})
-                    pick = rule.pick([alone], wanted, within, self.kernel.size, lambda label: True)
+                    pick = rule.pick([alone], wanted, within, rule.scales(self.kernel), lambda label: True)
                     if pick is not None:
                         yield self._is_within(one) != within, pick.distance, each, some
 

@@ -57,7 +57,9 @@ def regretted(ledger: LedgerTimes) -> TextTable:
     """
     kernel, times = ledger.kernel, ledger.times
     rows = []
-    by_rule, by_nearest = (regret.leave_out(times, kernel.size, count) for count in (rule.NEIGHBOURS, 1))
+    by_rule, by_nearest = (
+        regret.leave_out(times, rule.scales(kernel), count) for count in (rule.NEIGHBOURS, 1)
+    )
     for side, name in SIDES.items():
         here = [one for one in times if side in (None, one.tuned.within_l2)]
         chosen, nearest = (
@@ -160,7 +162,7 @@ def predicted(ledgers: Sequence[LedgerTimes]) -> TextTable:
     smaller, less 1."""
     found: dict[str, list[list[float]]] = {}
     for ledger in ledgers:
-        for left in regret.leave_out(ledger.times, ledger.kernel.size):
+        for left in regret.leave_out(ledger.times, rule.scales(ledger.kernel)):
             for row in (f"{ledger.name} on {ledger.gpu}", "all"):
                 errors = found.setdefault(row, [[], [], []])
                 for kept, error in zip(errors, _errors(ledger, left), strict=True):
@@ -183,7 +185,9 @@ def _errors(ledger: LedgerTimes, left: Left) -> tuple[float | None, float | None
     here = rule.numbers(left.times.tuned.problem)
     others = [one.tuned for one in ledger.times if rule.numbers(one.tuned.problem) != here]
     one = left.times.tuned
-    comparable = rule.neighbours_of(others, one.problem, one.within_l2, ledger.kernel.size, len(others))
+    comparable = rule.neighbours_of(
+        others, one.problem, one.within_l2, rule.scales(ledger.kernel), len(others)
+    )
     problem = problems.make(ledger.kernel.problem, Values(one.problem))
     label = left.pick.label
     us = prediction.predicted_us(ledger.kernel, comparable, problem, label)
@@ -246,7 +250,7 @@ def _sibling_choices(ledger: LedgerTimes, tuned: Sequence[rule.Tuned], is_left_o
     for one in ledger.times:
         here = rule.numbers(one.tuned.problem)
         others = [other for other in tuned if not is_left_out or rule.numbers(other.problem) != here]
-        left = regret.chosen(one, others, ledger.kernel.size)
+        left = regret.chosen(one, others, rule.scales(ledger.kernel))
         label = _baseline(ledger.kernel, one)
         if left is not None:
             label = _if_faster(ledger.kernel, left, left.pick.label, prediction.ELSEWHERE_MARGIN)

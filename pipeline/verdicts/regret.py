@@ -50,22 +50,24 @@ class Left:
         return self.times.regret(self.pick.label)
 
 
-def leave_out(some: Sequence[Times], size: Sequence[str], neighbours: int = rule.NEIGHBOURS) -> list[Left]:
+def leave_out(
+    some: Sequence[Times], scales: Mapping[str, float], neighbours: int = rule.NEIGHBOURS
+) -> list[Left]:
     """Return the rule's choice at each problem, as if its shape had not been measured. A configuration
     without a time at the problem is skipped, as if it did not fit."""
     found = []
     for one in some:
         here = rule.numbers(one.tuned.problem)
         others = [other.tuned for other in some if rule.numbers(other.tuned.problem) != here]
-        found.append(chosen(one, others, size, neighbours))
+        found.append(chosen(one, others, scales, neighbours))
     return [one for one in found if one is not None]
 
 
 def chosen(
-    one: Times, others: Sequence[rule.Tuned], size: Sequence[str], neighbours: int = rule.NEIGHBOURS
+    one: Times, others: Sequence[rule.Tuned], scales: Mapping[str, float], neighbours: int = rule.NEIGHBOURS
 ) -> Left | None:
     """Return the rule's choice at a problem by other problems; None if no configuration qualifies."""
-    at = one.tuned.problem, one.tuned.within_l2, size
+    at = one.tuned.problem, one.tuned.within_l2, scales
     picked = rule.pick(others, *at, one.us.__contains__, neighbours)
     if picked is None:
         return None
@@ -74,7 +76,7 @@ def chosen(
 
 def regions(kernel: Kernel, some: Sequence[Times]) -> list[TunedRegion]:
     """Describe the rule's regret on each side of the L2 cache's size."""
-    left = leave_out(some, kernel.size)
+    left = leave_out(some, rule.scales(kernel))
     found = []
     for within_l2 in (True, False):
         here = [one for one in some if one.tuned.within_l2 == within_l2]

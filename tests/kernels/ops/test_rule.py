@@ -6,9 +6,12 @@ import math
 
 import pytest
 
+from kernel_pipeline import loading
 from kernel_pipeline.declared import Value
 from kernel_pipeline.ops import rule
 from kernel_pipeline.ops.rule import Tuned, pick
+
+SCALES = {"rows": rule.OTHER_NUMBER, "columns": 1.0}
 
 
 def tuned(columns: int, near: dict[str, float], rows: int = 64, **more: Value) -> Tuned:
@@ -20,7 +23,7 @@ def picked(
     some: list[Tuned], columns: int, rows: int = 64, dtype: str = "float32", within: bool = True
 ) -> str:
     problem: dict[str, Value] = {"rows": rows, "columns": columns, "dtype": dtype}
-    found = pick(some, problem, within, ("columns",), lambda label: True)
+    found = pick(some, problem, within, SCALES, lambda label: True)
     return "" if found is None else found.label
 
 
@@ -40,13 +43,26 @@ def test_a_doubling_of_what_no_size_stands_for_counts_less() -> None:
     assert picked(some, 512) == "a"
 
 
+def test_a_dimension_whose_values_are_listed_counts_for_more_than_the_size() -> None:
+    kernel = loading.load("attention").kernel
+    scales = rule.scales(kernel)
+    assert (scales["seq_q"], scales["heads"]) == (1.0, rule.OTHER_NUMBER)
+
+    def attention(seq: int, head_dim: int, near: dict[str, float]) -> Tuned:
+        return Tuned({"seq_q": seq, "head_dim": head_dim}, False, near)
+
+    some = [attention(8192, 128, {"a": 1.0, "b": 1.2}), attention(2048, 64, {"b": 1.0, "a": 1.15})]
+    found = pick(some, {"seq_q": 8192, "head_dim": 64}, False, scales, lambda _: True)
+    assert found is not None and found.label == "b"
+
+
 def test_the_distance_is_that_of_the_nearest_on_this_side_of_the_cache() -> None:
     some = [tuned(256, {"b": 1.0}), tuned(1024, {"c": 1.0, "b": 1.21})]
     problem: dict[str, Value] = {"rows": 64, "columns": 512, "dtype": "float32"}
     for columns, doublings in ((512, 1.0), (2048, 1.0), (128, 1.0), (256, 0.0)):
-        found = pick(some, problem | {"columns": columns}, True, ("columns",), lambda _: True)
+        found = pick(some, problem | {"columns": columns}, True, SCALES, lambda _: True)
         assert found is not None and found.distance == pytest.approx(doublings)
-    found = pick(some, problem, False, ("columns",), lambda _: True)
+    found = pick(some, problem, False, SCALES, lambda _: True)
     assert found is not None and found.distance == math.inf
 
 
@@ -66,7 +82,7 @@ def test_what_failed_next_to_it_and_what_does_not_fit_is_not_taken() -> None:
     broken = Tuned(tuned(1024, {}).problem, True, {"b": 1.0}, frozenset({"a"}))
     assert picked([best, broken], 300) == "b"
     problem: dict[str, Value] = {"rows": 64, "columns": 300, "dtype": "float32"}
-    assert pick([best], problem, True, ("columns",), lambda label: label != "a") == rule.Pick(
+    assert pick([best], problem, True, SCALES, lambda label: label != "a") == rule.Pick(
         "b", pytest.approx(math.log2(300 / 256))
     )
-    assert pick([best], problem, True, ("columns",), lambda label: False) is None
+    assert pick([best], problem, True, SCALES, lambda label: False) is None
