@@ -38,16 +38,13 @@ class Launch:
     grid: int = 1
 
 
-HEADERS = ("flash_copies.cuh", "flash_kernel.cuh", "flash_layout.h", "flash_products.cuh", "flash_rows.cuh")
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tree in which the kernel's includes find the emulated multiprocessor."""
     made = tmp_path_factory.mktemp("emulated")
     for name in ("attention_backward", "include", "matmul", "run"):
         (made / name).mkdir()
-    for header in HEADERS:
+    for header in ("flash_kernel.cuh", "flash_products.cuh", "flash_rows.cuh", "flash_layout.h"):
         shutil.copy(loading.ROOT / "attention_backward" / header, made / "attention_backward")
     shutil.copy(loading.ROOT / "include" / "wgmma_descriptors.h", made / "include")
     for header in ("common.cuh", "tma.cuh", "wgmma.cuh"):
@@ -208,13 +205,14 @@ FAULTS = {
 def test_a_fault_shows(folder: Path, fault: str, tmp_path: Path) -> None:
     """Or these tests would say nothing."""
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*-*"))
+    header = tmp_path / "attention_backward" / "flash_kernel.cuh"
+    text = header.read_text()
     for before, after in FAULTS[fault].items():
-        (header,) = (
-            one for one in (tmp_path / "attention_backward").glob("flash_*.cuh") if before in one.read_text()
-        )
-        header.write_text(header.read_text().replace(before, after))
+        assert before in text
+        text = text.replace(before, after)
+    header.write_text(text)
     several = dataclasses.replace(BASE, heads=1, seq_q=200, seq_k=500)
     one = dataclasses.replace(several, seq_q=60, seq_k=1000, causal=False)  # tile for each block of keys
     with pytest.raises((AssertionError, subprocess.TimeoutExpired)):
-        for problem, seed in ((several, 2), (several, 3), (several, 6), (several, 7), (one, 1), (one, 6)):
+        for problem, seed in ((several, 2), (several, 3), (several, 6), (several, 7), (one, 6), (one, 7)):
             check(tmp_path, problem, Launch(), seed)
