@@ -11,7 +11,7 @@ import torch
 from kernel_pipeline import loading
 from kernels.attention import Problem
 from kernels.attention_backward import CUDA_TILES, WarpSpecialized
-from tests.gpu.test_attention import CUDA, LENGTHS, apart, between, lengths_of, padded, shifted
+from tests.gpu.test_attention import CUDA, OF_DTYPES, apart, between, lengths_of, padded, shifted
 from tests.kernels.kernel_cases import Case, gpu
 
 pytestmark = [pytest.mark.gpu, pytest.mark.builds]
@@ -43,8 +43,7 @@ def tiles_of(head_dim: int, deterministic: bool = False) -> list[WarpSpecialized
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("lengths", LENGTHS)
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(("lengths", "dtype"), OF_DTYPES)
 @pytest.mark.parametrize("head_dim", CUDA_TILES)
 def test_tiles(head_dim: int, dtype: str, lengths: tuple[int, int, int, int, int], causal: bool) -> None:
     if not FLASH.runs_here:

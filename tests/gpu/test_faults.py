@@ -29,7 +29,7 @@ STATUSES = {
 }
 
 
-@pytest.mark.alone
+@pytest.mark.long
 def test_a_fault_gets_its_status_and_later_points_are_unharmed(tmp_path: Path) -> None:
     tree = Tree(tmp_path, "gpu_faults")
     tree.know_ceilings(device.resolve("cuda"))

@@ -65,10 +65,11 @@ def tiles_of(problem: Problem, **pinned: Any) -> Iterator[dict[str, Any]]:
             yield values
 
 
-@pytest.mark.parametrize("cluster_size", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("dtype", "cluster_size"), [("bfloat16", 1), ("bfloat16", 2), ("bfloat16", 4), ("float16", 2)]
+)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_wgmma_layouts(dtype: str, layout: str, shape: tuple[int, int, int], cluster_size: int) -> None:
     m, n, k = shape
     problem = Problem(m=m, n=n, k=k, dtype=dtype, layout=layout)
@@ -113,8 +114,7 @@ LEFT_OVER = [
 
 @pytest.mark.parametrize("pinned", [{"cluster_size": 1}, {"cluster_size": 2}, {"block_n": 128}], ids=str)
 @pytest.mark.parametrize("shape", LEFT_OVER, ids=str)
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(("dtype", "layout"), [("float16", "nn"), *(("bfloat16", one) for one in LAYOUTS)])
 def test_wgmma_leftover_rows_and_columns(
     dtype: str, layout: str, shape: tuple[int, int, int], pinned: dict[str, Any]
 ) -> None:
@@ -205,7 +205,7 @@ def test_split_k(split_k: int, reduction: str) -> None:
     agrees("triton_split_k", problem, split_k=split_k, reduction=reduction)
 
 
-@pytest.mark.parametrize("m", range(1, 9))
+@pytest.mark.parametrize("m", [1, 2, 5, 8])
 @pytest.mark.parametrize("layout", ["nn", "nt"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize(("n", "k"), [(8192, 4096), (1000, 1000), (333, 777), (5, 3)])
