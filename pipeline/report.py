@@ -29,7 +29,7 @@ from .reporting.data_files import PLOT_COLUMNS, as_csv, best_csv, file_columns
 from .reporting.document import overview_svg, plot
 from .reporting.loading import load
 from .reporting.overview import STYLES, overview_plot
-from .store import comparisons
+from .store import comparisons, held_out
 from .store.evidence import load as load_evidence
 from .store.results import asked_for, folder_for, folders_of, inside, machines_first_gpus
 
@@ -52,6 +52,7 @@ def run(config: ReportConfig) -> None:
     evidence = load_evidence(config.input, sentences.append, local=is_cpu)
     loaded = load(config.input, sentences.append, local=is_cpu)
     compared = comparisons.load(config.input, sentences.append, local=is_cpu)
+    drawn = held_out.load(config.input, sentences.append, local=is_cpu)
     asked_for(config.output / "report.html")
     output = folder_for(config.output, here.kind)
     unreadable = sentences[:MAX_UNREADABLE]
@@ -61,7 +62,7 @@ def run(config: ReportConfig) -> None:
         unreadable.append(f"{len(sentences) - MAX_UNREADABLE} more lines are not readable either.")
     for sentence in unreadable:
         print(f"warning: {sentence}", file=sys.stderr)
-    content = compose(loaded, evidence, list(compared.values()), unreadable)
+    content = compose(loaded, evidence, list(compared.values()), drawn, unreadable)
     write(content, output)
     if not summary.show(console, output, here.slug):
         others = ", ".join(machines_first_gpus(content.rows["gpu"])) or "no other machine either"

@@ -5,12 +5,12 @@
     python -m pipeline.results prune kernel=softmax
     python -m pipeline.results prune kernel=all parts=[point,source] write=true
 
-``merge`` takes ledgers, finals, comparisons, profiles, counters, generated code, build reports, environments,
-ceilings and the records of ad-hoc sweeps. If both clones have measured a point with the same settings, the
-newer row is kept, and a line for each file has the differences. If no time shows which row is newer, the row
-here stays. Merging twice changes nothing, and the same command completes a merge that was killed. All files
-are read as data: each row has to be whole, of this version and with fitting digests, and is written anew.
-Links, plots, listings and traces are left out. A CPU's results stay on its host.
+``merge`` takes ledgers, finals, comparisons, held-out problems, profiles, counters, generated code, build
+reports, environments, ceilings and the records of ad-hoc sweeps. If both clones have measured a point with
+the same settings, the newer row is kept, and a line for each file has the differences. If no time shows which
+row is newer, the row here stays. Merging twice changes nothing, and the same command completes a merge that
+was killed. All files are read as data: each row has to be whole, of this version and with fitting digests,
+and is written anew. Links, plots, listings and traces are left out. A CPU's results stay on its host.
 
 ``prune`` removes old rows, whose key differs in a part from today's: the kernel has no such point, the
 provider has another source, the measuring code another version, or the machine another environment. It also

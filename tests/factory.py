@@ -26,10 +26,12 @@ from kernel_pipeline.records.point import Point, order
 from kernel_pipeline.toolchain.resources import BuildReport
 from pipeline.keys.identity import Identity
 from pipeline.reporting.headlines import entry_of
-from pipeline.store import finals, provenance, results
+from pipeline.store import finals, held_out, provenance, results, turns
 from pipeline.store.finals import Against, Final, written_by
+from pipeline.store.held_out import HeldOut, HeldOutProblem, Other
 from pipeline.store.rows import encode
 from pipeline.store.runs import Heading, Recorder
+from pipeline.store.turns import Turn
 
 H200 = "nvidia-h200"
 H100 = "nvidia-h100-80gb-hbm3"
@@ -413,6 +415,36 @@ def final(
 def write_finals(folder: Path, rows: Sequence[Final]) -> None:
     """Add finals of one kernel on one GPU to a results folder."""
     finals.append(finals.path(folder, rows[0].point.kernel, rows[0].origin.gpu), rows)
+
+
+def write_held_out(folder: Path, row: Measurement, ratio: float) -> Path:
+    """Add a drawn problem at which torch takes ``ratio`` times as long as a row's configuration, and return
+    the record's path."""
+    kernel, gpu, run = row.point.kernel, row.origin.gpu, row.origin.run
+    samples = held_out.path(folder, kernel, gpu, 20261201)
+    turns.append(
+        samples, Turn(side="tree", key=row.key, point=row.point, round=0, run=run, outcome=row.outcome)
+    )
+    other = Other(provider="torch", us=10.0 * ratio, ratio=ratio, low=ratio, high=ratio, verdict="slower")
+    provider = row.point.provider
+    drawn = HeldOutProblem(
+        **{"problem": row.point.problem, "called": provider, "provider": provider, "how": "guessed"},
+        **{"us": 10.0, "rounds": 3, "others": (other,)},
+    )
+    record = HeldOut(
+        **{
+            "kernel": kernel,
+            "gpu": gpu,
+            "baseline": "torch",
+            "draw": 20261201,
+            "run": run,
+            "command": "held",
+        },
+        **{"command": "heldout", "commit": None, "at": MEASURED_AT, "by": 0.03, "problems": (drawn,)},
+    )
+    path = samples.with_suffix(".json")
+    write_atomically(path, record.to_json(indent=2) + b"\n")
+    return path
 
 
 def write_record(

@@ -12,6 +12,7 @@ from kernel_pipeline.records.environment import Environment
 
 from ..store.comparisons import Comparison
 from ..store.evidence import Evidence
+from ..store.held_out import HeldOut
 from ..store.results import Results, machines_first_gpus
 from . import charts, gpus, overview
 from .charts import Chart, Style
@@ -63,6 +64,7 @@ class Content:
     loaded: LoadedResults
     evidence: Evidence
     comparisons: Sequence[Comparison]
+    held_out: Sequence[HeldOut]
     unreadable: Sequence[str]
     machines: Mapping[str, str]
     about: Mapping[str, About]
@@ -89,7 +91,11 @@ class Content:
 
 
 def compose(
-    loaded: LoadedResults, evidence: Evidence, comparisons: Sequence[Comparison], unreadable: Sequence[str]
+    loaded: LoadedResults,
+    evidence: Evidence,
+    comparisons: Sequence[Comparison],
+    held_out: Sequence[HeldOut],
+    unreadable: Sequence[str],
 ) -> Content:
     """Compute the content of the report."""
     rows, found = loaded.rows, loaded.results
@@ -116,6 +122,7 @@ def compose(
         loaded=loaded,
         evidence=evidence,
         comparisons=comparisons,
+        held_out=[one for one in held_out if one.gpu in names],
         unreadable=unreadable,
         machines=names,
         about=about,

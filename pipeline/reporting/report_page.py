@@ -12,6 +12,7 @@ from .cells import distrust_notes
 from .content import Content
 from .document import Figure, Page, Section, Text
 from .field_section import field_section, history_section, losses_section
+from .held_out_tables import kernels_table, losses_table
 from .loading import STALE
 from .numbers import GAP, RATES, number, percent, speedup
 from .overview import STYLES, Summary, overview_plot
@@ -31,6 +32,14 @@ GPUS_NOTE = (
     "the same bound; a call under 10 us on either GPU is bound by its launch. If `b's time / a's` "
     "is below 1, b is faster. `by ceilings` is this ratio if both reach the same share of their ceilings. "
     "The GPUs were not measured together, so there is no verdict."
+)
+
+HELD_OUT_NOTE = (
+    "Problems that were drawn at random (`python -m pipeline.heldout`), at which nothing was tuned: the "
+    "configuration that callers of `kernel_pipeline.ops` get, beside torch's providers and installed peers. "
+    "`decided` problems have a verdict or call torch's provider, and `level or faster` is the share of them "
+    "that takes at most 3 % longer than torch. `x baseline` and `x best other` are geometric means of their "
+    "time over ours, also of one round. A draw is a date, and stays as its commit gave it."
 )
 
 ORIGIN_NOTE = (
@@ -73,6 +82,7 @@ def page(content: Content) -> Page:
     sections += gpus_sections(content)
     sections += [kernel_section.section(content, kernel) for kernel in kernels]
     sections += [field_section(content)] if content.field else []
+    sections += [held_out_section(content)] if content.held_out else []
     sections += [history_section(content)] if content.loaded.every_final else []
     sections += [machines_section(content), origin_section(content)]
     of_timed = set(timed["provider"])
@@ -144,6 +154,12 @@ def gpus_sections(content: Content) -> list[Section]:
         blocks = [Text(GPUS_NOTE, "note", has_code=True), gpus.group_table(groups, content.machines)]
     notes = [Text(one, "note") for one in gpus.left_out(content.other_sources, content.machines)]
     return [Section(answers.GPUS, [*blocks, *notes])]
+
+
+def held_out_section(content: Content) -> Section:
+    """Return the section on problems that nobody tuned."""
+    tables = kernels_table(content.held_out), losses_table(content.held_out)
+    return Section("Held-out problems", [Text(HELD_OUT_NOTE, "note", has_code=True), *filter(None, tables)])
 
 
 def machines_section(content: Content) -> Section:

@@ -22,9 +22,10 @@ from kernel_pipeline.records.environment import Environment
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.point import order
 
-from . import comparisons, evidence, plain_yaml, provenance, results, runs
+from . import comparisons, evidence, held_out, plain_yaml, provenance, results, runs
 from .comparisons import Comparison
 from .finals import Final
+from .held_out import HeldOut
 from .merging import Kind, Merged, merge_rows, newest, plain_files
 from .rows import encode
 from .turns import Turn
@@ -76,8 +77,9 @@ class Merge:
             self._provenance(theirs)
         for theirs in self._files("timings/*/*.yaml"):
             self._settings(theirs)
-        for theirs in self._files("comparisons/*/*/*.json"):
-            self._comparison(theirs)
+        for folder, model in DATED:
+            for theirs in self._files(f"{folder}/*/*/*.json"):
+                self._dated(theirs, model)
         for kind in KINDS:
             for theirs in self._files(kind.pattern):
                 found = merge_rows(kind, theirs, self._place(theirs), self.is_written, self.left_out.append)
@@ -157,15 +159,16 @@ class Merge:
         is_same = plain_yaml.is_plain(ours) and plain_yaml.load(ours.read_text()) == found
         self._take(theirs, ours.exists(), is_same, content, self._is_newer(theirs))
 
-    def _comparison(self, theirs: Path) -> None:
-        found = self._whole(theirs, Comparison)
+    def _dated(self, theirs: Path, model: type[Comparison | HeldOut]) -> None:
+        """Merge a record of rounds: of two, the newer one."""
+        found = self._whole(theirs, model)
         if found is None:
             return
         if (found.kernel, found.gpu) != (theirs.parent.parent.name, theirs.parent.name):
             self.left_out.append(f"{theirs} is not of the kernel and machine in its path; skipped.")
             return
         ours = self._place(theirs)
-        before = results.read(Comparison, ours) if ours.exists() else None
+        before = results.read(model, ours) if ours.exists() else None
         is_newer = before is not None and found.at > before.at
         self._take(theirs, before is not None, before == found, document(found), is_newer)
 
@@ -310,6 +313,7 @@ KINDS = (
     turns("finals/*/rounds/*.jsonl"),
     FINALS,
     turns(f"{comparisons.FOLDER}/*/*/*.jsonl"),
+    turns(f"{held_out.FOLDER}/*/*/*.jsonl"),
     of_code("profile", evidence.ProfileRow),
     of_code("counters", evidence.CounterRow),
     of_code("codegen", evidence.CodeRow),
@@ -329,3 +333,8 @@ DOCUMENTS: tuple[tuple[str, type[Record]], ...] = (
     ("ceilings/*.json", Ceilings),
 )
 """Files about one GPU, named after it."""
+
+DATED: tuple[tuple[str, type[Comparison | HeldOut]], ...] = (
+    (comparisons.FOLDER, Comparison),
+    (held_out.FOLDER, HeldOut),
+)

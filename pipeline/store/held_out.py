@@ -69,11 +69,11 @@ def path(folder: Path, kernel: str, gpu: str, draw: int) -> Path:
     return folder / FOLDER / kernel / gpu / f"{draw}.jsonl"
 
 
-def load(folder: Path, warn: Callable[[str], None]) -> list[HeldOut]:
-    """Read all records below the folder, sorted by kernel, GPU and draw. A file that is not a record is
-    skipped with a sentence to ``warn``."""
+def load(folder: Path, warn: Callable[[str], None], *, local: bool = True) -> list[HeldOut]:
+    """Read all records below the folder, and with ``local`` this CPU's, sorted by kernel, GPU and draw. A
+    file that is not a record is skipped with a sentence to ``warn``."""
     found = []
-    for place in results.folders_of(folder):
+    for place in results.folders_of(folder, local=local):
         for file in results.listed(place, f"{FOLDER}/*/*/*.json", warn):
             try:
                 found.append(HeldOut.from_json(file.read_bytes()))

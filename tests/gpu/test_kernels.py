@@ -23,7 +23,7 @@ def on_gpu(case: Case) -> bool:
 
 
 def ends(values: tuple[Value, ...]) -> list[Value]:
-    """The smallest and the largest value; the tests in tests/kernels have the others."""
+    """The smallest and the largest value."""
     return list(dict.fromkeys((values[0], values[-1])))
 
 

@@ -31,7 +31,7 @@ from pipeline.reporting.overview import summaries
 from pipeline.reporting.plots import workload_plots, workload_ranks
 from pipeline.store import results
 from pipeline.store.ledger import read_rows
-from tests import pages
+from tests import factory, pages
 from tests.factory import COMMIT, CPU, H100, H200, environment, flat, grid, measurement, moved, write_results
 from tests.pages import Page
 from tests.processes import completed
@@ -629,6 +629,15 @@ def test_what_a_cpu_gave_is_in_no_gpus_report(tmp_path, monkeypatch):
     assert set(json.loads((tmp_path / "reports/metrics.json").read_text())["softmax"]) == {H200}
     assert not any(CPU.encode() in content for content in files(tmp_path / "reports").values())
     assert files(tmp_path / "local") == before
+
+
+def test_held_out_problems_and_their_losses_are_shown(report_on, tmp_path):
+    rows = [measurement("softmax", name, 1024) for name in ("torch", "cuda")]
+    folder = write_results(tmp_path / "results", rows)
+    assert "Held-out problems" not in (report_on(folder) / "report.html").read_text()
+    factory.write_held_out(folder, rows[1], 0.5)
+    page = (report_on(folder) / "report.html").read_text()
+    assert "Held-out problems" in page and "Where another provider is faster by most" in page
 
 
 def test_a_kernel_without_words(report_on, tmp_path):

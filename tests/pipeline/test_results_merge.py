@@ -72,6 +72,7 @@ def there(tmp_path: Path) -> Path:
     timed = [row for row in made if row.origin.gpu == H200]
     factory.write_finals(folder, [factory.final(timed[0], 12.0)])
     json_lines.write(results.profile_path(folder, "softmax", H200), [profile(timed[0], "theirs")])
+    factory.write_held_out(folder, timed[0], 2.0)
     factory.write_record(folder, timed[:2], "20261121T130000Z-aaaaaa")
     text = "timing: {timer: auto}\nseed: 0\n"
     for gpu in (H200, H100):
