@@ -432,14 +432,7 @@ def write_held_out(folder: Path, row: Measurement, ratio: float) -> Path:
         **{"us": 10.0, "rounds": 3, "others": (other,)},
     )
     record = HeldOut(
-        **{
-            "kernel": kernel,
-            "gpu": gpu,
-            "baseline": "torch",
-            "draw": 20261201,
-            "run": run,
-            "command": "held",
-        },
+        **{"kernel": kernel, "gpu": gpu, "baseline": "torch", "draw": 20261201, "run": run},
         **{"command": "heldout", "commit": None, "at": MEASURED_AT, "by": 0.03, "problems": (drawn,)},
     )
     path = samples.with_suffix(".json")
