@@ -94,7 +94,10 @@ class Done(Record):
 
 
 class Release(Record):
-    """Asks the worker or the verifier to free all memory that it can do without; answered with Done."""
+    """Asks the worker or the verifier to free all memory that it can do without; answered with Done. A worker
+    that holds at most ``most_bytes`` of its GPU's memory frees nothing."""
+
+    most_bytes: int = 0
 
 
 class ReadCalls(Record):

@@ -303,10 +303,13 @@ class ProviderRunner:
 
     def release(self, request: Release) -> Done:
         """Free all memory, so that a failure leaves nothing to the next point."""
+        is_cuda = self.device.type == "cuda"
+        if request.most_bytes and is_cuda and torch.cuda.memory_reserved() <= request.most_bytes:
+            return Done()
         self._running = self._inputs = self._idle = None
         self._memory.release()
         gc.collect()
-        if self.device.type == "cuda":
+        if is_cuda:
             self.stopwatch.release()
         return Done()
 

@@ -258,18 +258,18 @@ class Supervisor:
             os.close(self._memory)
         self._memory = -1
 
-    def _let_go(self, worker: ChildProcess) -> None:
-        """On a GPU, let a worker free its memory and unmap the verifier's before it waits or ends.
+    def _let_go(self, worker: ChildProcess, most_bytes: int = 0) -> None:
+        """On a GPU, let a worker unmap the verifier's memory before it ends, or waits with much memory.
 
         torch keeps memory that it shares by CUDA IPC until the process that mapped it reports that it is
         done. A killed process never does.
         """
         if self.device.kind == "cuda":
-            self._released(worker)
+            self._released(worker, most_bytes)
 
-    def _released(self, one: ChildProcess) -> None:
+    def _released(self, one: ChildProcess, most_bytes: int = 0) -> None:
         try:
-            one.ask(Release(), Done, max(self.timeout_s, VERIFIER_TIMEOUT_S))
+            one.ask(Release(most_bytes=most_bytes), Done, max(self.timeout_s, VERIFIER_TIMEOUT_S))
         except (FailedError, GoneError):
             self.close() if one is self._verifier else one.close()
 

@@ -12,6 +12,10 @@ from .child_process import ChildProcess
 Owner = tuple[str, str]
 """A kernel's address and the name of its provider."""
 
+MOST_KEPT = 2**30
+"""The most bytes that a worker keeps while its provider waits for its next turn. A provider may have
+allocated tens of GB; to free its memory and to take it again costs 0.2 s."""
+
 
 class Workers:
     """Hands out the worker of a provider.
@@ -19,14 +23,18 @@ class Workers:
     Args:
         launched: returns a worker whose process has been started.
         most_waiting: the most workers that wait, because their providers' turns are likely to come again.
-        leave: called with each worker when its turn is over, before it waits or is ended.
+        leave: called with each worker before it waits or is ended, and the most bytes of its GPU's memory
+            that it may keep.
 
     When a provider's turn is over, its worker is ended unless it waits or the provider is ``kept``. A waiting
     worker is idle.
     """
 
     def __init__(
-        self, launched: Callable[[], ChildProcess], most_waiting: int, leave: Callable[[ChildProcess], None]
+        self,
+        launched: Callable[[], ChildProcess],
+        most_waiting: int,
+        leave: Callable[[ChildProcess, int], None],
     ) -> None:
         self.kept: Owner | None = None
         self._launched = launched
@@ -121,17 +129,19 @@ class Workers:
         self._now = None
         if before is None or not before.is_running:
             return
-        # The next points need the memory that it holds, and memory that it maps can't be freed.
-        self._leave(before)
         if owner is None or not (owner == self.kept or self._most_waiting):
             self._end(before)
             return
+        # Memory that the worker maps can't be freed, and the audits of a sweep's next points map more.
+        self._leave(before, MOST_KEPT if self._most_waiting else 0)
         self._waiting[owner] = before
         others = [one for one in self._waiting if one != self.kept]
         for one in others[: max(0, len(others) - self._most_waiting)]:
             self._end(self._waiting.pop(one))
 
     def _end(self, one: ChildProcess) -> None:
+        if one.is_running:
+            self._leave(one, 0)
         one.end()
         self._ending.append(one)
 

@@ -30,7 +30,7 @@ ALLOCATIONS = frozenset(
 
 LITERALS = (int, float, bool, str, type(None))
 
-_recording = threading.Lock()
+_recording = threading.RLock()
 
 
 @dataclass

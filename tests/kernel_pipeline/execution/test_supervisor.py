@@ -22,7 +22,7 @@ from kernel_pipeline.execution import child_process, fork_server, idle_threads
 from kernel_pipeline.execution.child_process import ChildProcess
 from kernel_pipeline.execution.protocol import Rate
 from kernel_pipeline.execution.supervisor import BUSY, OWN, Supervisor
-from kernel_pipeline.execution.workers import Workers
+from kernel_pipeline.execution.workers import MOST_KEPT, Workers
 from kernel_pipeline.machine import device, load
 from kernel_pipeline.machine.reaper import INTERPRETERS
 from kernel_pipeline.records.base import Values
@@ -248,14 +248,14 @@ class Idle:
     def end(self) -> None: ...
 
 
-def test_a_worker_gives_its_memory_back_before_it_waits_for_its_next_turn() -> None:
+def test_a_worker_that_waits_keeps_little_memory_and_one_that_ends_none() -> None:
     """Those of finals wait, and hold outputs of tens of GB otherwise."""
-    left: list[object] = []
-    made = Workers(Idle, 2, left.append)  # type: ignore[arg-type]
-    for provider in ("one", "two", "one"):
+    left: list[tuple[object, int]] = []
+    made = Workers(Idle, 2, lambda *one: left.append(one))  # type: ignore[arg-type]
+    for provider in ("one", "two", "one", "three", "four"):
         made.turn_to(("double", provider))
-    first, second = left
-    assert made.now is first is not second
+    one, two, three = (left[at][0] for at in (0, 1, 3))
+    assert left == [(one, MOST_KEPT), (two, MOST_KEPT), (one, MOST_KEPT), (three, MOST_KEPT), (two, 0)]
 
 
 CHANGES = {
