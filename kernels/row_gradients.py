@@ -72,7 +72,7 @@ def persistent_fits(problem: Matrix, parameters: Persistent, gpu: Gpu | None, su
         return reason
     # x, d_out and the weight; where rows are not aligned, addresses too.
     kept = math.ceil((3 + sums) * size / threads * (1 if is_aligned(problem) else 1.5))
-    registers = min(MAX_REGISTERS, REGISTERS // (threads * parameters.per_sm)) - RESERVED
+    registers = max(0, min(MAX_REGISTERS, REGISTERS // (threads * parameters.per_sm)) - RESERVED)
     if kept > registers:
         return f"too much for the registers: {kept} numbers per thread > {registers}"
     needed = 2 * (parameters.num_stages - 1) * size * ITEM_BYTES[problem.dtype] + RESERVED_SHARED

@@ -78,10 +78,7 @@ def _multi_pass(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     EVEN_N: tl.constexpr,
 ) -> None:
     """A program goes through each of its rows twice, BLOCK_SIZE columns at a time: for the row's sums, and
-    for the gradients. It adds up its sums over the rows in device memory, where they stay in L2.
-
-    An element of ``sums`` is read and written by the same thread in all rows.
-    """
+    for the gradients. It adds up its sums over the rows in device memory, where they stay in L2."""
     lane = tl.arange(0, BLOCK_SIZE)
     first = tl.program_id(0)
     sums += first.to(tl.int64) * columns
