@@ -29,8 +29,8 @@ def tolerance(problem: Matrix) -> Tolerance:
     """Return how far an output may be from the reference.
 
     An output is rounded once. The absolute part is for negative x, where ``1 + tanh`` and both terms of the
-    derivative cancel: each is wrong by some float32 eps of numbers of about 1, times d_out. It is for d_out of
-    some units, as ``largest`` says.
+    derivative cancel: each is wrong by some float32 eps of numbers of about 1, times d_out, which is some
+    units.
     """
     return Tolerance(rtol=max(1e-5, 1.02 * EPSILON[problem.dtype]), atol=5e-6)
 

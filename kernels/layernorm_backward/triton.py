@@ -106,7 +106,7 @@ def _multi_pass(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
             inside = None if EVEN_N else column < columns
             values = tl.load(of_x + column, mask=inside, eviction_policy="evict_last").to(tl.float32) - origin
             distances += values if EVEN_N else tl.where(inside, values, 0.0)
-        origin += tl.sum(distances, axis=0) / columns
+        shift = tl.sum(distances, axis=0) / columns
         squares = tl.zeros([BLOCK_SIZE], tl.float32)
         total = tl.zeros([BLOCK_SIZE], tl.float32)
         products = tl.zeros([BLOCK_SIZE], tl.float32)
@@ -115,6 +115,7 @@ def _multi_pass(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
             inside = None if EVEN_N else column < columns
             other = None if EVEN_N else 0.0
             values = tl.load(of_x + column, mask=inside, eviction_policy="evict_last").to(tl.float32) - origin
+            values -= shift
             if not EVEN_N:
                 values = tl.where(inside, values, 0.0)
             given = tl.load(of_d_out + column, mask=inside, other=other, eviction_policy="evict_last").to(
@@ -135,7 +136,7 @@ def _multi_pass(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
             values = tl.load(of_x + column, mask=inside, eviction_policy="evict_first").to(tl.float32)
             given = tl.load(of_d_out + column, mask=inside, eviction_policy="evict_first").to(tl.float32)
             w = tl.load(weight + column, mask=inside, eviction_policy="evict_last").to(tl.float32)
-            normalized = (values - origin) * scale
+            normalized = (values - origin - shift) * scale
             result = scale * (given * w - mean - normalized * of_normalized)
             tl.store(to + column, result.to(d_x.dtype.element_ty), mask=inside)
             # At the program's first row the memory has undefined content.
