@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from kernel_pipeline import loading
+from kernel_pipeline.contract import Gpu
 from kernels.row_gradients import Persistent, persistent_fits, tolerances
 from kernels.rows import Matrix
 from tests.kernels.kernel_cases import ON_GPU, Case, cases
@@ -89,6 +90,17 @@ def test_a_row_that_registers_do_not_hold_does_not_fit() -> None:
     assert persistent_fits(Matrix(columns=8192), wide, None, sums=1) is None
     reason = persistent_fits(Matrix(columns=8193), Persistent(block_size=16384), None, sums=1)
     assert reason == "one program holds a row and its sums: 8193 columns > 8192"
+
+
+def test_stages_that_shared_memory_does_not_hold_do_not_fit() -> None:
+    small = Gpu(capability=(8, 9), multiprocessors=142, shared_memory=101376, l2_cache=96 << 20)
+    problem = Matrix(columns=4096)
+    for stages, reason in (
+        (2, None),
+        (3, "too much for the shared memory: 2 x 66560 bytes in 3 stages > 101376"),
+    ):
+        assert persistent_fits(problem, Persistent(num_stages=stages), small, sums=1) == reason
+        assert persistent_fits(problem, Persistent(num_stages=stages), None, sums=1) is None
 
 
 def test_a_tolerance_is_wide_where_rows_are_close_to_zero_alone() -> None:
