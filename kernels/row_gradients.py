@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from kernel_pipeline.contract import EPSILON, ITEM_BYTES, Gpu, Tolerance, one_of
 
-from .rows import Matrix
+from .rows import Matrix, Tile
 
 MAX_WIDTH = 8192
 """The most columns of a row in registers. A thread keeps the row of x and of d_out, the weight and the sums.
@@ -84,13 +84,14 @@ def persistent_fits(problem: Matrix, parameters: Persistent, gpu: Gpu | None, su
     return None
 
 
-def multi_pass_fits(problem: Matrix, parameters: MultiPass, gpu: Gpu | None) -> str | None:
-    """Return the reason why a program needs more warps for its block_size, or None."""
-    del gpu
+def multi_pass_fits(problem: Matrix, parameters: MultiPass | Tile, sums: int) -> str | None:
+    """Return the reason why a program that goes through its rows in steps needs more warps for its
+    block_size, or None. ``sums`` is the number of sums over the rows that it adds to in the last pass."""
     threads = 32 * parameters.num_warps
     elements = parameters.block_size // threads
-    # Measured by compiling: with more the kernels spill.
-    most = min(MAX_REGISTERS + 1, REGISTERS // threads) // (8 if is_aligned(problem) else 16)
+    # Found by compiling for sm_90: with more elements the kernels spill.
+    registers_each = 4 * (1 + sums) * (1 if is_aligned(problem) else 2)
+    most = min(MAX_REGISTERS + 1, REGISTERS // threads) // registers_each
     if elements > most:
         return f"too much for the registers: {elements} elements per thread > {most}"
     return None

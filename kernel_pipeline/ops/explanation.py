@@ -155,11 +155,22 @@ def explain(
     if choice is not None:
         return Explanation(loaded.name, {}, slug, choice)
     found = _explained(loaded, problem, gpu, slug, device)
-    derivative = function.op.derivative
-    if derivative is None or derivative.kernel is None or not _trains(given):
+    kernel = _kernel_of_gradient(function, given)
+    if kernel is None:
         return found
-    backward = _explained(function_of(derivative.kernel).loaded, problem, gpu, slug, device)
+    backward = _explained(function_of(kernel).loaded, problem, gpu, slug, device)
     return dataclasses.replace(found, backward=backward)
+
+
+def _kernel_of_gradient(function: Function, given: tuple[Any, ...]) -> str | None:
+    """Return the kernel of a call's gradient; None if no gradient is needed or if no kernel computes it, for
+    which a tensor is not saved that the kernel takes."""
+    derivative = function.op.derivative
+    if derivative is None or not _trains(given):
+        return None
+    values = dict(zip(function.signature.parameters, given, strict=True))
+    is_kept = all(values[only].requires_grad for only in derivative.only_for.values())
+    return derivative.kernel if is_kept else None
 
 
 def _explained(

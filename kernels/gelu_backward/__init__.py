@@ -17,7 +17,7 @@ from __future__ import annotations
 from kernel_pipeline.contract import EPSILON, Kernel, Provider, Tolerance, Work, bytes_of
 
 from ..elementwise import Matrix, few_rows
-from ..rows import Tile, elements_a_thread
+from ..rows import Tile, elements_a_thread, step_fits
 
 
 def work(problem: Matrix) -> Work:
@@ -46,6 +46,6 @@ kernel = Kernel(
     providers=(
         Provider("torch", "torch.py:gelu_backward"),
         Provider("torch_compile", "torch.py:formula", compiled=True),
-        Provider("triton", "triton.py:flat", Tile, compile_weight=elements_a_thread),
+        Provider("triton", "triton.py:flat", Tile, step_fits, compile_weight=elements_a_thread),
     ),
 )

@@ -47,6 +47,12 @@ def fits(problem: Matrix, parameters: Persistent, gpu: Gpu | None) -> str | None
     return persistent_fits(problem, parameters, gpu, sums=2)
 
 
+def steps_fit(problem: Matrix, parameters: MultiPass, gpu: Gpu | None) -> str | None:
+    """Return the reason why a program needs more warps for its steps, or None."""
+    del gpu
+    return multi_pass_fits(problem, parameters, sums=2)
+
+
 kernel = Kernel(
     problem=Matrix,
     size=("columns",),
@@ -65,7 +71,7 @@ kernel = Kernel(
             "triton_multi_pass",
             "triton.py:multi_pass",
             MultiPass,
-            multi_pass_fits,
+            steps_fit,
             compile_weight=elements_a_thread,
         ),
         Provider("quack", "peers.py:quack", language="torch", devices=("cuda",), package="quack-kernels"),

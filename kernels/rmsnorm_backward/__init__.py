@@ -46,6 +46,12 @@ def fits(problem: Matrix, parameters: Persistent, gpu: Gpu | None) -> str | None
     return persistent_fits(problem, parameters, gpu, sums=1)
 
 
+def steps_fit(problem: Matrix, parameters: MultiPass, gpu: Gpu | None) -> str | None:
+    """Return the reason why a program needs more warps for its steps, or None."""
+    del gpu
+    return multi_pass_fits(problem, parameters, sums=1)
+
+
 kernel = Kernel(
     problem=Matrix,
     size=("columns",),
@@ -64,7 +70,7 @@ kernel = Kernel(
             "triton_multi_pass",
             "triton.py:multi_pass",
             MultiPass,
-            multi_pass_fits,
+            steps_fit,
             compile_weight=elements_a_thread,
         ),
         Provider("quack", "peers.py:quack", language="torch", devices=("cuda",), package="quack-kernels"),

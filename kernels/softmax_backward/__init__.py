@@ -13,9 +13,10 @@ row. All providers compute in float32, where the difference of two numbers past 
 
 from __future__ import annotations
 
-from kernel_pipeline.contract import EPSILON, Kernel, Provider, Tolerance, Work, bytes_of
+from kernel_pipeline.contract import EPSILON, Gpu, Kernel, Provider, Tolerance, Work, bytes_of
 
-from ..rows import Matrix, Tile, elements_a_thread, few_rows, row_fits, rows_fit_tile, step_fits
+from ..row_gradients import multi_pass_fits
+from ..rows import Matrix, Tile, elements_a_thread, few_rows, row_fits, rows_fit_tile
 
 
 def work(problem: Matrix) -> Work:
@@ -35,6 +36,12 @@ def tolerance(problem: Matrix) -> Tolerance:
     return Tolerance(rtol=rtol, atol=2e-4 / problem.columns + subnormal)
 
 
+def steps_fit(problem: Matrix, parameters: Tile, gpu: Gpu | None) -> str | None:
+    """Return the reason why a program needs more warps for its steps, or None."""
+    del gpu
+    return multi_pass_fits(problem, parameters, sums=0)
+
+
 kernel = Kernel(
     problem=Matrix,
     size=("columns",),
@@ -47,7 +54,7 @@ kernel = Kernel(
         Provider("torch", "torch.py:softmax_backward"),
         Provider("torch_compile", "torch.py:formula", compiled=True),
         Provider("triton_tile", "triton.py:tile", Tile, rows_fit_tile, compile_weight=elements_a_thread),
-        Provider("triton_two_pass", "triton.py:two_pass", Tile, step_fits, compile_weight=elements_a_thread),
+        Provider("triton_two_pass", "triton.py:two_pass", Tile, steps_fit, compile_weight=elements_a_thread),
         Provider("quack", "peers.py:quack", language="torch", devices=("cuda",), package="quack-kernels"),
         Provider("liger", "peers.py:liger", None, row_fits, "triton", package="liger-kernel"),
     ),

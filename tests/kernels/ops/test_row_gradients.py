@@ -284,3 +284,10 @@ def test_an_explanation_names_the_kernel_of_the_gradient(name: str, planted: Pat
     assert ops.explain(case.ours, *(x.detach() for x in inputs), gpu=SLUG).backward is None
     with torch.no_grad():
         assert ops.explain(case.ours, *inputs, gpu=SLUG).backward is None
+
+
+def test_an_explanation_names_no_kernel_for_the_weight_alone_of_rmsnorm(planted: Path) -> None:
+    x, weight = (one.detach().to("meta") for one in CASES["rmsnorm"].inputs())
+    weight.requires_grad_()
+    assert ops.explain(ops.rmsnorm, x, weight, gpu=SLUG).backward is None
+    assert ops.explain(ops.layernorm, x, weight, weight, gpu=SLUG).backward is not None
