@@ -2,7 +2,7 @@
 
 A norm's backward pass gives the gradient of each row, and the gradients of weight and bias, which are sums
 over all rows. A persistent Triton program takes many rows and sums them up; ``kernels/partial_sums.py`` adds
-the sums of all programs.
+the sums of all programs. Softmax's backward pass, which has no such sums, shares a limit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_WIDTH = 8192
 At 16384 columns each of at most 512 threads with 128 registers would keep 32 elements of all of these."""
 
 REGISTERS = 65536
-"""The registers of a multiprocessor, as of all GPUs since 2012."""
+"""The registers of a multiprocessor."""
 
 MAX_REGISTERS = 255
 """The most registers of a thread."""

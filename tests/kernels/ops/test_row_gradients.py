@@ -20,6 +20,7 @@ from kernel_pipeline.ops.tuned import Choice, baseline
 from pipeline import ROOT
 
 Gradients = tuple[torch.Tensor, ...]
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class Case:
 
     def inputs(self, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
         generator = torch.Generator().manual_seed(0)
-        return [torch.randn(one, generator=generator).to(dtype).requires_grad_() for one in self.shapes]
+        drawn = (torch.randn(one, generator=generator) for one in self.shapes)
+        return [one.to(DEVICE, dtype).requires_grad_() for one in drawn]
 
 
 X = (2, 5, 19)
@@ -92,7 +94,7 @@ def agree(
     exact = [x.detach().double().requires_grad_(x.requires_grad) for x in inputs]
     out, right = (call or case.ours)(*inputs), case.theirs(*exact)
     if given is None:
-        given = torch.linspace(-1, 2, out.numel()).view(out.shape).to(out.dtype)
+        given = torch.linspace(-1, 2, out.numel()).view(out.shape).to(out)
     wanted = [x for x in inputs if x.requires_grad]
     found = torch.autograd.grad(out, wanted, given)
     expected = torch.autograd.grad(right, [x for x in exact if x.requires_grad], given.double())
@@ -115,10 +117,10 @@ def test_a_kernel_computes_the_gradients(name: str, dtype: torch.dtype, by: By) 
 def test_the_outputs_gradient_has_any_layout(name: str, by: By) -> None:
     case, asked = by(name)
     for given in (
-        torch.ones(()).expand(X),
-        torch.randn(X[-1]).expand(X),
-        torch.randn(X[::-1]).permute(2, 1, 0),
-        torch.randn(*X[:2], 2 * X[2])[..., ::2],
+        torch.ones((), device=DEVICE).expand(X),
+        torch.randn(X[-1], device=DEVICE).expand(X),
+        torch.randn(X[::-1], device=DEVICE).permute(2, 1, 0),
+        torch.randn(*X[:2], 2 * X[2], device=DEVICE)[..., ::2],
     ):
         agree(case, case.inputs(), given)
     agree(case, [x.transpose(0, 1) if x.dim() > 1 else x for x in case.inputs()])
@@ -154,7 +156,7 @@ def test_a_gradient_that_is_differentiated_is_torchs(name: str, by: By) -> None:
 def test_a_batch_of_gradients_is_torchs(name: str, by: By) -> None:
     """By ``vmap``. ``is_grads_batched`` has a form of its own, which calls the kernel for each gradient."""
     case, asked = by(name)
-    inputs, given = case.inputs(), torch.randn(3, *X)
+    inputs, given = case.inputs(), torch.randn(3, *X, device=DEVICE)
     out = case.ours(*inputs)
 
     def gradients(one: torch.Tensor) -> Gradients:
@@ -174,7 +176,7 @@ def test_a_batch_of_gradients_is_torchs(name: str, by: By) -> None:
 def test_torch_computes_what_is_no_problem_of_the_kernel(name: str, by: By) -> None:
     case, asked = by(name)
     agree(case, case.inputs(torch.float64))
-    empty = [torch.empty(0, 19, requires_grad=True), *case.inputs()[1:]]
+    empty = [torch.empty(0, 19, device=DEVICE, requires_grad=True), *case.inputs()[1:]]
     agree(case, empty)
     with ops.by_torch():
         agree(case, case.inputs())
@@ -197,9 +199,10 @@ def test_torch_computes_what_has_another_eps(name: str, by: By) -> None:
 
 def test_softmax_of_columns_is_torchs(by: By) -> None:
     _, asked = by("softmax")
-    x = torch.randn(3, 5, requires_grad=True)
-    (found,) = torch.autograd.grad(ops.softmax(x, 0), x, torch.arange(15.0).view(3, 5))
-    (right,) = torch.autograd.grad(torch.softmax(x, 0), x, torch.arange(15.0).view(3, 5))
+    x = torch.randn(3, 5, device=DEVICE, requires_grad=True)
+    given = torch.arange(15.0, device=DEVICE).view(3, 5)
+    (found,) = torch.autograd.grad(ops.softmax(x, 0), x, given)
+    (right,) = torch.autograd.grad(torch.softmax(x, 0), x, given)
     torch.testing.assert_close(found, right)
     assert asked == []
 
