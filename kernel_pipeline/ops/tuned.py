@@ -128,19 +128,6 @@ def _elsewhere(
         yield Chooser(found, loaded, problem, gpu, file, is_own=False, dtype=dtype)
 
 
-def has_times(kernel: str, gpu: Gpu | None, slug: str | None) -> bool:
-    """Whether a table by which a GPU's choices are made has times of the kernel: the GPU's own table, or that
-    of another GPU of its architecture. Never on a CPU."""
-    return gpu is not None and slug is not None and _has_times(kernel, gpu, slug, table_files.folders())
-
-
-@functools.cache
-def _has_times(kernel: str, gpu: Gpu, slug: str, places: tuple[Path, ...]) -> bool:
-    other = table_files.sibling(places, slug, gpu)
-    found = (table_files.table_of(slug), None if other is None else other[1])
-    return any(one is not None and kernel in one.kernels for one in found)
-
-
 def choose_by(found: Table, loaded: Loaded, problem: object, gpu: Gpu | None) -> Choice:
     """Return the choice for a problem from the given table of the GPU alone."""
     if loaded.name not in found.kernels:

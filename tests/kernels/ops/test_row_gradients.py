@@ -15,7 +15,7 @@ from torch.nn import functional
 from kernel_pipeline import ops
 from kernel_pipeline.contract import Gpu
 from kernel_pipeline.loading import Loaded
-from kernel_pipeline.ops import table_files, tuned
+from kernel_pipeline.ops import gradients, table_files, tuned
 from kernel_pipeline.ops.tuned import Choice, baseline
 from pipeline import ROOT
 
@@ -78,7 +78,7 @@ def by(monkeypatch: pytest.MonkeyPatch) -> By:
             return Choice(case.provider, case.parameters, "exact", "")
 
         monkeypatch.setattr(tuned, "choose", choose)
-        monkeypatch.setattr(tuned, "has_times", lambda *_: True)
+        monkeypatch.setattr(gradients, "has_times", lambda *_: True)
         return case, asked
 
     return plant
@@ -159,10 +159,10 @@ def test_a_batch_of_gradients_is_torchs(name: str, by: By) -> None:
     inputs, given = case.inputs(), torch.randn(3, *X, device=DEVICE)
     out = case.ours(*inputs)
 
-    def gradients(one: torch.Tensor) -> Gradients:
+    def of_one(one: torch.Tensor) -> Gradients:
         return torch.autograd.grad(out, inputs, one, retain_graph=True)
 
-    of_both = [torch.func.vmap(gradients)(given)]
+    of_both = [torch.func.vmap(of_one)(given)]
     assert case.kernel not in asked
     of_both.append(torch.autograd.grad(out, inputs, given, is_grads_batched=True))
     for found in of_both:
@@ -214,7 +214,7 @@ def test_a_compiled_function_has_the_kernel_if_a_table_has_it(
 ) -> None:
     """torch's formula may be fused with its neighbours, which an operator is not."""
     case, asked = by(name)
-    monkeypatch.setattr(tuned, "has_times", lambda *_: has_times)
+    monkeypatch.setattr(gradients, "has_times", lambda *_: has_times)
     torch.compiler.reset()
     compiled = torch.compile(case.ours, fullgraph=True, backend="aot_eager")
     for _ in range(2):
@@ -227,7 +227,7 @@ def test_without_times_torch_computes_the_gradient(
     name: str, by: By, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case, asked = by(name)
-    monkeypatch.setattr(tuned, "has_times", lambda *_: False)
+    monkeypatch.setattr(gradients, "has_times", lambda *_: False)
     agree(case, case.inputs())
     assert asked == [case.ours.__name__]
 
@@ -269,11 +269,11 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @ONE_EACH
 def test_a_table_has_times_of_its_kernels(name: str, planted: Path) -> None:
     kernel = CASES[name].kernel
-    assert tuned.has_times(kernel, H200, SLUG)
-    assert tuned.has_times(kernel, H200, "nvidia-h100-80gb-hbm3"), "another GPU of its architecture"
-    assert not tuned.has_times(kernel, Gpu((8, 0), 108, 166912, 40 << 20), "nvidia-a100")
-    assert not tuned.has_times(kernel, None, None)
-    assert not tuned.has_times("vector_sub", H200, SLUG)
+    assert gradients.has_times(kernel, H200, SLUG)
+    assert gradients.has_times(kernel, H200, "nvidia-h100-80gb-hbm3"), "another GPU of its architecture"
+    assert not gradients.has_times(kernel, Gpu((8, 0), 108, 166912, 40 << 20), "nvidia-a100")
+    assert not gradients.has_times(kernel, None, None)
+    assert not gradients.has_times("vector_sub", H200, SLUG)
 
 
 @ONE_EACH
