@@ -32,3 +32,12 @@ def elements_problem(x: torch.Tensor) -> elementwise.Matrix:
         elementwise.Matrix, x, rows=x.numel() // max(columns, 1), columns=columns
     )
     return made
+
+
+def unlike(name: str, one: torch.Tensor, of: str, x: torch.Tensor) -> str | None:
+    """Return the reason why a tensor is not like another one, or None."""
+    if (one.shape, one.dtype) != (x.shape, x.dtype):
+        return (
+            f"{name} must be like {of}, {tuple(x.shape)} of {x.dtype}, not {tuple(one.shape)} of {one.dtype}"
+        )
+    return None

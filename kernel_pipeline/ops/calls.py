@@ -54,10 +54,12 @@ class Function:
         self._with_options = op.with_options or op.definition
         self._names = frozenset(self.signature.parameters)
         self.operator = register(op, self.run, self.by_torch, self.trains)
-        if op.training is not None:
+        # A compiled graph that is loaded from a cache calls these operators without this function's formula.
+        further = (op.training, None if op.derivative is None else op.derivative.kernel)
+        for name in filter(None, further):
             from . import function
 
-            function(op.training)
+            function(name)
         self.call: Callable[..., Result] = update_wrapper(self._caller(), self._with_options)
         # Pickle imports the function from this module; the definition lies elsewhere.
         self.call.__module__ = __name__.rpartition(".")[0]

@@ -147,27 +147,30 @@ def explain(
     training = function.op.training
     if training is not None and not reason and _trains(given):
         if function.trains(*given):
-            return _of_both_passes(function_of(training), given, named)
+            return explain(function_of(training), given, {}, named)
         reason = f"{function.op.name} computes this gradient by torch."
     if reason:
         return Explanation(loaded.name, {}, slug, _torch(reason))
     problem, choice = plans.problem_of(function.op, given)
     if choice is not None:
         return Explanation(loaded.name, {}, slug, choice)
-    return _explained(loaded, problem, gpu, slug, device)
-
-
-def _of_both_passes(forward: Function, given: tuple[Any, ...], slug: str | None) -> Explanation:
-    """Return the explanation of a forward pass for training, with that of the gradient."""
-    found = explain(forward, given, {}, slug)
-    derivative = forward.op.derivative
-    if derivative is None or derivative.kernel is None or not found.problem:
+    found = _explained(loaded, problem, gpu, slug, device)
+    kernel = _kernel_of_gradient(function, given)
+    if kernel is None:
         return found
-    device = plans.device_of(given) if slug is None else torch.device("cuda")
-    gpu = plans.gpu_of(device) if slug is None else _gpu(slug)
-    problem, _ = plans.problem_of(forward.op, given)
-    backward = _explained(function_of(derivative.kernel).loaded, problem, gpu, found.gpu, device)
+    backward = _explained(function_of(kernel).loaded, problem, gpu, slug, device)
     return dataclasses.replace(found, backward=backward)
+
+
+def _kernel_of_gradient(function: Function, given: tuple[Any, ...]) -> str | None:
+    """Return the kernel of a call's gradient; None if no gradient is needed or if no kernel computes it, for
+    which a tensor is not saved that the kernel takes."""
+    derivative = function.op.derivative
+    if derivative is None or not _trains(given):
+        return None
+    values = dict(zip(function.signature.parameters, given, strict=True))
+    is_kept = all(values[only].requires_grad for only in derivative.only_for.values())
+    return derivative.kernel if is_kept else None
 
 
 def _explained(

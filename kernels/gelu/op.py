@@ -5,8 +5,13 @@ from __future__ import annotations
 import torch
 
 from kernel_pipeline.ops.declaration import Derivative, Op, as_matrix, like
+from kernel_pipeline.ops.gradients import operator_of
 
+from ..gelu_backward.torch import gelu_backward
 from ..row_functions import elements_problem
+
+BACKWARD = "gelu_backward"
+"""The kernel of the gradient."""
 
 
 def gelu(x: torch.Tensor) -> torch.Tensor:
@@ -18,8 +23,9 @@ def gelu(x: torch.Tensor) -> torch.Tensor:
 
 
 def backward(grad: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    """Return the derivative of the tanh form, by torch's operator."""
-    return (torch.ops.aten.gelu_backward(grad, x, approximate="tanh"),)
+    """Return the gradient, by the kernel ``gelu_backward`` where it was tuned."""
+    operator = operator_of(BACKWARD, grad)
+    return (gelu_backward(grad, x) if operator is None else operator(grad, x),)
 
 
 op = Op(
@@ -27,5 +33,5 @@ op = Op(
     problem=elements_problem,
     inputs=lambda x: (as_matrix(x),),
     result=like,
-    derivative=Derivative(("x",), backward),
+    derivative=Derivative(("x",), backward, kernel=BACKWARD),
 )

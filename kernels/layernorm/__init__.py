@@ -12,7 +12,7 @@ its row; weight and bias stay in the caches.
 All providers compute in float32. This repository's providers first subtract an element of the row, so that a
 row of equal numbers gives the bias exactly. The mean is rounded to float32, so smaller differences are lost.
 Past 1e16 the squares may overflow. A row with a NaN or an infinity is all NaN. This repository's providers
-refuse a matrix without columns. There is no backward pass.
+refuse a matrix without columns. ``layernorm_backward`` has the gradients.
 """
 
 from __future__ import annotations

@@ -5,9 +5,14 @@ from __future__ import annotations
 import torch
 
 from kernel_pipeline.ops.declaration import Derivative, NotServedError, Op, as_matrix, like
+from kernel_pipeline.ops.gradients import operator_of
 
+from ..layernorm_backward.torch import gradients
 from ..row_functions import rows_problem
 from . import EPS
+
+BACKWARD = "layernorm_backward"
+"""The kernel of the gradients."""
 
 
 def layernorm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = 1e-5) -> torch.Tensor:
@@ -26,15 +31,13 @@ def problem(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: floa
 
 
 def backward(
-    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor | None, ...]:
-    """Return the gradients by torch's own backward operator, with each row's mean and deviation
-    recomputed."""
-    shape = list(weight.shape)
-    _, mean, deviation = torch.native_layer_norm(x, shape, weight, bias, eps)
-    made: tuple[torch.Tensor, ...] = torch.ops.aten.native_layer_norm_backward(
-        grad, x, shape, mean, deviation, weight, bias, [True, True, True]
-    )
+    """Return the gradients, by the kernel ``layernorm_backward`` where it was tuned."""
+    operator = operator_of(BACKWARD, grad)
+    if operator is None:
+        return gradients(grad, x, weight, eps)
+    made: tuple[torch.Tensor, ...] = operator(grad, x, weight, eps)
     return made
 
 
@@ -43,5 +46,5 @@ op = Op(
     problem=problem,
     inputs=lambda x, weight, bias, eps: (as_matrix(x), weight, bias),
     result=lambda made, x, weight, bias, eps: like(made, x),
-    derivative=Derivative(("x", "weight", "bias", "eps"), backward),
+    derivative=Derivative(("x", "weight", "eps"), backward, kernel=BACKWARD),
 )

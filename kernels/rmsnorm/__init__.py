@@ -9,7 +9,7 @@ program can hold its row; the weight stays in the caches.
 
 All providers compute in float32; past 1e16 the squares may overflow. A row with a NaN is all NaN. In a row
 with an infinity, the infinity becomes NaN and finite numbers become 0. This repository's providers refuse a
-matrix without columns. There is no backward pass.
+matrix without columns. ``rmsnorm_backward`` has the gradients.
 """
 
 from __future__ import annotations

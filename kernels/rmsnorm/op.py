@@ -5,9 +5,14 @@ from __future__ import annotations
 import torch
 
 from kernel_pipeline.ops.declaration import Derivative, NotServedError, Op, as_matrix, like
+from kernel_pipeline.ops.gradients import operator_of
 
+from ..rmsnorm_backward.torch import gradients
 from ..row_functions import rows_problem
 from . import EPS
+
+BACKWARD = "rmsnorm_backward"
+"""The kernel of the gradients."""
 
 
 def rmsnorm(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
@@ -28,24 +33,12 @@ def problem(x: torch.Tensor, weight: torch.Tensor, eps: float) -> object:
 def backward(
     grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, weight_shape: torch.Size, eps: float
 ) -> tuple[torch.Tensor | None, ...]:
-    """Return the gradients of x and of the weight.
-
-    With ``r = 1 / sqrt(mean(x**2) + eps)``, ``n = x * r`` and ``g = grad * weight``, x's gradient is
-    ``r * (g - n * mean(g * n))``, and the weight's is the sum of ``grad * n`` over the rows. A row has the
-    weight's dimensions.
-
-    torch differentiates its own function by the same formula, computed in float32 at least."""
-    wide = torch.promote_types(x.dtype, torch.float32)
-    wide_x, wide_grad = x.to(wide), grad.to(wide)
-    of_row = tuple(range(-len(weight_shape), 0))
-    factor = torch.rsqrt(wide_x.square().mean(of_row, keepdim=True) + eps)
-    normalized = wide_x * factor
-    of_weight = (wide_grad * normalized).sum_to_size(weight_shape)
-    if weight is None:
-        return None, of_weight
-    scaled = wide_grad * weight.to(wide)
-    of_x = factor * (scaled - normalized * (scaled * normalized).mean(of_row, keepdim=True))
-    return of_x.to(x.dtype), of_weight.to(weight.dtype)
+    """Return the gradients of x and of the weight, by the kernel ``rmsnorm_backward`` where it was tuned."""
+    operator = None if weight is None else operator_of(BACKWARD, grad)
+    if operator is None:
+        return gradients(grad, x, weight, weight_shape, eps)
+    made: tuple[torch.Tensor, ...] = operator(grad, x, weight, eps)
+    return made
 
 
 op = Op(
@@ -53,5 +46,7 @@ op = Op(
     problem=problem,
     inputs=lambda x, weight, eps: (as_matrix(x), weight),
     result=lambda made, x, weight, eps: like(made, x),
-    derivative=Derivative(("x", "weight", "weight.shape", "eps"), backward, only_for={"weight": "x"}),
+    derivative=Derivative(
+        ("x", "weight", "weight.shape", "eps"), backward, only_for={"weight": "x"}, kernel=BACKWARD
+    ),
 )

@@ -5,8 +5,13 @@ from __future__ import annotations
 import torch
 
 from kernel_pipeline.ops.declaration import Derivative, NotServedError, Op, as_matrix, like
+from kernel_pipeline.ops.gradients import operator_of
 
 from ..row_functions import rows_problem
+from ..softmax_backward.torch import gradient
+
+BACKWARD = "softmax_backward"
+"""The kernel of the gradient."""
 
 
 def softmax(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
@@ -24,8 +29,9 @@ def problem(x: torch.Tensor, dim: int) -> object:
 
 
 def backward(grad: torch.Tensor, out: torch.Tensor, dim: int) -> tuple[torch.Tensor | None, ...]:
-    """Return ``(grad - sum(grad * out)) * out``, by the backward operator of torch's softmax."""
-    return (torch.ops.aten._softmax_backward_data(grad, out, dim, out.dtype),)
+    """Return the gradient, by the kernel ``softmax_backward`` where it was tuned."""
+    operator = operator_of(BACKWARD, grad)
+    return (gradient(grad, out, dim) if operator is None else operator(grad, out, dim),)
 
 
 op = Op(
@@ -33,5 +39,5 @@ op = Op(
     problem=problem,
     inputs=lambda x, dim: (as_matrix(x),),
     result=lambda made, x, dim: like(made, x),
-    derivative=Derivative(("out", "dim"), backward),
+    derivative=Derivative(("out", "dim"), backward, kernel=BACKWARD),
 )

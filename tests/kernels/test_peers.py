@@ -22,21 +22,44 @@ PACKAGES = {"quack": "quack-kernels", "liger": "liger-kernel"}
 # What they are called with, written down instead of computed.
 STUBS = {
     "quack/__init__.py": "",
-    "quack/softmax.py": "def softmax_fwd(x): return 2 * x",
+    "quack/softmax.py": """
+def softmax_fwd(x): return 2 * x
+def softmax_bwd(dy, y): return (dy - (dy * y).sum(1, keepdim=True)) * y
+""",
     "quack/rmsnorm.py": """
 def rmsnorm_fwd(x, weight, eps): return 3 * x + eps, None, None
 def _rmsnorm_fwd(x, weight, out, bias, eps, is_layernorm): out.copy_(4 * x + eps if is_layernorm else x)
+def rmsnorm_bwd(x, weight, dout, rstd): return *layernorm_bwd(x, weight, dout, rstd, None)[:2], None, None
+def layernorm_bwd(x, weight, dout, rstd, mean):
+    n = (x if mean is None else x - mean[:, None]) * rstd[:, None]
+    g = dout * weight
+    given = g if mean is None else g - g.mean(1, keepdim=True)
+    return rstd[:, None] * (given - n * (g * n).mean(1, keepdim=True)), (dout * n).sum(0), dout.sum(0)
 """,
     "liger_kernel/__init__.py": "",
+    "liger_kernel/ops/utils.py": "def calculate_settings(columns): return 2 * columns, 4",
     "liger_kernel/ops/__init__.py": "",
     "liger_kernel/ops/softmax.py": """
 class LigerSoftmaxFunction:
     apply = staticmethod(lambda x: 5 * x)
+def _softmax_backward(dy, y, block_size, num_warps, multi_block_launch):
+    assert (block_size, num_warps, multi_block_launch) == (2 * y.shape[1], 4, False)
+    return (dy - (dy * y).sum(1, keepdim=True)) * y
 """,
     "liger_kernel/ops/rms_norm.py": """
 def rms_norm_forward(x, weight, eps, offset, casting_mode, row_mode): return 6 * x + eps + offset, None
+def rms_norm_backward(dY, X, W, RSTD, offset, casting_mode, BLOCK_SIZE, num_warps, in_place, row_mode):
+    from quack.rmsnorm import rmsnorm_bwd
+    assert (offset, casting_mode, BLOCK_SIZE, num_warps) == (0.0, 1, 2 * X.shape[1], 4)
+    assert in_place is False and row_mode is None
+    return rmsnorm_bwd(X, W, dY, RSTD)[:2]
 """,
-    "liger_kernel/ops/layer_norm.py": "def layer_norm_forward(x, w, b, eps): return 7 * x + eps, None",
+    "liger_kernel/ops/layer_norm.py": """
+def layer_norm_forward(x, w, b, eps): return 7 * x + eps, None
+def layer_norm_backward(dY, X, W, B, Mean, RSTD):
+    from quack.rmsnorm import layernorm_bwd
+    return layernorm_bwd(X, W, dY, RSTD, Mean)
+""",
 }
 FACTORS = {
     ("softmax", "quack"): (2, 0),
@@ -61,6 +84,18 @@ for called in sys.argv[1:]:
     ratios = entry(*inputs) / inputs[0]
     found[called] = [provider.is_installed, ratios[0].tolist(), inputs[0][0].tolist()]
 print(json.dumps(found))
+"""
+GRADIENTS = """
+import sys, torch
+from kernel_pipeline import loading
+for name in sys.argv[1:]:
+    loaded = loading.load(name)
+    problem = loaded.kernel.problem(rows=5, columns=7)
+    inputs = loaded.inputs(problem, torch.device("cpu"), 0)
+    for peer in ("quack", "liger"):
+        made = loading.as_tuple(loaded.entry(loaded.kernel.provider(peer))(*inputs))
+        for out, exact in zip(made, loaded.expected(problem, inputs), strict=True):
+            torch.testing.assert_close(out, exact.float(), msg=lambda said: f"{name} {peer}: {said}")
 """
 PEERS = [
     pytest.param(loaded, provider, id=f"{loaded.name}-{provider.name}")
@@ -96,6 +131,13 @@ def test_an_installed_peer_gets_what_it_takes(site: Path) -> None:
         assert loading.load(kernel).kernel.provider(peer).package == PACKAGES[peer]
         assert is_installed
         assert ratios == pytest.approx([factor + added / value for value in values])
+
+
+def test_an_installed_peer_gets_what_its_backward_pass_takes(site: Path) -> None:
+    names = [f"{name}_backward" for name in ("softmax", "rmsnorm", "layernorm")]
+    command = [sys.executable, "-c", GRADIENTS, *names]
+    done = completed(command, cwd=loading.ROOT.parent, env=os.environ | {"PYTHONPATH": str(site)})
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(("loaded", "provider"), PEERS)
