@@ -41,9 +41,9 @@ from .points.plan import Target
 from .reporting.held_out_tables import kernels_table, losses_table, problem_text
 from .reporting.terminal import Progress
 from .store import commit, held_out, results, turns
-from .store.held_out import HeldOut
+from .store.held_out import HeldOut, summary
 from .store.turns import Turn
-from .verdicts.drawn_problems import Drawn, drawn, summary
+from .verdicts.drawn_problems import Drawn, drawn
 from .verdicts.rounds import Match, RoundLimits, Rounds
 
 

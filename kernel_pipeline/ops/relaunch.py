@@ -30,11 +30,11 @@ ALLOCATIONS = frozenset(
 
 LITERALS = (int, float, bool, str, type(None))
 
-_recording = threading.RLock()
+_one_at_a_time = threading.RLock()
 
 
 @dataclass
-class Record:
+class Recording:
     """What a call allocated and launched. ``is_complete`` is False if it did anything else."""
 
     allocated: list[torch.Tensor] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Record:
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records what the functions of torch allocate, and notes functions that compute."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: Recording) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.record = record
 
@@ -59,18 +59,18 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @contextmanager
-def recorded() -> Iterator[Record]:
+def recorded() -> Iterator[Recording]:
     """Record the calls of this thread within the context; one thread at a time."""
     from ..execution.launch_recorder import triton_launches
 
-    record, thread = Record(), threading.get_ident()
+    record, thread = Recording(), threading.get_ident()
 
     def report(compiled: Any, grid: Any, arguments: dict[str, Any]) -> None:
         if threading.get_ident() == thread:
             blocks = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
             record.launches.append((compiled, (*blocks, 1, 1)[:3], arguments))
 
-    with _recording, triton_launches(report), _Watch(record):
+    with _one_at_a_time, triton_launches(report), _Watch(record):
         yield record
 
 
@@ -79,7 +79,7 @@ class NotRepeatableError(Exception):
 
 
 def repeated(
-    record: Record, args: Sequence[Any], out: Any, otherwise: Callable[..., Any], stream: Callable[[], int]
+    record: Recording, args: Sequence[Any], out: Any, otherwise: Callable[..., Any], stream: Callable[[], int]
 ) -> Callable[..., Any] | None:
     """Return a function that repeats a recorded call for arguments of the same form; None if it can't.
 
@@ -100,7 +100,7 @@ class _Writer:
 
     def __init__(
         self,
-        record: Record,
+        record: Recording,
         args: Sequence[Any],
         out: Any,
         otherwise: Callable[..., Any],

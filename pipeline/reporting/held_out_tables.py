@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from kernel_pipeline.records.point import Point
 
 from ..points import notation
-from ..store.held_out import HeldOut, HeldOutProblem
-from ..verdicts.drawn_problems import summary, worst
+from ..store.held_out import HeldOut, HeldOutProblem, summary, worst
 from .numbers import number
 from .tables import TextTable
 

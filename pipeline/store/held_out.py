@@ -4,8 +4,10 @@ draw lies beside the samples of its rounds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import geometric_mean
 
 from msgspec import field
 
@@ -80,3 +82,44 @@ def load(folder: Path, warn: Callable[[str], None], *, local: bool = True) -> li
             except (OSError, ValidationError):
                 warn(f"{file} is not readable as held-out problems; skipped.")
     return sorted(found, key=lambda one: (one.kernel, one.gpu, one.draw))
+
+
+@dataclass(frozen=True)
+class HeldOutSummary:
+    """The results of a kernel. ``decided`` counts the problems with a verdict on the baseline, or where the
+    baseline itself is called. ``within`` are those of them at which the called configuration is at most the
+    difference that counts slower, and ``slower`` those with that verdict. ``over_baseline`` and ``over_best``
+    are geometric means of the baseline's and of the fastest other provider's time over the called
+    configuration's; None without times."""
+
+    problems: int
+    decided: int
+    within: int
+    slower: int
+    over_baseline: float | None
+    over_best: float | None
+
+
+def summary(baseline: str, by: float, problems: Sequence[HeldOutProblem]) -> HeldOutSummary:
+    """Sum up the results of a kernel."""
+    calls_it = sum(one.provider == baseline for one in problems)
+    beside = [other for one in problems for other in one.others if other.provider == baseline]
+    decided = [other for other in beside if other.verdict != "undecided"]
+    best = [min(other.ratio for other in one.others) for one in problems if one.others]
+    ratios = [other.ratio for other in beside]
+    return HeldOutSummary(
+        problems=len(problems),
+        decided=calls_it + len(decided),
+        within=calls_it + sum(other.ratio >= 1 / (1 + by) for other in decided),
+        slower=sum(other.verdict == "faster" for other in decided),
+        over_baseline=geometric_mean(ratios) if ratios else None,
+        over_best=geometric_mean(best) if best else None,
+    )
+
+
+def worst(problems: Sequence[HeldOutProblem], most: int) -> list[tuple[HeldOutProblem, Other]]:
+    """Return at most ``most`` problems at which another provider is faster than the called configuration,
+    with the fastest one; the largest loss first."""
+    found = [(one, min(one.others, key=lambda other: other.ratio)) for one in problems if one.others]
+    losses = [pair for pair in found if pair[1].ratio < 1]
+    return sorted(losses, key=lambda pair: pair[1].ratio)[:most]

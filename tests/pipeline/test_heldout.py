@@ -12,9 +12,8 @@ from kernel_pipeline.records.base import Values
 from pipeline.points import catalog
 from pipeline.points.catalog import Span
 from pipeline.points.drawn import MOST, draw
-from pipeline.store.held_out import HeldOut, HeldOutProblem, Other
+from pipeline.store.held_out import HeldOut, HeldOutProblem, Other, summary, worst
 from pipeline.store.turns import Turn
-from pipeline.verdicts.drawn_problems import summary, worst
 from tests.project import python
 
 DRAWN = [name for name in catalog.names() if catalog.find(name).config.drawn]
