@@ -53,7 +53,12 @@ def test_values_of_every_parameter(case: Case, name: str, value: Value) -> None:
 @pytest.mark.parametrize("case", matrix_cases(on_gpu, slow=True))
 def test_wide_rows(case: MatrixCase, columns: int, dtype: torch.dtype) -> None:
     inputs = case.of_shape((256, columns), dtype)
-    case.compare(case.run(*inputs, num_warps=32), *inputs)
+    try:
+        out = case.run(*inputs, num_warps=32)
+    except ValueError as refusal:
+        assert str(columns) in str(refusal)
+        pytest.skip(f"refused: {refusal}")
+    case.compare(out, *inputs)
 
 
 @pytest.mark.parametrize("case", matrix_cases(lambda case: on_gpu(case) and case.is_own))
@@ -67,13 +72,17 @@ def _more_elements_than_32_bits_count(case: MatrixCase) -> None:
     if torch.cuda.mem_get_info()[0] < 40 * 2**30:
         pytest.skip("needs 40 GiB of free GPU memory")
     rows, columns = 2**17 + 5, 2**14 + 3
-    x = torch.empty(rows, columns, dtype=torch.float16, device=CUDA)
-    x.normal_(generator=torch.Generator(device=CUDA).manual_seed(0))
-    _, *parameters = case.of_shape((1, columns), torch.float16)
-    out = case.run(x, *parameters)
+    generator = torch.Generator(device=CUDA).manual_seed(0)
+    inputs = [
+        one
+        if one.dim() == 1
+        else torch.empty(rows, columns, dtype=torch.float16, device=CUDA).normal_(generator=generator)
+        for one in case.of_shape((1, columns), torch.float16)
+    ]
+    out = case.run(*inputs)
     for some in (slice(0, 8), slice(rows // 2, rows // 2 + 8), slice(rows - 8, rows)):
-        case.compare(out[some], x[some], *parameters)
-    far_apart = case.with_parameters(x[:: rows - 1, :100])
+        case.compare(out[some], *(one if one.dim() == 1 else one[some] for one in inputs))
+    far_apart = case.with_parameters(inputs[0][:: rows - 1, :100])
     case.compare(case.run(*far_apart), *far_apart)
 
 
