@@ -84,8 +84,7 @@ def test_odd_launch_parameters(name: str, columns: int, dtype: torch.dtype) -> N
 @pytest.mark.parametrize(
     ("rows", "columns"), [(1, 262144), (2, 300007), (3, 100003), (140, 40000), (133, 20001)]
 )
-@pytest.mark.parametrize("padding", [0, 5])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("padding", "dtype"), [(0, torch.float32), (0, torch.bfloat16), (5, torch.bfloat16)])
 def test_rows_of_any_length(name: str, rows: int, columns: int, padding: int, dtype: torch.dtype) -> None:
     x, *parameters = inputs_of(name, (rows, columns + padding), dtype)
     inputs = (x[:, :columns], *(parameter[:columns] for parameter in parameters))
@@ -128,8 +127,7 @@ def test_odd_rows_get_the_parameters_of_their_call(name: str, dtype: torch.dtype
     ("rows", "columns"),
     [(701, 40000), (277, 65536), (131, 262144), (701, 33001), (650, 50258), (277, 100003), (131, 262143)],
 )
-@pytest.mark.parametrize("padding", [0, 64])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("padding", "dtype"), [(0, torch.float32), (64, torch.bfloat16)])
 def test_many_long_rows(name: str, rows: int, columns: int, padding: int, dtype: torch.dtype) -> None:
     x, *parameters = inputs_of(name, (rows, columns + padding), dtype)
     x[:, columns:] = float("nan")  # read beside a row's last elements, but not its own

@@ -50,7 +50,7 @@ def test_values_of_every_parameter(case: Case, name: str, value: Value) -> None:
 
 
 @pytest.mark.parametrize(("columns", "dtype"), [(32768, torch.float32), (65536, torch.bfloat16)])
-@pytest.mark.parametrize("case", matrix_cases(on_gpu, slow=True))
+@pytest.mark.parametrize("case", matrix_cases(on_gpu))
 def test_wide_rows(case: MatrixCase, columns: int, dtype: torch.dtype) -> None:
     inputs = case.of_shape((256, columns), dtype)
     try:

@@ -112,9 +112,15 @@ LEFT_OVER = [
 ]
 
 
-@pytest.mark.parametrize("pinned", [{"cluster_size": 1}, {"cluster_size": 2}, {"block_n": 128}], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "layout", "pinned"),
+    [
+        *(("bfloat16", layout, {"cluster_size": size}) for layout in LAYOUTS for size in (1, 2)),
+        *((dtype, "nn", {"block_n": 128}) for dtype in ("bfloat16", "float16")),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("shape", LEFT_OVER, ids=str)
-@pytest.mark.parametrize(("dtype", "layout"), [("float16", "nn"), *(("bfloat16", one) for one in LAYOUTS)])
 def test_wgmma_leftover_rows_and_columns(
     dtype: str, layout: str, shape: tuple[int, int, int], pinned: dict[str, Any]
 ) -> None:
