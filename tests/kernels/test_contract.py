@@ -12,12 +12,11 @@ import pytest
 import torch
 
 from kernel_pipeline import loading
-from kernel_pipeline.contract import EPSILON, ITEM_BYTES, LANGUAGES, Provider, bytes_of
+from kernel_pipeline.contract import EPSILON, ITEM_BYTES, LANGUAGES, Provider
 from kernel_pipeline.declared import Value
 from kernel_pipeline.loading import Loaded
 from kernel_pipeline.tensors import dtype_of, launch_grid
-from kernels import elementwise, rows
-from kernels.rows import constexpr_columns, constexpr_columns_of_few_rows, vector_width
+from kernels.rows import vector_width
 from tests.kernels.kernel_cases import (
     CPU,
     EVERY_KERNEL,
@@ -260,40 +259,10 @@ def test_what_is_known_of_a_dtype_without_torch(name: str) -> None:
     assert (one.view(bits) + 1).view(one.dtype).double().item() - 1 == EPSILON[name]
 
 
-@pytest.mark.parametrize("name", ITEM_BYTES)
-def test_bytes_of_an_element(name: str) -> None:
-    assert bytes_of(name, (3, 4), (5,)) == 17 * dtype_of(name).itemsize
-
-
-@pytest.mark.parametrize("name", ["float32", "bfloat16", "float16"])
-def test_a_square_is_allowed_an_eps_and_the_smallest_normal_number(name: str) -> None:
-    kernel = loading.load("square").kernel
-    allowed = kernel.tolerance(kernel.problem(rows=1, columns=1, dtype=name))
-    info = torch.finfo(dtype_of(name))
-    assert (allowed.rtol, allowed.atol) == (info.eps, info.tiny)
-
-
-def test_an_interpreter_is_given_few_rows() -> None:
-    assert rows.few_rows(rows.Matrix(columns=781)).shape == (8, 781)
-    assert elementwise.few_rows(elementwise.Matrix(rows=37, columns=37)).shape == (8, 37)
-    assert elementwise.few_rows(elementwise.Matrix(rows=1, columns=5)).shape == (1, 5)
-
-
 def test_a_grid_is_never_larger_than_a_launch() -> None:
     assert launch_grid(2**31 - 1) == (2**31 - 1,)
     with pytest.raises(ValueError, match="2147483648"):
         launch_grid(2**31)
-
-
-def test_kernels_are_compiled_for_columns_that_unroll() -> None:
-    assert constexpr_columns(1) == 1
-    assert constexpr_columns(32768) == 32768
-    assert constexpr_columns(32769) is None
-
-
-def test_kernels_that_hold_rows_are_compiled_for_the_columns_of_few() -> None:
-    assert constexpr_columns_of_few_rows(64, 781) == 781
-    assert constexpr_columns_of_few_rows(65, 781) is None
 
 
 def test_elements_are_taken_together_where_all_rows_begin_at_16_bytes() -> None:
