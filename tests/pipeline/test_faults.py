@@ -336,5 +336,7 @@ def test_a_full_disk_ends_in_one_sentence_and_is_resumed(tmp_path: Path, small_d
     small_disk.make_room()
     resumed = tree.sweep(*QUICK, output)
     assert (resumed.returncode, resumed.stderr) == (0, "")
-    assert f"{notation.points(POINTS - kept)} measured" in resumed.stdout, "it went on instead of starting again"
+    assert f"{notation.points(POINTS - kept)} measured" in resumed.stdout, (
+        "it went on instead of starting again"
+    )
     assert len(tree.rows("quick", small_disk.output)) == POINTS
