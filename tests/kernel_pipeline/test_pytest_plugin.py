@@ -43,7 +43,7 @@ class Mine:
         self.git("init", "-q", "-b", "main")
         # Other tests keep the cores busy.
         (folder / "conftest.py").write_text("import kernel_pipeline.known_ceilings as c\nc.BUSY = 1.0\n")
-        self.write(50)
+        self.write(10)
         self.commit()
 
     def git(self, *words: str) -> None:
@@ -102,7 +102,7 @@ def test_a_wrong_output_fails_the_test(mine: Mine) -> None:
 
 @pytest.mark.slow
 def test_two_commits_are_compared_in_turns(mine: Mine) -> None:
-    mine.write(200, passes=False)
+    mine.write(40, passes=False)
     with (mine.folder / "test_mine.py").open("a") as file:
         file.write("\ndef test_new(kernel_bench):\n    kernel_bench(product, torch.randn(9), seconds=0.02)\n")
     slower = mine.pytest("--kernel-compare=main", "--kernel-rounds=3", "--kernel-report=page.html")
