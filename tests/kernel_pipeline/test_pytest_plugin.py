@@ -127,6 +127,7 @@ def test_a_comparison_whose_tests_crash_is_no_success(mine: Mine) -> None:
 
 
 def test_a_wrong_option_is_a_sentence(mine: Mine) -> None:
+    (mine.folder / "conftest.py").unlink()  # which imports torch
     done = mine.pytest("--kernel-compare=nowhere")
     assert done.returncode != 0 and "--kernel-compare=nowhere: " in done.stdout + done.stderr
     assert "--kernel-rounds: write 2 or more" in mine.pytest("--kernel-rounds=1").stderr
