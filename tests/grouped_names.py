@@ -1,4 +1,4 @@
-"""The names of tests that pytest-xdist has put into groups: a plugin of tests/conftest.py that imports no torch."""
+"""The names of tests in groups of pytest-xdist: a plugin of tests/conftest.py that imports no torch."""
 
 from __future__ import annotations
 
