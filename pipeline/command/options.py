@@ -386,7 +386,7 @@ class BenchmarksConfig(KernelOptions):
     """The options of conf/benchmarks.yaml. Dimensions that are not pinned come from the preset's first
     workload."""
 
-    benchmark: Literal["timers", "inputs", "histories"] | None
+    benchmark: Literal["timers", "inputs"] | None
     provider: str | None
     pin: dict[str, Some] = Field(default_factory=dict)
     repeats: int = Field(ge=1)
