@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from kernel_pipeline import loading
-from kernel_pipeline.contract import EPSILON, ITEM_BYTES, LANGUAGES, Provider
+from kernel_pipeline.contract import EPSILON, ITEM_BYTES, Provider
 from kernel_pipeline.declared import Value
 from kernel_pipeline.loading import Loaded
 from kernel_pipeline.tensors import dtype_of, launch_grid
@@ -157,18 +157,6 @@ def test_another_form_of_the_inputs_has_the_same_answer(loaded: Loaded, provider
         torch.testing.assert_close(out, right, rtol=within.rtol, atol=within.atol)
 
 
-@pytest.mark.parametrize(("loaded", "provider"), PROVIDERS)
-def test_a_provider_has_a_language_and_its_devices(loaded: Loaded, provider: Provider) -> None:
-    assert provider.language in LANGUAGES
-    known = {"triton": ("cuda",), "gluon": ("cuda",), "cuda": ("cuda",), "cpp": ("cpu",), "numba": ("cuda",)}
-    if provider.language in known:
-        assert provider.devices == known[provider.language]
-    assert set(provider.devices) <= {"cpu", "cuda"}
-    if provider.extension is not None:
-        assert provider.language == {".cu": "cuda", ".cpp": "cpp"}[Path(provider.extension).suffix]
-    assert provider.parameters is None or provider.parameters() is not None, "each parameter has a default"
-
-
 @pytest.mark.parametrize("loaded", KERNELS)
 def test_every_problem_of_smoke_can_be_made(loaded: Loaded) -> None:
     problems = list(smoke(loaded))
@@ -219,16 +207,6 @@ def test_the_least_work_reads_each_input_and_writes_each_output_once(
     read = sum(tensor.numel() * tensor.itemsize for tensor in loaded.inputs(problem, META, 0))
     written = sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in loaded.returned(problem, ()))
     assert loaded.kernel.work(problem).bytes == read + written
-
-
-@pytest.mark.parametrize("loaded", KERNELS)
-def test_what_a_size_moves_and_computes_grows_with_it(loaded: Loaded) -> None:
-    narrow, wide = (loaded.kernel.work(problem_of(loaded, size)) for size in (64, 128))
-    assert 0 < narrow.bytes < wide.bytes
-    assert narrow.operations.keys() == wide.operations.keys()
-    assert all(0 < count < wide.operations[name] for name, count in narrow.operations.items())
-    assert narrow.flops == sum(narrow.operations.values())
-    assert loaded.kernel.headline != "tflops" or narrow.flops > 0
 
 
 @pytest.mark.parametrize(
