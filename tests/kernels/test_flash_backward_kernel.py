@@ -179,15 +179,9 @@ def test_rows_without_a_probability(folder: Path) -> None:
 
 RELEASE_QUERIES = "      release(&stage.q_empty);\n"
 BARRIER = "      named_barrier_sync(kGradientsAreThere, kWarpgroups * kWarpgroup);\n"
-RELEASE_KEYS = """      if (steps == 0) {
-        release(&barriers->k_empty);
-      }
-"""
 FAULTS = {
     "d_out is read before it is there": {"mbarrier_wait_parity(&stage.d_out_full, next.parity);": ""},
-    "values are read before they are there": {"mbarrier_wait_parity(&barriers->v_full, parity_of_keys);": ""},
     "queries are given back before they are used": {RELEASE_QUERIES: "", BARRIER: RELEASE_QUERIES + BARRIER},
-    "keys are given back before they are used": {RELEASE_KEYS: "", BARRIER: RELEASE_KEYS + BARRIER},
     "gradients of scores are read before they are there": {BARRIER: ""},
     "gradients of scores are written while others read them": {"gradient_stage ^= 1;": ""},
     "a part of dq is written before the one before is read": {"bulk_wait_group_read<0>();": ""},
