@@ -1,7 +1,7 @@
 """Build the wheel: ``kernel_pipeline/`` and, inside of it, the folders ``kernels/`` and ``pipeline/``.
 
 The two folders are inside because ``kernels`` is another project's name on PyPI. The wheel also holds the C++
-and CUDA sources, the tables of ``results/tuned/``, and the files from which ``kernel-pipeline init`` makes a
+and CUDA sources, the tables of ``results/tuned/``, and the files from which ``kernel-pipeline new`` makes a
 project. An editable installation, as by ``make setup``, uses the checkout's own folders.
 """
 
@@ -23,7 +23,7 @@ INSIDE = ("kernels", "pipeline")
 """The folders that become packages of ``kernel_pipeline``."""
 
 PROJECT = (".dvc/.gitignore", ".dvc/config", ".dvcignore", ".gitignore", "dvc.yaml", "params.yaml")
-"""The files outside of ``conf/`` from which ``kernel-pipeline init`` makes a project."""
+"""The files outside of ``conf/`` from which ``kernel-pipeline new project=`` makes a project."""
 
 SOURCES = ["*.cu", "*.cpp", "*.cuh", "*.h"]
 

@@ -18,7 +18,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 
 def project() -> Path | None:
     """Return the root of the project at hand: the nearest folder, from the working folder upward, that
-    ``kernel-pipeline init`` made; else the checkout that holds this package. None in an installation without
+    ``kernel-pipeline new`` made; else the checkout that holds this package. None in an installation without
     a project."""
     with suppress(OSError):  # the working folder was removed, or can't be read
         here = Path.cwd()

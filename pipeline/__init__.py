@@ -18,7 +18,7 @@ IS_INSTALLED = PACKAGE != "pipeline"
 CODE = Path(__file__).resolve().parent
 
 DATA = CODE / "project" if IS_INSTALLED else CODE.parent
-"""The folder with the files that ``init`` copies into a project: conf, dvc.yaml, params.yaml."""
+"""The folder with the files that ``new project=`` copies into a project: conf, dvc.yaml, params.yaml."""
 
 ROOT = files.PROJECT or DATA
 """The root of the project: of the user's, or of the repository. Without either ``--help`` reads ``DATA``."""

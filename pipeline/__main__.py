@@ -22,7 +22,7 @@ from .command.words import COMPLETION
 
 NO_PROJECT = (
     "no project is here: neither this folder nor one above it has params.yaml and conf/sweep.yaml. "
-    f"{SCRIPT} init DIR makes a project in the folder DIR; run the command there."
+    f"{SCRIPT} new project=DIR makes a project in the folder DIR; run the command there."
 )
 
 LINE = "COMP_LINE"
@@ -66,7 +66,8 @@ def run(name: str, words: list[str], program: str | None = None) -> None:
     known = explanation.names()
     if name not in known:
         raise unknown("command", name, known)
-    if files.PROJECT is None and name != "init":
+    makes_one = name == "new" and any(word.startswith("project=") for word in words)
+    if files.PROJECT is None and not makes_one:
         raise UserError(NO_PROJECT)
     sys.argv = [program or f"{PACKAGE}.{name}", *words]
     runpy.run_module(f"{PACKAGE}.{name}", run_name="__main__", alter_sys=program is None)

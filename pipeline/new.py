@@ -1,10 +1,10 @@
-"""Command ``new``: write the folder and YAML of a kernel that runs at once, as a start for its author.
+"""Command ``new``: write a kernel that runs at once, or a project of your own, as a start for their author.
 
     python -m pipeline.new kernel=my_kernel
-    python -m pipeline.new kernel=./my_kernel
     python -m pipeline.new kernel=../mine/my_kernel
     python -m pipeline.new kernel=./my_kernel from=path/to/kernel.py
     python -m pipeline.new kernel=./my_kernel from=path/to/kernel.py:launcher
+    python -m pipeline.new project=my_kernels
 
 A name alone becomes a folder of kernels/; a path becomes a kernel outside of the repository.
 
@@ -12,6 +12,11 @@ A name alone becomes a folder of kernels/; a path becomes a kernel outside of th
 `torch.autograd.Function` whose `forward` has one. The launcher is copied with all that it needs, from other
 files of its package, too. Its inputs are guessed from its parameters and tried in Triton's interpreter, which
 runs the file's code. The command says what was guessed and what is left to write.
+
+`project=FOLDER` writes a project in which `dvc repro` runs at once: the options (conf/), the stages
+(dvc.yaml), the kernels to measure (params.yaml), a kernel that computes max(x, 0), a Makefile, a workflow for
+GitHub that verifies the kernels without a GPU, and a requirements.txt with the version of this package. Makes
+the folder a git repository unless it lies in one.
 """
 
 from __future__ import annotations
@@ -30,7 +35,7 @@ from . import as_typed
 from .command.options import NewConfig
 from .command.run import run_stage, say
 from .command.words import positional
-from .points import taken, templates
+from .points import new_project, taken, templates
 from .points.catalog import CONF, KERNELS
 
 MODULES = {*sys.stdlib_module_names, "kernel_pipeline", "kernels", "numpy", "pipeline", "torch", "triton"}
@@ -85,8 +90,23 @@ class KernelPaths:
 
 
 def run(config: NewConfig) -> None:
-    """Write the files, and print their purpose and the next command."""
-    place = KernelPaths.named(config.kernel)
+    """Write a kernel or a project."""
+    if config.project is not None:
+        write_project(config.project.expanduser())
+    else:
+        write_kernel(config, str(config.kernel))
+
+
+def write_project(folder: Path) -> None:
+    """Write a project, and print the next command."""
+    count = new_project.write(folder)
+    say(f"{folder}: {count} files. Its kernel {new_project.KERNEL} computes max(x, 0).")
+    say(f"Run next: cd {folder} && git add --all && git commit --message 'A project' && dvc repro")
+
+
+def write_kernel(config: NewConfig, where: str) -> None:
+    """Write a kernel, print the purpose of its files and the next command."""
+    place = KernelPaths.named(where)
     purpose, notes = templates.PURPOSE, [START]
     if config.source is None:
         files: Mapping[Path, str] = templates.kernel(place.name, place.folder, place.yaml)

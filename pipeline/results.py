@@ -1,9 +1,18 @@
-"""Take the results of another clone, or remove old rows; without write=true print the changes only.
+"""Name the best configurations in the results, take another clone's results, or remove old rows.
 
+    python -m pipeline.results best kernel=softmax columns=16384 dtype=bfloat16 gpu=nvidia-h100-80gb-hbm3
+    python -m pipeline.results best kernel=softmax gpu=nvidia-h200
     python -m pipeline.results merge results-from-elsewhere/ write=true
     python -m pipeline.results merge source=../other/outputs output=outputs
     python -m pipeline.results prune kernel=softmax
     python -m pipeline.results prune kernel=all parts=[point,source] write=true
+
+``best`` prints the best configuration of a kernel at a problem on a GPU, the row behind it, and its call in
+Python. It reads the ledgers and the finals. If several measured problems fit, each has a line. At a problem
+that was not measured it prints the configuration that ``kernel_pipeline.ops`` calls, the rule behind that,
+and its times at the nearest problem. docs/comparing.md explains the output.
+
+``merge`` and ``prune`` print the changes only, unless write=true is written.
 
 ``merge`` takes ledgers, finals, comparisons, held-out problems, profiles, counters, generated code, build
 reports, environments, ceilings and the records of ad-hoc sweeps. If both clones have measured a point with
@@ -28,6 +37,7 @@ from . import as_typed
 from .command.options import ResultsConfig
 from .command.run import run_stage, say, warn
 from .command.words import positional
+from .comparing import best
 from .keys.identity import settings_beside
 from .keys.old_rows import Today, prune_ledger, prune_runs
 from .points import catalog
@@ -41,10 +51,19 @@ MOST_WARNINGS = 20
 
 
 def run(config: ResultsConfig) -> None:
-    """Merge or prune. Raises UserError if neither is named."""
+    """Answer, merge or prune. Raises UserError if no action is named, and for dimensions that only ``best``
+    takes."""
+    command = as_typed("results")
     if config.action is None:
-        raise UserError(f"write {as_typed('results')} merge FOLDER, or {as_typed('results')} prune.")
-    if config.action == "merge":
+        raise UserError(f"write {command} best kernel=NAME, {command} merge FOLDER, or {command} prune.")
+    if config.action == "best":
+        if config.kernel is None:
+            raise UserError(f"kernel is missing: write kernel=NAME with one of {', '.join(catalog.names())}.")
+        best.answer(config)
+    elif config.pin:
+        names = ", ".join(config.pin)
+        raise UserError(f"{names}: only {command} best takes dimensions of a kernel; leave this option out.")
+    elif config.action == "merge":
         merge(config)
     else:
         prune(config)
@@ -83,21 +102,23 @@ def prune(config: ResultsConfig) -> None:
     """Count old rows, and remove them with write=true."""
     if not config.output.is_dir():
         raise UserError(f"output={config.output} is not a folder with results.")
-    name = config.kernel if config.kernel == ALL else catalog.find(config.kernel).name
+    name = ALL if config.kernel is None else config.entry.name
     folders = results.folders_of(config.output)
     found = [path for folder in folders for path in sorted((folder / "timings").glob("*/*.jsonl"))]
     paths = [path for path in found if name in (ALL, path.parent.name)]
     if not paths:
-        raise UserError(f"{' and '.join(map(str, folders))}: no ledger of kernel={config.kernel} is there.")
+        raise UserError(
+            f"{' and '.join(map(str, folders))}: no ledger of kernel={config.kernel or ALL} is there."
+        )
     total = 0
     for path in paths:
-        if config.kernel == ALL and path.parent.name not in catalog.names():
+        if config.kernel is None and path.parent.name not in catalog.names():
             say(
                 f"{path} stays unchanged: no kernel here has its name. Write "
                 f"kernel=FOLDER/{path.parent.name}."
             )
             continue
-        where = path.parent.name if config.kernel == ALL else config.kernel
+        where = config.kernel or path.parent.name
         today = Today(path, catalog.find(where).loaded)
         total += prune_ledger(today, config.parts, config.write, say, warn)
     if config.write:

@@ -19,6 +19,7 @@ import torch
 from kernel_pipeline.machine import torch_install
 from kernel_pipeline.machine.lock import runtime_folder
 from kernel_pipeline.machine.reaper import INTERPRETERS
+from tests import grouped_names
 
 if TYPE_CHECKING:
     from tests.project import Project
@@ -48,6 +49,7 @@ hypothesis.settings.load_profile("without a clock")
 def pytest_configure(config: pytest.Config) -> None:
     """Let processes share a GPU, and silence NumPy's warnings. The interpreter and the simulator compute
     with NumPy, and the tests use infinities and NaN."""
+    config.pluginmanager.register(grouped_names)
     if torch.cuda.is_available():
         from tests import gpu_sharing
 
@@ -90,15 +92,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ``project`` unchanged, then its other tests, and last the many short tests of the kernels."""
     order = {"test_remote.py": 0, "test_end_to_end.py": 1, "test_compile.py": 2}
     items.sort(key=lambda item: order.get(item.path.name, 4 if item.path.parent.name == "kernels" else 3))
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Remove the group that pytest-xdist's processes add to a test's name, with which ``--last-failed`` would
-    not find it."""
-    name, at, group = report.nodeid.rpartition("@")
-    if "PYTEST_XDIST_WORKER" not in os.environ and at and "]" not in group:
-        report.nodeid = name
 
 
 def pytest_collection_finish() -> None:

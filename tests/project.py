@@ -42,8 +42,11 @@ STAGES = (
     *("build", "codegen", "tune", "report", "publish"),
 )
 
-DROPPED = ("torch_mul", "torch_pow", "torch_compile")
-"""The providers of square that ``Project.measure_less`` drops."""
+DROPPED = {
+    "softmax": ("manual", "torch_compile"),
+    "square": ("torch_mul", "torch_pow", "torch_compile"),
+}
+"""The providers that ``Project.measure_less`` drops."""
 
 OF_MAKE = ("ARGS", "JOBS", "PROOFS", "PYTHON", "TORCH", "VENV", "WHEELHOUSE")
 """The variables that `make test` passes on to its commands if its caller set them."""
@@ -103,12 +106,13 @@ class Project:
         self.commit("Start")
 
     def measure_less(self) -> None:
-        """Drop slow points of the smallest grid that add no coverage: one size of softmax, square in torch
-        but for one way of it, and the closer look at smaller problems."""
+        """Drop slow points of the smallest grid that add no coverage: one size of softmax, torch but for one
+        way of it, and the closer look at smaller problems."""
         self.edit(f"conf/preset/{PRESET}.yaml", lambda text: f"{text}closer: largest\n")
         self.edit("conf/kernel/softmax.yaml", lambda text: f"{text}workloads:\n  smoke: {{size: [64]}}\n")
-        dropped = rf'.*Provider\("({"|".join(DROPPED)})".*\n'
-        self.edit("kernels/square/__init__.py", lambda text: re.sub(dropped, "", text))
+        for kernel, names in DROPPED.items():
+            dropped = re.compile(rf'.*Provider\("({"|".join(names)})".*\n')
+            self.edit(f"kernels/{kernel}/__init__.py", lambda text, dropped=dropped: dropped.sub("", text))
 
     def adopt_builds(self) -> None:
         """Copy the libraries from this repository's build folder, after building any that are missing.
@@ -243,9 +247,8 @@ class Project:
 
 def is_measured(point: Point) -> bool:
     """Return whether ``Project.measure_less`` keeps a point of the smallest grid."""
-    if point.kernel == "softmax":
-        return point.problem["columns"] == 64
-    return point.provider not in DROPPED
+    is_kept = point.kernel != "softmax" or point.problem["columns"] == 64
+    return is_kept and point.provider not in DROPPED[point.kernel]
 
 
 def python(*command: str | Path, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -63,7 +63,7 @@ OF_THE_READER = (
     *("kernels/relu/", ".github/workflows/kernels.yaml", "requirements.txt"),
 )
 """Files that the documentation tells the reader to write, files of a kernel in another repository, and files
-of a project that ``kernel-pipeline init`` makes."""
+of a project that ``kernel-pipeline new`` makes."""
 
 
 def text_of(page: str) -> str:

@@ -245,7 +245,10 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
 @pytest.mark.xdist_group("wheel")
 def test_without_a_project_the_commands_say_how_to_make_one(installed: Project) -> None:
     refused = installed.run("kernel-pipeline", "sweep", "kernel=softmax", ok=False)
-    assert "kernel-pipeline init DIR makes a project" in refused.stderr and refused.stderr.count("\n") == 1
+    assert (
+        "kernel-pipeline new project=DIR makes a project" in refused.stderr
+        and refused.stderr.count("\n") == 1
+    )
     printed = installed.run("kernel-pipeline", "sweep", "--help", "kernel=softmax").stdout
     assert "kernel-pipeline sweep kernel=softmax block_size" in printed and "triton_online" in printed
     assert "python -m pipeline" not in printed
@@ -270,14 +273,15 @@ def shell_lines(page: str, mark: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.xdist_group("wheel")
 def test_a_project_of_ones_own_is_measured_as_the_page_says(installed: Project) -> None:
-    _, init, enter, commit, repro, sweep, new = shell_lines("docs/library.md", "kernel-pipeline init")
-    installed.run("bash", "-c", init)
+    _, made, enter, commit, repro, sweep, new = shell_lines("docs/library.md", "kernel-pipeline new project=")
+    installed.run("bash", "-c", made)
     project = copy(installed)
     project.root = installed.root / enter.removeprefix("cd ")
-    again = project.run("kernel-pipeline", "init", ".", ok=False)
+    again = project.run("kernel-pipeline", "new", "project=.", ok=False)
     assert "exists already, and this command overwrites no file" in again.stderr
     # Fewer points than the page's.
     project.set_param("preset", "smoke")
+    project.edit("conf/preset/smoke.yaml", lambda text: f"{text}closer: largest\n")
     project.edit("kernels/relu/__init__.py", lambda text: re.sub(".*compiled=True.*\n", "", text))
     project.run("bash", "-c", commit)
 

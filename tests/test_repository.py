@@ -466,7 +466,7 @@ def test_a_failed_test_of_a_group_is_among_those_that_are_run_once_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
-    (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_runtest_logreport\n")
+    (tmp_path / "conftest.py").write_text("from tests.grouped_names import pytest_runtest_logreport\n")
     (tmp_path / "test_it.py").write_text(
         "import os, pytest\n\n@pytest.mark.xdist_group('some')\n@pytest.mark.parametrize('it', ['a@b'])\n"
         "def test_it(it):\n    if 'PYTEST_XDIST_WORKER' in os.environ: pytest.fail('beside others')\n\n"

@@ -225,16 +225,6 @@ class HeldoutConfig(Options):
     wait_s: float | None = Field(ge=0)
 
 
-class BestConfig(KernelOptions):
-    """The options of conf/best.yaml. ``pin`` holds values of the kernel's dimensions. ``gpu`` None means this
-    machine's GPU, or on a machine without a GPU the only GPU with rows.
-    """
-
-    pin: dict[str, Some] = Field(default_factory=dict)
-    gpu: str | None
-    input: Place
-
-
 class TuneConfig(Options):
     """The options of conf/tune.yaml. ``gpu`` None means the GPU of ``device``, and with ``replay`` every
     GPU.
@@ -336,21 +326,30 @@ class JudgeConfig(Options):
     wait_s: float | None = Field(ge=0)
 
 
-class ResultsConfig(Options):
-    """The options of conf/results.yaml. A row is old if it differs in one of the ``parts`` of its key."""
+class ResultsConfig(KernelOptions):
+    """The options of conf/results.yaml. ``kernel`` None means all kernels. ``pin`` holds values of the
+    kernel's dimensions. ``gpu`` None means this machine's GPU, or on a machine without a GPU the only GPU
+    with rows. A row is old if it differs in one of the ``parts`` of its key.
+    """
 
-    action: Literal["merge", "prune"] | None
+    action: Literal["best", "merge", "prune"] | None
     source: Place | None
     output: Place
-    kernel: str
+    kernel: Annotated[str | None, BeforeValidator(_unless_all)]  # type: ignore[assignment]  # all are pruned
+    pin: dict[str, Some] = Field(default_factory=dict)
+    gpu: str | None
     parts: Several[Literal["point", "source", "measurement", "environment", "settings"]]
     write: bool
 
 
-def _named(value: Any) -> Any:
-    if not value:
-        raise ValueError("is missing; write kernel=NAME, or kernel=FOLDER/NAME outside of the repository")
-    return str(value)
+def _named(kernel: str | None, of: ValidationInfo) -> str | None:
+    """Check that either a kernel or a project is named."""
+    if of.data.get("project") is not None:
+        if kernel is not None or of.data.get("from") is not None:
+            raise ValueError("project= goes with no other option; leave the others out")
+    elif kernel is None:
+        raise ValueError("is missing; write kernel=NAME, kernel=FOLDER/NAME or project=FOLDER")
+    return kernel
 
 
 _FROM: dict[str, Any] = {"from": (Annotated[PathText | None, AsWritten()], None)}
@@ -361,7 +360,8 @@ _From: Any = create_model("_From", __base__=Options, **_FROM)
 class NewConfig(_From):
     """The options of conf/new.yaml."""
 
-    kernel: Annotated[str, BeforeValidator(_named)]
+    project: Place | None = None
+    kernel: Annotated[PathText | None, AfterValidator(_named)]
 
     @property
     def source(self) -> str | None:
@@ -386,7 +386,7 @@ class BenchmarksConfig(KernelOptions):
     """The options of conf/benchmarks.yaml. Dimensions that are not pinned come from the preset's first
     workload."""
 
-    benchmark: Literal["timers", "inputs", "histories"] | None
+    benchmark: Literal["timers", "inputs"] | None
     provider: str | None
     pin: dict[str, Some] = Field(default_factory=dict)
     repeats: int = Field(ge=1)

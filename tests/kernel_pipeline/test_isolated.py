@@ -31,9 +31,6 @@ open({mark!r}, "a").write("x")
 def right(x):
     return torch.softmax(x, -1)
 
-def zeros(x):
-    return torch.zeros_like(x)
-
 kept = {{}}
 
 def cached(x):
@@ -72,10 +69,9 @@ def times(files: tuple[Any, str, Path], name: str) -> Any:
     return bench(f"{path}:{name}", make=given.make, reference=given.reference, isolate=True, bytes=1000)
 
 
-@pytest.mark.parametrize("name", ["right", "Holder.right"])
-def test_a_right_function_is_timed_in_another_process(files: tuple[Any, str, Path], name: str) -> None:
-    result = times(files, name)
-    assert result.name == name and result.median_us > 0 and result.gbps
+def test_a_right_function_is_timed_in_another_process(files: tuple[Any, str, Path]) -> None:
+    result = times(files, "Holder.right")
+    assert result.name == "Holder.right" and result.median_us > 0 and result.gbps
     # On busy cores a time is not valid, and the result says so.
     assert result.valid or "wait for a core" in result.why or "not audited" in result.why, result
     assert "in processes of its own" in result.notes[0]
@@ -85,7 +81,6 @@ def test_a_right_function_is_timed_in_another_process(files: tuple[Any, str, Pat
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("zeros", "zeros is incorrect: "),
         ("cached", "cached is incorrect: "),
         ("fails", "no such thing"),
         ("missing", "missing"),

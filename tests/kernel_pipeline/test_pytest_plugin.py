@@ -43,7 +43,7 @@ class Mine:
         self.git("init", "-q", "-b", "main")
         # Other tests keep the cores busy.
         (folder / "conftest.py").write_text("import kernel_pipeline.known_ceilings as c\nc.BUSY = 1.0\n")
-        self.write(50)
+        self.write(10)
         self.commit()
 
     def git(self, *words: str) -> None:
@@ -102,13 +102,13 @@ def test_a_wrong_output_fails_the_test(mine: Mine) -> None:
 
 @pytest.mark.slow
 def test_two_commits_are_compared_in_turns(mine: Mine) -> None:
-    mine.write(200, passes=False)
+    mine.write(40, passes=False)
     with (mine.folder / "test_mine.py").open("a") as file:
         file.write("\ndef test_new(kernel_bench):\n    kernel_bench(product, torch.randn(9), seconds=0.02)\n")
-    slower = mine.pytest("--kernel-compare=main", "--kernel-rounds=3", "--kernel-report=page.html")
+    slower = mine.pytest("--kernel-compare=main", "--kernel-rounds=2", "--kernel-report=page.html")
     assert slower.returncode == 1, slower.stdout
     assert "1 failed, 1 passed, 1 deselected" in slower.stdout
-    assert "SlowerError: test_product: slower: " in slower.stdout and ", 3 rounds" in slower.stdout
+    assert "SlowerError: test_product: slower: " in slower.stdout and ", 2 rounds" in slower.stdout
     assert "test_new: " in slower.stdout and ", new" in slower.stdout
     assert "<td>slower</td>" in (mine.folder / "page.html").read_text()
     listed = completed(["git", "worktree", "list"], cwd=mine.folder, check=True)
@@ -127,6 +127,7 @@ def test_a_comparison_whose_tests_crash_is_no_success(mine: Mine) -> None:
 
 
 def test_a_wrong_option_is_a_sentence(mine: Mine) -> None:
+    (mine.folder / "conftest.py").unlink()  # which imports torch
     done = mine.pytest("--kernel-compare=nowhere")
     assert done.returncode != 0 and "--kernel-compare=nowhere: " in done.stdout + done.stderr
     assert "--kernel-rounds: write 2 or more" in mine.pytest("--kernel-rounds=1").stderr

@@ -96,12 +96,6 @@ def test_relative_error_leaves_out_references_below_the_absolute_tolerance() -> 
     assert verdict.max_rel_err == 0.25
 
 
-def test_an_output_of_another_layout_is_compared_by_place() -> None:
-    reference = torch.arange(6, dtype=torch.float64).reshape(2, 3)
-    out = reference.float().t().contiguous().t()
-    assert verify.compare(out, reference, torch.float32, EXACT).error is None
-
-
 @pytest.mark.parametrize("out", [None, 3.0, [1.0], (torch.ones(2),)])
 def test_what_is_no_tensor_is_wrong(out: object) -> None:
     reference = torch.ones(2, dtype=torch.float64)
@@ -174,11 +168,6 @@ def test_every_output_is_compared_each_by_its_own_tolerance() -> None:
     assert verify.compare_all((ONE.float(), TWO.float() + 1), loose).error is None
     first = verify.compare_all((ONE.float() + 1, TWO.float() + 1), loose)
     assert str(first.error).startswith("output 0: 2 of 2")
-
-
-def test_a_single_output_has_no_number() -> None:
-    wrong = verify.compare_all((ONE.float() + 1,), expected(ONE))
-    assert wrong.error == "2 of 2 elements are wrong, the first at (0,): 2, not 1"
 
 
 @pytest.mark.parametrize("outputs", [(), (ONE.float(),), (ONE.float(), TWO.float(), TWO.float())], ids=len)
@@ -261,11 +250,6 @@ def test_an_element_within_its_tolerance_is_right_beside_one_that_is_wrong() -> 
     within = Tolerance(rtol=0.0, atol=0.5)
     said = error([1.25, 1.5, 1.75, 1.0, INF], [1.0, 1.0, 1.0, 1.0, INF], within)
     assert said == "1 of 5 elements are wrong, the first at (2,): 1.75, not 1"
-
-
-def test_what_is_right_without_a_difference_has_no_error_in_numbers() -> None:
-    same = torch.tensor([INF, NAN])
-    assert verify.compare(same, same.double(), torch.float32, EXACT) == Verdict(0.0, 0.0, None, 0.0)
 
 
 def test_a_reference_that_the_dtype_holds_is_not_rounded() -> None:

@@ -30,7 +30,8 @@ SIZES = (1, 37, 4096)
 FEW_ROWS = 64
 
 LAUNCHES = ({"block_size": 128, "num_warps": 2}, {"block_size": 4096, "num_warps": 8})
-"""Two launches that differ in every parameter, for the providers that have these."""
+"""Of small problems and of the largest: two launches that differ in every parameter, for the providers that
+have these."""
 
 TRITON = [case for case in EVERY if case.provider.language in ("triton", "gluon")]
 
@@ -42,9 +43,10 @@ def label(words: dict[str, Value]) -> str:
 
 def all_words(case: Case) -> list[dict[str, Any]]:
     """The words that the provider takes at any size. Of the two halves float16 is left out: only names of
-    types differ."""
+    types differ. Of the layouts, tt has both matrices the other way round."""
     first, *others = [dict(one.values[0]) for one in words_of(case.loaded)]
-    every = [first, *(one for one in others if one.get("dtype") != "float16")]
+    left_out = ("float16", "nt", "tn")
+    every = [first, *(one for one in others if not any(word in left_out for word in one.values()))]
     return [one for one in every if any(is_taken(case, size, one) for size in SIZES)]
 
 
@@ -64,8 +66,8 @@ def problem(case: Case, size: int, words: dict[str, Value]) -> Any:
 
 
 def wanted(case: Case) -> Iterator[tuple[int, dict[str, Value], int, dict[str, Value]]]:
-    """What to compile: every word for sm_90, the first words for the others; every size and launch for one of
-    each.
+    """What to compile: every word for sm_90, the first words for the others; every size, each with a launch,
+    for one of each.
 
     They don't interact. Yields the architecture, the words, the size and the configuration.
     """
@@ -76,19 +78,17 @@ def wanted(case: Case) -> Iterator[tuple[int, dict[str, Value], int, dict[str, V
         for one in words if architecture == 90 else words[:1]:
             every = architecture == 90 and one == words[1 % len(words)]
             for size in SIZES if every else SIZES[-1:]:
-                for launch in LAUNCHES if every and size == SIZES[-1] else LAUNCHES[-1:]:
-                    variables = case.provider.variables()
-                    preferred = {
-                        name: value
-                        for name, value in launch.items()
-                        if name in variables
-                        and (name == "block_size" or value in (variables[name].values or ()))
-                    }
-                    asked = problem(case, size, one)
-                    try:
-                        yield architecture, one, size, case.configuration(asked, preferred=preferred, on=gpu)
-                    except pytest.skip.Exception:
-                        continue  # nothing fits
+                variables = case.provider.variables()
+                preferred = {
+                    name: value
+                    for name, value in LAUNCHES[size == SIZES[-1]].items()
+                    if name in variables and (name == "block_size" or value in (variables[name].values or ()))
+                }
+                asked = problem(case, size, one)
+                try:
+                    yield architecture, one, size, case.configuration(asked, preferred=preferred, on=gpu)
+                except pytest.skip.Exception:
+                    continue  # nothing fits
 
 
 def compile_all(case: Case, binaries: list[Any]) -> None:

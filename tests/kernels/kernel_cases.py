@@ -388,15 +388,6 @@ def with_words(
     return found
 
 
-SLOWLY = () if ON_GPU else (pytest.mark.slow,)
-"""Marks of tests that differ from others only in their numbers, on a host that interprets."""
-
-
-def slowly(some: Iterable[ParameterSet]) -> list[ParameterSet]:
-    """The same as parameters of slow tests, as ``SLOWLY`` says."""
-    return [pytest.param(*one.values, id=one.id, marks=(*one.marks, *SLOWLY)) for one in some]
-
-
 def with_values(
     some: Iterable[Case], chosen: Callable[[tuple[Value, ...]], Iterable[Value]]
 ) -> list[ParameterSet]:

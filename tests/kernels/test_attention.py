@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-import triton
-import triton.language as tl
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Gpu
@@ -20,7 +18,6 @@ from kernels.attention import Problem, interpreted, refused
 from kernels.attention.checks import check_attention
 from kernels.attention.cuda_checks import check_flash
 from kernels.attention.descriptors import copied_if_needed
-from kernels.attention.triton_hopper import heads_in_l2, tile_of
 from kernels.attention_backward.reference import hidden, scaled
 from tests.kernels.agreement import agree, wrong
 
@@ -188,38 +185,6 @@ def test_large_scores_do_not_overflow(provider: str) -> None:
     exact = torch.gather(v.double(), 2, picked[..., None].expand(*picked.shape, 64))
     near = (out.double() - exact).abs().amax(3) < 0.1
     assert near.double().mean() > 0.9, "the largest score alone counts, but for rows where two are near"
-
-
-@triton.jit
-def _numbers(
-    out: tl.tensor, blocks: tl.int64, heads: tl.int64, section: tl.int64, CAUSAL: tl.constexpr
-) -> None:
-    program = tl.program_id(0)
-    block, head = tile_of(program, blocks, heads, section, CAUSAL)
-    tl.store(out + 2 * program, block)
-    tl.store(out + 2 * program + 1, head)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("shape", [(1, 1, 1), (5, 7, 3), (4, 6, 6), (3, 8, 100), (16, 2, 1)])
-def test_every_block_of_queries_is_taken_once(shape: tuple[int, int, int], causal: bool) -> None:
-    blocks, heads, section = shape
-    found = torch.full((blocks * heads, 2), -1, dtype=torch.int32, device=DEVICE)
-    _numbers[(blocks * heads,)](found, *shape, CAUSAL=causal)
-    order = [tuple(pair) for pair in found.tolist()]
-    assert sorted(order) == [(block, head) for block in range(blocks) for head in range(heads)]
-    if causal:
-        of_first_section = [block for block, _ in order[: blocks * min(section, heads)]]
-        assert of_first_section == sorted(of_first_section, reverse=True), (
-            "those that see most keys come first"
-        )
-
-
-def test_sections_are_as_many_heads_as_have_their_keys_in_l2() -> None:
-    k = torch.empty(1, 2, 16384, 128, dtype=torch.bfloat16, device="meta")
-    assert heads_in_l2(k, group=1, causal=True) == 4
-    assert heads_in_l2(k, group=8, causal=True) == 32
-    assert heads_in_l2(k, group=8, causal=False) == 1
 
 
 def test_only_what_the_copy_engine_cannot_address_is_copied() -> None:

@@ -12,12 +12,11 @@ import pytest
 import torch
 
 from kernel_pipeline import loading
-from kernel_pipeline.contract import EPSILON, ITEM_BYTES, LANGUAGES, Provider, bytes_of
+from kernel_pipeline.contract import EPSILON, ITEM_BYTES, Provider
 from kernel_pipeline.declared import Value
 from kernel_pipeline.loading import Loaded
 from kernel_pipeline.tensors import dtype_of, launch_grid
-from kernels import elementwise, rows
-from kernels.rows import constexpr_columns, constexpr_columns_of_few_rows, vector_width
+from kernels.rows import vector_width
 from tests.kernels.kernel_cases import (
     CPU,
     EVERY_KERNEL,
@@ -158,18 +157,6 @@ def test_another_form_of_the_inputs_has_the_same_answer(loaded: Loaded, provider
         torch.testing.assert_close(out, right, rtol=within.rtol, atol=within.atol)
 
 
-@pytest.mark.parametrize(("loaded", "provider"), PROVIDERS)
-def test_a_provider_has_a_language_and_its_devices(loaded: Loaded, provider: Provider) -> None:
-    assert provider.language in LANGUAGES
-    known = {"triton": ("cuda",), "gluon": ("cuda",), "cuda": ("cuda",), "cpp": ("cpu",), "numba": ("cuda",)}
-    if provider.language in known:
-        assert provider.devices == known[provider.language]
-    assert set(provider.devices) <= {"cpu", "cuda"}
-    if provider.extension is not None:
-        assert provider.language == {".cu": "cuda", ".cpp": "cpp"}[Path(provider.extension).suffix]
-    assert provider.parameters is None or provider.parameters() is not None, "each parameter has a default"
-
-
 @pytest.mark.parametrize("loaded", KERNELS)
 def test_every_problem_of_smoke_can_be_made(loaded: Loaded) -> None:
     problems = list(smoke(loaded))
@@ -222,16 +209,6 @@ def test_the_least_work_reads_each_input_and_writes_each_output_once(
     assert loaded.kernel.work(problem).bytes == read + written
 
 
-@pytest.mark.parametrize("loaded", KERNELS)
-def test_what_a_size_moves_and_computes_grows_with_it(loaded: Loaded) -> None:
-    narrow, wide = (loaded.kernel.work(problem_of(loaded, size)) for size in (64, 128))
-    assert 0 < narrow.bytes < wide.bytes
-    assert narrow.operations.keys() == wide.operations.keys()
-    assert all(0 < count < wide.operations[name] for name, count in narrow.operations.items())
-    assert narrow.flops == sum(narrow.operations.values())
-    assert loaded.kernel.headline != "tflops" or narrow.flops > 0
-
-
 @pytest.mark.parametrize(
     ("name", "size", "shape", "elements", "flops"),
     [
@@ -260,40 +237,10 @@ def test_what_is_known_of_a_dtype_without_torch(name: str) -> None:
     assert (one.view(bits) + 1).view(one.dtype).double().item() - 1 == EPSILON[name]
 
 
-@pytest.mark.parametrize("name", ITEM_BYTES)
-def test_bytes_of_an_element(name: str) -> None:
-    assert bytes_of(name, (3, 4), (5,)) == 17 * dtype_of(name).itemsize
-
-
-@pytest.mark.parametrize("name", ["float32", "bfloat16", "float16"])
-def test_a_square_is_allowed_an_eps_and_the_smallest_normal_number(name: str) -> None:
-    kernel = loading.load("square").kernel
-    allowed = kernel.tolerance(kernel.problem(rows=1, columns=1, dtype=name))
-    info = torch.finfo(dtype_of(name))
-    assert (allowed.rtol, allowed.atol) == (info.eps, info.tiny)
-
-
-def test_an_interpreter_is_given_few_rows() -> None:
-    assert rows.few_rows(rows.Matrix(columns=781)).shape == (8, 781)
-    assert elementwise.few_rows(elementwise.Matrix(rows=37, columns=37)).shape == (8, 37)
-    assert elementwise.few_rows(elementwise.Matrix(rows=1, columns=5)).shape == (1, 5)
-
-
 def test_a_grid_is_never_larger_than_a_launch() -> None:
     assert launch_grid(2**31 - 1) == (2**31 - 1,)
     with pytest.raises(ValueError, match="2147483648"):
         launch_grid(2**31)
-
-
-def test_kernels_are_compiled_for_columns_that_unroll() -> None:
-    assert constexpr_columns(1) == 1
-    assert constexpr_columns(32768) == 32768
-    assert constexpr_columns(32769) is None
-
-
-def test_kernels_that_hold_rows_are_compiled_for_the_columns_of_few() -> None:
-    assert constexpr_columns_of_few_rows(64, 781) == 781
-    assert constexpr_columns_of_few_rows(65, 781) is None
 
 
 def test_elements_are_taken_together_where_all_rows_begin_at_16_bytes() -> None:

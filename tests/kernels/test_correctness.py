@@ -17,13 +17,13 @@ from tests.kernels.kernel_cases import (
     MatrixCase,
     cases,
     extremes,
-    slowly,
     with_values,
     with_words,
 )
 
-# 1 and 37: less than a block and a warp. 128: a block exactly. 781 and 1823: several blocks and a rest.
-SIZES = (1, 37, 128, 781, 1823, *((4096, 12671, 50257) if ON_GPU else ()))
+# 1 and 37: less than a block and a warp. 128: a block exactly. 781: several blocks and a rest.
+SIZES = (1, 37, 128, 781)
+LARGE = (1823, 4096, 12671, 50257)
 COMPILED = cases(lambda case: case.compiles_slowly, slow=True)
 COMPILED_WORDS = None if ON_GPU else ()
 """Inductor takes seconds for each word, and on a CPU the code is another."""
@@ -33,9 +33,8 @@ HERE = [case for one in cases(slow=True) for case in one.values if isinstance(ca
 @pytest.mark.parametrize(
     ("case", "words", "size"),
     [
-        *with_words(cases(), (1, 37, 128, 781), others=(781,)),
-        *slowly(with_words(cases(), SIZES[4:], others=())),
-        *(with_words(cases(), (), others=(1, 37, 128, *SIZES[4:])) if ON_GPU else ()),
+        *with_words(cases(), SIZES, others=(781,)),
+        *(with_words(cases(), LARGE, others=(1, 37, 128, *LARGE)) if ON_GPU else ()),
         *with_words(COMPILED, (37,), others=COMPILED_WORDS),
     ],
 )

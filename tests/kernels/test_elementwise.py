@@ -26,22 +26,6 @@ def test_references_by_hand() -> None:
     torch.testing.assert_close(out, expected, rtol=1e-15, atol=0)
 
 
-@pytest.mark.parametrize("case", matrix_cases(lambda case: case.loaded is SQUARE))
-def test_a_square_overflows_to_infinity(case: MatrixCase) -> None:
-    for dtype, large in ((torch.float32, 1e38), (torch.bfloat16, 1e38), (torch.float16, 65504.0)):
-        x = torch.full((3, 37), large, dtype=dtype, device=case.device)
-        assert case.run(x).isposinf().all()
-
-
-@pytest.mark.parametrize("case", matrix_cases(lambda case: case.loaded is GELU))
-def test_gelu_far_from_zero_is_x_or_nothing(case: MatrixCase) -> None:
-    """Where exp overflows and the cube with it: never NaN."""
-    far = torch.tensor([20.0, 100.0, 1e4, 6e4, 1e13, 1e30, 3e38], device=case.device)
-    out = case.run(torch.stack([far, -far]))
-    assert torch.equal(out[0], far)
-    assert torch.equal(out[1], torch.zeros_like(far))
-
-
 @pytest.mark.parametrize("case", matrix_cases(lambda case: case.loaded is GELU and case.is_own))
 def test_gelus_left_tail_where_one_plus_tanh_cancels(case: MatrixCase) -> None:
     x = torch.linspace(-10, 0, 1001, device=case.device)[None]

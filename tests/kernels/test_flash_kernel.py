@@ -93,8 +93,7 @@ SEEDS = range(4)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("with_lse", [False, True])
+@pytest.mark.parametrize(("with_lse", "causal"), [(False, True), (True, False)])
 def test_tiles_follow_each_other(folder: Path, with_lse: bool, causal: bool, seed: int) -> None:
     """A block of the grid does several tiles of several heads, whose lengths are no multiples of a tile."""
     problem = Problem(

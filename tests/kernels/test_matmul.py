@@ -7,15 +7,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import triton
-import triton.language as tl
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Gpu
 from kernels.matmul.parameters import Tiles
 from kernels.matmul.problem import Problem, interpreted, tolerance
 from kernels.matmul.torch import matmul
-from kernels.matmul.triton import grouped, tiled
+from kernels.matmul.triton import tiled
 from tests.kernels.agreement import agree, wrong
 
 MATMUL = loading.load("matmul")
@@ -92,27 +90,6 @@ def test_the_tolerance_refuses_tf32_where_ieee_was_asked(k: int) -> None:
     problem, a, b, exact = made(k, "float32")
     out = cut_to_tf32(a).double() @ cut_to_tf32(b).double()
     assert wrong(out, exact, tolerance(problem)).any()
-
-
-@triton.jit
-def _tiles_of_programs(out: tl.tensor, tiles_m: tl.int64, tiles_n: tl.int64, GROUP_M: tl.constexpr) -> None:
-    program = tl.program_id(0)
-    row, column = grouped(program, tiles_m, tiles_n, GROUP_M)
-    tl.store(out + 2 * program, row)
-    tl.store(out + 2 * program + 1, column)
-
-
-@pytest.mark.parametrize("group_m", [1, 4, 8])
-@pytest.mark.parametrize("tiles", [(1, 1), (1, 7), (7, 1), (4, 3), (8, 8), (13, 5), (16, 2)])
-def test_every_tile_is_one_programs(tiles: tuple[int, int], group_m: int) -> None:
-    programs = tiles[0] * tiles[1]
-    found = torch.full((programs, 2), -1, dtype=torch.int32, device=DEVICE)
-    _tiles_of_programs[(programs,)](found, *tiles, GROUP_M=group_m)
-    order = [tuple(pair) for pair in found.tolist()]
-    assert sorted(order) == [(row, column) for row in range(tiles[0]) for column in range(tiles[1])]
-    # Within a group: a column of it after the other.
-    height = min(group_m, tiles[0])
-    assert order[:height] == [(row, 0) for row in range(height)]
 
 
 def transposed(x: torch.Tensor) -> torch.Tensor:

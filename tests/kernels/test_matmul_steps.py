@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -57,10 +57,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def write_steps(folder: Path, names: Iterable[str]) -> None:
-    """Write the header with the steps of the program."""
-    includes = [f'#include "{SOURCES[name]}"' for name in names]
-    each = " ".join(f"STEP({name})" for name in names)
+def write_steps(folder: Path, sources: Mapping[str, str]) -> None:
+    """Write the header that gives the program its steps, each by its name and file."""
+    includes = [f'#include "{source}"' for source in sources.values()]
+    each = " ".join(f"STEP({name})" for name in sources)
     text = "\n".join([*includes, f"#define EACH_STEP(STEP) {each}", ""])
     (folder / "matmul" / "steps.h").write_text(text)
 
@@ -135,16 +135,27 @@ FAULTS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def faulty(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tree of a program whose steps have one fault each, in a namespace of its own."""
+    made = tmp_path_factory.mktemp("faults")
+    shutil.copytree(folder, made, dirs_exist_ok=True, ignore=shutil.ignore_patterns("step-*"))
+    for number, (name, before, after) in enumerate(FAULTS):
+        text = (folder / "matmul" / SOURCES[name]).read_text()
+        assert text.count(before) == 1
+        text = text.replace(before, after)
+        for begin, end in (("namespace matmul::", " {"), ("MATMUL_STEP(", ",")):
+            assert text.count(f"{begin}{name}{end}") == 1
+            text = text.replace(f"{begin}{name}{end}", f"{begin}fault_{number}{end}")
+        (made / "matmul" / f"fault_{number}.cu").write_text(text)
+    write_steps(made, {f"fault_{number}": f"fault_{number}.cu" for number in range(len(FAULTS))})
+    return made
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "before", "after"), FAULTS)
-def test_a_fault_shows(folder: Path, tmp_path: Path, name: str, before: str, after: str) -> None:
+@pytest.mark.parametrize("number", range(len(FAULTS)))
+def test_a_fault_shows(faulty: Path, number: int) -> None:
     """Or these tests would say nothing."""
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("step-*"))
-    source = tmp_path / "matmul" / SOURCES[name]
-    text = source.read_text()
-    assert text.count(before) == 1
-    source.write_text(text.replace(before, after))
-    write_steps(tmp_path, [name])
     with pytest.raises((AssertionError, subprocess.TimeoutExpired)):
         for seed in range(8):
-            check(tmp_path, name, Problem(m=131, n=136, k=264, dtype="bfloat16"), seed)
+            check(faulty, f"fault_{number}", Problem(m=131, n=136, k=264, dtype="bfloat16"), seed)

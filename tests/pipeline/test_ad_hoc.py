@@ -16,7 +16,7 @@ from pipeline.publish import publish
 from pipeline.store import runs
 from pipeline.store.rows import encode
 from tests.factory import H100, H200, environment, grid, measurement, write_record, write_results
-from tests.mlflow_store import content, log, run_ids, server, shown, start
+from tests.mlflow_store import content, log, run_ids, shown, start
 
 FIRST, SECOND = "20261121T130000Z-aaaaaa", "20261121T140000Z-bbbbbb"
 ROWS = grid(sizes=(256, 512), block_sizes=(512,), num_warps=(4,))
@@ -192,29 +192,23 @@ def test_a_record_is_what_its_name_and_first_line_say(
     assert said.count("is not a measurement") == 1 and "Traceback" not in said
 
 
-@pytest.mark.slow
-def test_a_killed_publish_to_a_server_is_completed(tmp_path: Path) -> None:
+def test_a_killed_publish_is_completed(tmp_path: Path, database: Path) -> None:
     for run in (FIRST, SECOND):
         write_record(tmp_path / "outputs", ROWS, run)
-    (tmp_path / "server").mkdir()
-    database = tmp_path / "server" / "mlflow.db"
-    with server(tmp_path / "server") as address:
-        log(tmp_path, address, input=None, runs=tmp_path / "outputs/runs")
-        everything = of_sweep(FIRST) | of_sweep(SECOND)
-        assert set(run_ids(database, "softmax")) == everything
+    publish_both(tmp_path / "outputs", database)
+    everything = of_sweep(FIRST) | of_sweep(SECOND)
+    assert set(run_ids(database, "softmax")) == everything
 
-        # A killed publish leaves a run that has not ended, and no run for one configuration.
-        from mlflow import MlflowClient
-
-        client = MlflowClient(address)
-        ids = run_ids(database, "softmax")
-        client.update_run(ids[f"softmax @ {H200}, {FIRST}"], status="RUNNING")
-        client.update_run(ids[f"torch float32 @ {H200}, {FIRST}"], status="RUNNING")
-        gone = ids.pop(f"triton_online float32 512x4w @ {H200}, {FIRST}")
-        client.delete_run(gone)
-        log(tmp_path, address, input=None, runs=tmp_path / "outputs/runs")
-        assert set(shown(database, "softmax")) == everything
-        assert ids.items() < run_ids(database, "softmax").items()
-        before = content(database)
-        log(tmp_path, address, input=None, runs=tmp_path / "outputs/runs")
-        assert content(database) == before
+    # A killed publish leaves a run that has not ended, and no run for one configuration.
+    client = client_of(database)
+    ids = run_ids(database, "softmax")
+    client.update_run(ids[f"softmax @ {H200}, {FIRST}"], status="RUNNING")
+    client.update_run(ids[f"torch float32 @ {H200}, {FIRST}"], status="RUNNING")
+    gone = ids.pop(f"triton_online float32 512x4w @ {H200}, {FIRST}")
+    client.delete_run(gone)
+    publish_both(tmp_path / "outputs", database)
+    assert set(shown(database, "softmax")) == everything
+    assert ids.items() < run_ids(database, "softmax").items()
+    before = content(database)
+    publish_both(tmp_path / "outputs", database)
+    assert content(database) == before

@@ -87,7 +87,7 @@ def test_timers_have_rows_of_a_kernel_outside_of_the_repository(
         ),
         (["timers", "kernel=softmax", "num_warps=4"], "num_warps is not a parameter of torch; "),
         ([], "write python -m pipeline.benchmarks timers or inputs"),
-        (["timrs"], "benchmark: input should be 'timers', "),
+        (["timrs"], "benchmark: input should be 'timers' or 'inputs', not 'timrs'."),
     ],
 )
 def test_a_mistake_is_one_sentence(

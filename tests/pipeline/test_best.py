@@ -1,4 +1,4 @@
-"""``python -m pipeline.best`` prints the best configuration, the row behind it, and the code to call it."""
+"""``python -m pipeline.results best`` prints the best configuration, the row behind it, and its call."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.records.settings import TimingSettings
-from pipeline import best, tune
-from pipeline.command.options import BestConfig, TuneConfig
+from pipeline import results as command
+from pipeline import tune
+from pipeline.command.options import ResultsConfig, TuneConfig
 from pipeline.command.run import run_stage
+from pipeline.inspection.occupancy import limits_of
 from pipeline.keys.identity import Identity
 from pipeline.points import catalog
 from pipeline.reporting import python_call
@@ -69,9 +71,11 @@ def asked(
     folder: Path, words: Sequence[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> str:
     """Return the command's output, or its error message."""
-    monkeypatch.setattr(sys, "argv", ["best", f"kernel={KERNEL}", f"input={folder}", *words])
+    monkeypatch.setattr(
+        sys, "argv", ["results", "action=best", f"kernel={KERNEL}", f"output={folder}", *words]
+    )
     with pytest.raises(SystemExit) as ended:
-        run_stage("best", BestConfig, best.run)
+        run_stage("results", ResultsConfig, command.run)
     said = capsys.readouterr()
     assert (ended.value.code == 2) == bool(said.err)
     return said.err or said.out
@@ -218,7 +222,7 @@ def test_off_the_grid_it_says_by_which_rule_and_what_is_known_at_the_nearest_pro
     assert "from kernel_pipeline.ops import softmax\n" in call(text)
     loaded = loading.load(KERNEL)
     problem = loaded.kernel.problem(rows=4096, columns=32000, dtype="bfloat16")
-    choice = tuned.choose(loaded, problem, best.limits_of(ENVIRONMENT), H200)
+    choice = tuned.choose(loaded, problem, limits_of(ENVIRONMENT), H200)
     assert (choice.how, choice.parameters["block_size"]) == ("generalised", 4096)
     text = asked(tmp_path, ["columns=32000,65536"], monkeypatch, capsys)
     assert "(164)" in text and "generalised" in text and "In brackets: " in text
@@ -255,8 +259,8 @@ def test_a_dtype_that_nobody_measured_is_the_baselines(
         (["rows=5"], "softmax was not measured at rows=5 on nvidia-h200: write columns= too, or values that "
          "were measured: rows=4096.\n"),
         (["kernel=softmx"], "unknown kernel 'softmx'. Did you mean 'softmax'? Known: "),
-        (["input=nowhere"], "nowhere has no ledger of softmax: measure the kernel by python -m "
-         "pipeline.sweep kernel=softmax, or name another folder by input=.\n"),
+        (["output=nowhere"], "nowhere has no ledger of softmax: measure the kernel by python -m "
+         "pipeline.sweep kernel=softmax, or name another folder by output=.\n"),
     ],
     ids=lambda value: str(value[0]) if isinstance(value, list) else "",
 )  # fmt: skip
@@ -269,10 +273,10 @@ def test_a_mistake_is_a_sentence_that_says_what_there_is(
 ) -> None:
     written(tmp_path, AT_4096)
     names = {word.partition("=")[0] for word in words}
-    given = [one for one in (f"kernel={KERNEL}", f"input={tmp_path}") if one.partition("=")[0] not in names]
-    monkeypatch.setattr(sys, "argv", ["best", *given, *words])
+    given = [one for one in (f"kernel={KERNEL}", f"output={tmp_path}") if one.partition("=")[0] not in names]
+    monkeypatch.setattr(sys, "argv", ["results", "action=best", *given, *words])
     with pytest.raises(SystemExit, match="2"):
-        run_stage("best", BestConfig, best.run)
+        run_stage("results", ResultsConfig, command.run)
     said = capsys.readouterr().err
     assert said.startswith(f"error: {sentence}") and said.count("\n") == 1
 
@@ -298,7 +302,7 @@ def test_without_gpu_it_is_this_machines_or_the_only_one_with_rows(
 def test_it_reads_files_and_imports_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(table_files.VARIABLE)
     words = (f"kernel={KERNEL}", "columns=32000", "dtype=bfloat16", f"gpu={H100}")
-    done = python("-X", "importtime", "-m", "pipeline.best", *words)
+    done = python("-X", "importtime", "-m", "pipeline.results", "best", *words)
     assert done.returncode == 0 and "y = softmax(x)\n" in done.stdout
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "pydantic" in imported

@@ -440,16 +440,17 @@ def test_a_kernel_is_left_as_it_is_until_its_code_options_or_texts_change(
     edit(planted / "odd-name.cu", "T(0.5)", "T(0.25)")
     cuda = run(*few)
     assert not cuda.nothing and cuda.by_origin()["odd-name.cu"] != after["odd-name.cu"]
-    (tmp_path / "artifacts" / cuda.rows[0]["artifact"]).unlink()
-    assert not run(*few).nothing and run(*few).nothing
-    assert len(run("architectures=[80,90]", *few).rows) == 2 * len(first.rows)
 
-    pinned = run("n=4096", "kind=float32", "piece=128", "provider=[left,blocks]")
-    assert pinned.by_origin().keys() == {"left", "odd-name.cu"}
-    assert {name.partition("-")[0] for name in pinned.texts} == {"left", "odd"}, "others' texts went"
+    libraries = ("n=4096", "kind=float32", "provider=[blocks,grids]")
+    pinned = run(*libraries)
+    assert pinned.by_origin().keys() == {"odd-name.cu", "halves.cu"}
+    assert {name.partition("-")[0] for name in pinned.texts} == {"odd", "halves"}, "others' texts went"
+    (tmp_path / "artifacts" / pinned.rows[0]["artifact"]).unlink()
+    assert not run(*libraries).nothing and run(*libraries).nothing
+    assert len(run("architectures=[80,90]", *libraries).rows) == 2 * len(pinned.rows)
     monkeypatch.setattr(code_target, "READER", "another way to disassemble")
     code_target.reader.cache_clear()
-    assert not run("n=4096", "kind=float32", "piece=128", "provider=[left,blocks]").nothing
+    assert not run(*libraries).nothing
     code_target.reader.cache_clear()
 
 

@@ -19,8 +19,16 @@ def test_an_eps_and_rows_without_elements_are_measured_by_the_values_that_are_as
     tmp_path: Path,
 ) -> None:
     tree = cpu_tree(tmp_path, "scaled")
-    assert tree.sweep("kernel=scaled").returncode == 0
-    assert tree.sweep("kernel=scaled", "rows=3", "columns=64", "eps=[1e-5,0.5]").returncode == 0
+    refused = {
+        "rows=-1": "rows: must be at least 0, not -1.",
+        "columns=0": "columns: must be at least 1, not 0.",
+        "eps=small": "eps: must be a finite number, not 'small'.",
+    }
+    asked = ([], ["rows=3", "columns=64", "eps=[1e-5,0.5]"], *([option] for option in refused))
+    preset, pinned, *others = tree.in_turn("sweep", *(["kernel=scaled", *options] for options in asked))
+    assert (preset.returncode, pinned.returncode) == (0, 0)
+    for done, message in zip(others, refused.values(), strict=True):
+        assert done.returncode == 2 and done.stderr == f"error: {message}\n"
     found = {
         (row.point.problem["rows"], row.point.problem["eps"], row.point.provider): row.outcome.status
         for row in tree.rows("scaled")
@@ -33,14 +41,6 @@ def test_an_eps_and_rows_without_elements_are_measured_by_the_values_that_are_as
     }
     written = {notation.words(row.point) for row in tree.rows("scaled")}
     assert {"float32 eps=0.25", "float32 eps=0.5"} <= written
-    refused = {
-        "rows=-1": "rows: must be at least 0, not -1.",
-        "columns=0": "columns: must be at least 1, not 0.",
-        "eps=small": "eps: must be a finite number, not 'small'.",
-    }
-    all_done = tree.in_turn("sweep", *(["kernel=scaled", option] for option in refused))
-    for done, message in zip(all_done, refused.values(), strict=True):
-        assert done.returncode == 2 and done.stderr == f"error: {message}\n"
 
 
 def test_yaml_and_the_command_line_write_a_real_number_in_any_form() -> None:

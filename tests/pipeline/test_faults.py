@@ -149,11 +149,8 @@ def test_a_failure_that_may_pass_is_tried_again_three_times_and_others_when_told
     }
 
 
-QUICK = ("kernel=quick", f"size=[{','.join(map(str, range(1, 21)))}]", "timing.cache=hot")
-POINTS = 40
-
-MANY = ("kernel=quick", f"size=[{','.join(map(str, range(1, 41)))}]", "timing.cache=hot")
-"""More rows than a small disk holds."""
+QUICK = ("kernel=quick", f"size=[{','.join(map(str, range(1, 11)))}]", "timing.cache=hot")
+POINTS = 20
 
 
 def lines(tree: Tree) -> int:
@@ -185,7 +182,7 @@ def test_a_sweep_that_is_killed_at_its_start_and_midway_ends_complete(tmp_path: 
     for is_midway in (False, True):
         process = tree.start(*QUICK, "wait_s=0")
         if is_midway:
-            enough = dice.randrange(1, 20)
+            enough = dice.randrange(1, 10)
             until(lambda wanted=enough: lines(tree) >= wanted, process)  # type: ignore[misc]
         else:
             time.sleep(dice.uniform(0, 2.5))
@@ -308,10 +305,10 @@ def small_files() -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Disk]:
-    """Mount a file system of 40 KiB. Without the right to mount, limit the size of files instead."""
+    """Mount a file system of 24 KiB. Without the right to mount, limit the size of files instead."""
     where = tmp_path / "disk"
     where.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=40k", "tmpfs", str(where)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=24k", "tmpfs", str(where)]
     if not shutil.which("mount") or subprocess.run(mount, capture_output=True, check=False).returncode:
         yield Disk("outputs", "File too large", {"preexec_fn": small_files}, lambda: None)
         return
@@ -326,18 +323,20 @@ def small_disk(tmp_path: Path) -> Iterator[Disk]:
 def test_a_full_disk_ends_in_one_sentence_and_is_resumed(tmp_path: Path, small_disk: Disk) -> None:
     tree = cpu_tree(tmp_path, "quick")
     output = f"output={small_disk.output}"
-    stopped = tree.sweep(*MANY, output, **small_disk.popen)
+    stopped = tree.sweep(*QUICK, output, **small_disk.popen)
     path = tree.ledger("quick", small_disk.output)
     assert stopped.returncode == 2
     assert stopped.stderr.count("\n") == 1, stopped.stderr
     assert stopped.stderr.startswith("error: can't write ")
     assert f": {small_disk.full}. Earlier measurements are kept; make room and run" in stopped.stderr
     kept = path.read_bytes().count(b"\n")
-    assert 0 < kept < 80
-    assert f"{kept} of 80 are in" in stopped.stdout
+    assert 0 < kept < POINTS
+    assert f"{kept} of {POINTS} are in" in stopped.stdout
 
     small_disk.make_room()
-    resumed = tree.sweep(*MANY, output)
+    resumed = tree.sweep(*QUICK, output)
     assert (resumed.returncode, resumed.stderr) == (0, "")
-    assert f"{notation.points(80 - kept)} measured" in resumed.stdout, "it went on instead of starting again"
-    assert len(tree.rows("quick", small_disk.output)) == 80
+    assert f"{notation.points(POINTS - kept)} measured" in resumed.stdout, (
+        "it went on instead of starting again"
+    )
+    assert len(tree.rows("quick", small_disk.output)) == POINTS

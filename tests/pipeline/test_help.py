@@ -26,7 +26,7 @@ from tests.processes import completed
 from tests.project import python
 
 COMMANDS = sorted(explanation.commands())
-CONFIGURED = [name for name in COMMANDS if name not in ("init", "repro")]
+CONFIGURED = [name for name in COMMANDS if name != "repro"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -81,7 +81,7 @@ def test_every_command_shows_three_examples_of_options_that_it_has(name: str) ->
 
 
 ABOUT_KERNELS = [
-    *("accuracy", "benchmarks", "best", "build", "codegen", "compare"),
+    *("accuracy", "benchmarks", "build", "codegen", "compare"),
     *("counters", "finals", "heldout", "profile", "publish", "results", "sanitize", "sweep"),
     *("tune", "ui", "verify"),
 ]
@@ -183,7 +183,7 @@ def test_a_shell_completes_commands_options_presets_and_experiments(script: Path
     bash = shutil.which("bash")
     if bash is None:
         pytest.skip("bash is not installed")
-    lines = ("sw", "sweep kernel=softmax preset=s", "sweep experiment=first", "be", "best gp")
+    lines = ("sw", "sweep kernel=softmax preset=s", "sweep experiment=first", "be", "results gp")
     done = completed(
         [bash, "-c", COMPLETE],
         input="".join(f"kernel-pipeline {line}\n" for line in lines),
@@ -194,7 +194,7 @@ def test_a_shell_completes_commands_options_presets_and_experiments(script: Path
         "sweep",
         "preset=smoke preset=standard",
         "experiment=first_look",
-        "benchmarks best",
+        "benchmarks",
         "gpu=",
     ], done.stderr
 

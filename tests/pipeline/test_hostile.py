@@ -293,7 +293,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[SweepConfig, Pat
 
 
 @pytest.mark.slow
-@settings(CHEAP, max_examples=8)
+@settings(CHEAP, max_examples=3)
 @given(data=st.data())
 def test_any_ledger_can_be_swept_into(
     measured: tuple[SweepConfig, Path, Measurement], data: st.DataObject, capsys: pytest.CaptureFixture[str]

@@ -64,11 +64,19 @@ def is_right(one: dict[str, Any]) -> bool:
 
 
 @pytest.mark.slow
-def test_wrong_submissions_and_cheats_are_told_from_a_right_one(tmp_path: Path) -> None:
+def test_wrong_submissions_and_cheats_are_told_from_a_right_one_and_the_best_is_timed_beside(
+    tmp_path: Path,
+) -> None:
     names = ("right", "drops_nan", "overflows", "zeros", "input", "caches", "skips", "edits_the_tolerances")
-    code, found = judge(tmp_path, JUDGED / "softmax.py", *names)
+    best = tmp_path / "best.py"
+    best.write_bytes((JUDGED / "softmax_by" / "right.py").read_bytes())
+    code, found = judge(tmp_path, JUDGED / "softmax.py", *names, best=best)
     results = found["results"]
-    assert is_right(results["right"])
+    assert [*results] == [*names, "best"] and is_right(results["right"]) and is_right(results["best"])
+    if {results[name]["verdict"] for name in ("right", "best")} == {"correct"}:
+        assert 0.2 < results["right"]["over_best"]["times"] < 5
+        assert results["right"]["timed"][0]["best_us"] > 0
+    assert results["best"]["over_best"] is None
     others = [f"batch_size={rows} dim={width}" for rows, width in ((7, 7), (13, 16381))]
     also = [name for one in others for name in (one, f"{one}, alternating signs")]
     assert results["right"]["right"] == [*folder.DISTRIBUTIONS, *also]
@@ -100,20 +108,6 @@ def test_wrong_submissions_and_cheats_are_told_from_a_right_one(tmp_path: Path) 
     assert saved["problem"] == {"batch_size": 16, "dim": 256, "distribution": "large_values"}
     assert x.shape == (16, 256)
     torch.testing.assert_close(saved["right"], [torch.softmax(x.double(), dim=1)])
-
-
-@pytest.mark.slow
-def test_the_best_known_submission_is_timed_beside_the_others(tmp_path: Path) -> None:
-    best = tmp_path / "best.py"
-    best.write_bytes((JUDGED / "softmax_by" / "right.py").read_bytes())
-    _, found = judge(tmp_path, JUDGED / "softmax.py", "right", "zeros", best=best, batch_size=64)
-    results = found["results"]
-    assert [*results] == ["right", "zeros", "best"] and results["zeros"]["verdict"] == "incorrect"
-    assert is_right(results["right"]) and is_right(results["best"])
-    if {results[name]["verdict"] for name in ("right", "best")} == {"correct"}:
-        assert 0.2 < results["right"]["over_best"]["times"] < 5
-        assert results["right"]["timed"][0]["best_us"] > 0
-    assert results["best"]["over_best"] is None
 
 
 @pytest.mark.slow

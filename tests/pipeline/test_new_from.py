@@ -361,4 +361,6 @@ def test_the_command_takes_a_name_and_from(sources: Path, tmp_path: Path) -> Non
     empty = python("-m", "pipeline.new", str(tmp_path / "other"), "from=")
     assert empty.stderr == "error: from: is empty; write a path.\n"
     again = python("-m", "pipeline.new", str(tmp_path / "other"), f"form={sources}/softmax.py")
-    assert again.stderr == "error: unknown option 'form'. Did you mean 'from'? Known: from, kernel.\n"
+    assert (
+        again.stderr == "error: unknown option 'form'. Did you mean 'from'? Known: from, project, kernel.\n"
+    )

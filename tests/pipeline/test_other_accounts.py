@@ -169,7 +169,7 @@ def test_yaml_that_is_not_plain_is_skipped_by_merge_and_prune(
     for folder in (here, there):
         results.config_path(folder, "softmax", H200).write_text(told + text)
     before = results.config_path(here, "softmax", H200).read_bytes()
-    fixed = {"output": here, "kernel": "softmax", "parts": ["settings"]}
+    fixed = {"output": here, "kernel": "softmax", "gpu": None, "parts": ["settings"]}
     command.run(ResultsConfig(action="merge", source=there, write=True, **fixed))
     assert "does not hold the settings of a sweep; skipped." in " ".join(capsys.readouterr().out.split())
     assert results.config_path(here, "softmax", H200).read_bytes() == before

@@ -34,7 +34,13 @@ LATER = factory.MEASURED_AT + timedelta(hours=1)
 def merged(source: Path, output: Path, *, write: bool = True) -> None:
     command.run(
         ResultsConfig(
-            action="merge", source=source, output=output, kernel="all", parts=("source",), write=write
+            action="merge",
+            source=source,
+            output=output,
+            kernel="all",
+            gpu=None,
+            parts=("source",),
+            write=write,
         )
     )
 
@@ -281,7 +287,18 @@ def test_a_merge_that_was_killed_is_completed_by_the_same_command(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "write python -m pipeline.results merge FOLDER, or python -m pipeline.results prune."),
+        (
+            [],
+            "write python -m pipeline.results best kernel=NAME, python -m pipeline.results merge FOLDER, or "
+            "python -m pipeline.results prune.",
+        ),
+        (["best"], "kernel is missing: write kernel=NAME with one of "),
+        (["prune", "wirte=true"], "unknown option 'wirte'. Did you mean 'write'?"),
+        (
+            ["prune", "kernel=softmax", "columns=64"],
+            "columns: only python -m pipeline.results best takes dimensions of a kernel; "
+            "leave this option out.",
+        ),
         (
             ["merge"],
             "source is missing: write python -m pipeline.results merge FOLDER with the results of another "
@@ -301,7 +318,8 @@ def test_a_mistake_is_one_sentence(
     monkeypatch.setattr(sys, "argv", ["results", *positional(words, "action", "source")])
     with pytest.raises(SystemExit) as ended:
         run_stage("results", ResultsConfig, command.run)
-    assert (ended.value.code, capsys.readouterr().err) == (2, f"error: {sentence}\n")
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and said.startswith(f"error: {sentence}") and said.count("\n") == 1
 
 
 def test_records_that_differ_are_not_replaced(here: Path, there: Path, capsys: Any) -> None:

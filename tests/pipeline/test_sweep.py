@@ -179,24 +179,11 @@ def test_what_decides_no_number_measures_nothing_again(swept: Tree) -> None:
     assert measured == set()
     assert "Nothing to measure" in said
     assert swept.ledger("quick").read_bytes() == before
-    assert newly_measured(swept)[0] == {("more", 64), ("more", 128)}, "but the new one"
 
 
 def test_rows_of_other_settings_stand_beside_each_other(swept: Tree) -> None:
     assert newly_measured(swept, "timing.min_samples=9", "size=64")[0] == {("mul", 64), ("blocks", 64)}
     assert lines(swept) == 6
-    measured, said = newly_measured(swept)
-    assert measured == set() and "Nothing to measure" in said
-
-
-def test_a_flag_that_a_language_feels_measures_its_providers_again(
-    swept: Tree, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    swept.know_ceilings(device.cpu())  # the ceilings depend on the flag too
-    assert newly_measured(swept, "size=64")[0] == {("mul", 64), ("blocks", 64)}
-    monkeypatch.setenv("TORCHINDUCTOR_MAX_AUTOTUNE", "1")
-    assert newly_measured(swept, "size=64")[0] == set(), "no provider here is compiled by Inductor"
 
 
 def test_rows_that_were_not_asked_for_stay_whether_current_or_old_or_of_providers_that_are_gone(
@@ -338,7 +325,7 @@ def test_a_results_folder_that_is_removed_midway_is_whole_in_the_end(tree: Tree)
 def test_two_sweeps_that_share_the_results_folder_alone_lose_no_row(tree: Tree) -> None:
     """Two containers or nodes have separate folders for temporary files, so they share no lock on the
     device. One sweep is stopped while the other measures, and both compact the ledger."""
-    sizes = {name: list(range(first, 21, 2)) for name, first in (("odd", 1), ("even", 2))}
+    sizes = {name: list(range(first, 11, 2)) for name, first in (("odd", 1), ("even", 2))}
 
     def start(name: str) -> subprocess.Popen[str]:
         tree.temporary = tree.root.parent / name
@@ -354,7 +341,7 @@ def test_two_sweeps_that_share_the_results_folder_alone_lose_no_row(tree: Tree) 
     measured = [int(re.search(r"(\d+) points? measured", text)[1]) for text in (all_said, said)]  # type: ignore[index]
     found = [size(row.point) % 2 for row in in_order(tree)]
     assert [found.count(1), found.count(0)] == measured
-    assert measured[0] == 20 and measured[1] > 0
+    assert measured[0] == 10 and measured[1] > 0
 
 
 def whole_rows(tree: Tree) -> list[Measurement]:

@@ -242,7 +242,6 @@ def right(x):
     assert outcome.unkeyed.endswith("/weights.txt")
     assert outcome.incomparable == f"it depends on files that are not in the key: {outcome.unkeyed}"
     for provider in ("inside", "written", "right"):
-        worker.close()
         assert measured(worker, where, provider).unkeyed is None, provider
     worker.close()
     assert measured(worker, where, "outside").unkeyed == outcome.unkeyed

@@ -178,8 +178,18 @@ PATHS = (
 )
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.__name__)
-@pytest.mark.parametrize("name", REFUSED)
+ON_EVERY_PATH = ("tf32", "groups", "causal", "window", "attention_with_lse", "attention_backward")
+"""A refusal of each function, by a word that others take and by one that nobody takes."""
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        *((name, path) for name in ON_EVERY_PATH for path in PATHS),
+        *((name, on_cpu) for name in REFUSED if name not in ON_EVERY_PATH),
+    ],
+    ids=lambda one: one if isinstance(one, str) else one.__name__,
+)
 def test_what_there_is_not_is_refused(name: str, path: Callable[[Refused], None]) -> None:
     for _ in range(2):  # a call that was refused is not known after it
         with refuses(REFUSED[name].said):

@@ -13,7 +13,7 @@ from typing import Any
 class Hosts:
     """A context manager: the cluster ends with it."""
 
-    def __init__(self, folder: Path, nodes: int = 3) -> None:
+    def __init__(self, folder: Path, nodes: int) -> None:
         from ray.cluster_utils import Cluster
 
         self._folder = folder

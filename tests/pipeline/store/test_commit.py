@@ -87,9 +87,10 @@ def test_a_sweep_and_a_comparison_pass_it_on(tmp_path: Path) -> None:
     """A copy that is no clone, as an archive's."""
     tree = cpu_tree(tmp_path, "quick")
     reason = f"{tree.root} is not in a git repository: measure in a clone, or git -C {tree.root} init && "
-    first = tree.sweep("kernel=quick")
+    point = ("kernel=quick", "provider=mul", "size=64")
+    first = tree.sweep(*point)
     assert first.stdout.count(f"Rows don't name the commit that they were measured at: {reason}") == 1
-    assert "Rows don't name" not in tree.sweep("kernel=quick").stdout, "there are no new ones"
+    assert "Rows don't name" not in tree.sweep(*point).stdout, "there are no new ones"
     compared = tree.sweep("kernel=quick", "a=HEAD", command="compare")
     assert compared.returncode == 2
     assert f"error: a=HEAD: no commit of {tree.root} can be read: {reason}" in compared.stderr

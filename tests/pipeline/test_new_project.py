@@ -1,4 +1,4 @@
-"""``kernel-pipeline init`` makes a project, and commands work in the project that they are started in."""
+"""``kernel-pipeline new project=`` makes a project, and commands work in the project they are started in."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ import yaml
 
 from kernel_pipeline import files
 from kernel_pipeline.errors import UserError
-from pipeline import ROOT, init
+from pipeline import ROOT, new
+from pipeline.command.errors import validated
+from pipeline.command.options import NewConfig
+from pipeline.points.new_project import VERSION
 from tests.processes import completed
 from tests.project import python
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    init.main([str(tmp_path / "mine")])
+    new.run(NewConfig(kernel=None, project=tmp_path / "mine"))
     return tmp_path / "mine"
 
 
@@ -28,12 +31,12 @@ def test_each_stage_runs_the_installed_package_and_needs_only_what_a_project_has
     outs = {
         next(iter(out)) if isinstance(out, dict) else out for one in stages.values() for out in one["outs"]
     }
-    assert init.VERSION in outs
+    assert VERSION in outs
     for name, stage in stages.items():
         commands = [stage["cmd"]] if isinstance(stage["cmd"], str) else stage["cmd"]
         assert commands[0].startswith(f"kernel-pipeline {name} "), name
         deps = stage.get("deps", [])
-        assert (init.VERSION in deps) == (name != "environment")
+        assert (VERSION in deps) == (name != "environment")
         # The stage environment makes these folders.
         made = outs | {
             dep for dep in deps if dep.startswith(("local/", "results/")) or dep in ("reports", "results")
@@ -49,16 +52,16 @@ def test_a_projects_files_name_the_installed_command(project: Path) -> None:
     assert "repro" in listed and "smoke" in listed
 
 
-@pytest.mark.parametrize("words", [[], ["--here"], ["a", "b"]])
-def test_init_takes_one_folder(words: list[str]) -> None:
-    with pytest.raises(UserError, match="DIR, with the folder to make the project in"):
-        init.main(words)
+@pytest.mark.parametrize("more", [{"kernel": "mine"}, {"kernel": None, "from": "launcher.py"}], ids=str)
+def test_a_project_goes_with_no_other_option(tmp_path: Path, more: dict[str, str | None]) -> None:
+    with pytest.raises(UserError, match="project= goes with no other option"):
+        validated(NewConfig, {"project": tmp_path / "mine", **more})
 
 
-def test_init_overwrites_nothing(project: Path) -> None:
+def test_a_project_overwrites_nothing(project: Path) -> None:
     (project / "dvc.yaml").write_text("mine")
     with pytest.raises(UserError, match="exists already, and this command overwrites no file"):
-        init.main([str(project)])
+        new.run(NewConfig(kernel=None, project=project))
     assert (project / "dvc.yaml").read_text() == "mine"
 
 

@@ -1,12 +1,8 @@
-"""Make a project of your own with one kernel, in which ``dvc repro`` runs at once.
+"""The files of a new project with one kernel, in which ``dvc repro`` runs at once.
 
-    python -m pipeline.init my_kernels
-    python -m pipeline.init ../benchmarks
-    python -m pipeline.init projects/kernels
-
-Writes the options (conf/), the stages (dvc.yaml), the kernels to measure (params.yaml), a kernel that
+They are the options (conf/), the stages (dvc.yaml), the kernels to measure (params.yaml), a kernel that
 computes max(x, 0), a Makefile, a workflow for GitHub that verifies the kernels without a GPU, and a
-requirements.txt with the version of this package. Makes the folder a git repository unless it lies in one.
+requirements.txt with the version of this package.
 """
 
 from __future__ import annotations
@@ -14,17 +10,13 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
-from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
 from kernel_pipeline.errors import UserError
 
-from . import DATA, SCRIPT, as_typed
-from .command.errors import fail
-from .command.run import say
-from .points import templates
+from .. import DATA, SCRIPT
+from . import templates
 
 PACKAGE = "kernel-pipeline"
 
@@ -52,20 +44,16 @@ STAGES = f"""\
 """
 
 
-def main(words: Sequence[str]) -> None:
-    """Write the project. Raises UserError unless the only argument is a folder, and for a folder with files
-    that the project would replace."""
-    if len(words) != 1 or words[0].startswith("-"):
-        raise UserError(f"write {as_typed('init')} DIR, with the folder to make the project in.")
-    folder = Path(words[0]).expanduser()
+def write(folder: Path) -> int:
+    """Write the project, and make its folder a git repository unless it lies in one. Return the number of
+    files. Raises UserError for a folder with files that the project would replace."""
     files = files_in(folder)
     if there := next((path for path in files if path.exists()), None):
         raise UserError(f"{there} exists already, and this command overwrites no file: name another folder.")
     templates.write(files)
     if not _is_in_git(folder):
         subprocess.run(["git", "init", "--quiet"], cwd=folder, check=True)
-    say(f"{folder}: {len(files)} files. Its kernel {KERNEL} computes max(x, 0).")
-    say(f"Run next: cd {folder} && git add --all && git commit --message 'A project' && dvc repro")
+    return len(files)
 
 
 def files_in(folder: Path) -> dict[Path, str]:
@@ -111,10 +99,3 @@ def _is_in_git(folder: Path) -> bool:
         ["git", "rev-parse", "--is-inside-work-tree"], cwd=folder, capture_output=True, check=False
     )
     return done.returncode == 0
-
-
-if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except UserError as error:
-        fail(str(error))

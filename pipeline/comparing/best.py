@@ -1,12 +1,7 @@
-"""Print the best configuration of a kernel at a problem on a GPU, the row behind it, and its call in Python.
+"""Name the best configuration of a kernel at a problem on a GPU, the row behind it, and its call in Python.
 
-    python -m pipeline.best kernel=softmax columns=16384 dtype=bfloat16 gpu=nvidia-h100-80gb-hbm3
-    python -m pipeline.best kernel=matmul size=4096
-    python -m pipeline.best kernel=softmax gpu=nvidia-h200
-
-It reads the ledgers and the finals and measures nothing. If several measured problems fit, each has a line.
-At a problem that was not measured it prints the configuration that `kernel_pipeline.ops` calls, the rule
-behind that, and its times at the nearest problem. docs/comparing.md explains the output.
+If several measured problems fit, each has a line. At a problem that was not measured the answer is the
+configuration that ``kernel_pipeline.ops`` calls, the rule behind that, and its times at the nearest problem.
 """
 
 from __future__ import annotations
@@ -21,19 +16,19 @@ from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.environment import Environment
 from kernel_pipeline.records.point import Point
 
-from . import as_typed
-from .command.options import BestConfig
-from .command.run import console, run_stage, say, warn
-from .inspection.occupancy import limits_of
-from .keys.old_rows import OldRows
-from .points import notation, plan
-from .points.catalog import SIZE, Entry
-from .reporting import python_call
-from .reporting.best_choice import NEAR, BestChoice, KernelOnMachine, TimedConfiguration, text
-from .reporting.headlines import headline_of
-from .reporting.numbers import RATES, microseconds, number, percent
-from .reporting.tables import TextTable
-from .store import results
+from .. import as_typed
+from ..command.options import ResultsConfig
+from ..command.run import console, say, warn
+from ..inspection.occupancy import limits_of
+from ..keys.old_rows import OldRows
+from ..points import notation, plan
+from ..points.catalog import SIZE, Entry
+from ..reporting import python_call
+from ..reporting.best_choice import NEAR, BestChoice, KernelOnMachine, TimedConfiguration, text
+from ..reporting.headlines import headline_of
+from ..reporting.numbers import RATES, microseconds, number, percent
+from ..reporting.tables import TextTable
+from ..store import results
 
 MOST = 10
 """The maximum number of configurations within ``NEAR`` of the best that are named; the others are counted."""
@@ -43,7 +38,7 @@ WITHIN = f"within {100 * NEAR:.0f} %"
 COMMIT = 7
 
 
-def run(config: BestConfig) -> None:
+def answer(config: ResultsConfig) -> None:
     """Print the best configuration. Raises UserError for unknown dimensions, problems and machines, and lists
     the known names and values.
     """
@@ -55,7 +50,7 @@ def run(config: BestConfig) -> None:
             f"The dimensions of {entry.name} are {', '.join(dimensions[1:])}."
         )
     pins = plan.checked_pins(entry, config.pin, None)
-    there = machines(entry, config.input)
+    there = machines(entry, config.output)
     gpu = chosen_gpu(entry, config, list(there))
     environment = results.read(Environment, results.environment_path(there[gpu], gpu))
     found = KernelOnMachine(entry, there[gpu], environment, limits_of(environment))
@@ -84,12 +79,12 @@ def machines(entry: Entry, folder: Path) -> dict[str, Path]:
     if not found:
         raise UserError(
             f"{folder} has no ledger of {entry.name}: measure the kernel by "
-            f"{as_typed('sweep', f'kernel={entry.loaded.where}')}, or name another folder by input=."
+            f"{as_typed('sweep', f'kernel={entry.loaded.where}')}, or name another folder by output=."
         )
     return {slug: found[slug] for slug in results.machines_first_gpus(found)}
 
 
-def chosen_gpu(entry: Entry, config: BestConfig, there: Sequence[str]) -> str:
+def chosen_gpu(entry: Entry, config: ResultsConfig, there: Sequence[str]) -> str:
     """Return the machine whose results are read. Raises UserError with the machines that have rows."""
     if config.gpu is not None:
         if config.gpu not in there:
@@ -216,7 +211,3 @@ def table(found: KernelOnMachine, answers: Sequence[BestChoice]) -> TextTable:
     columns = ("problem", "dtype", "best", "us", "of ceiling", f"others {WITHIN}", "by")
     notes = [f"{old.said()}."] if old.count else []
     return TextTable(f"{found.entry.name} on {found.gpu}", columns, rows, numbers=columns[3:6], notes=notes)
-
-
-if __name__ == "__main__":
-    run_stage("best", BestConfig, run)
