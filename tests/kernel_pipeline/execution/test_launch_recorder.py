@@ -16,7 +16,7 @@ import triton.runtime.jit
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Provider
 from kernel_pipeline.execution.instance import Instance
-from kernel_pipeline.execution.launch_recorder import recorded
+from kernel_pipeline.execution.launch_recorder import recorded, triton_launches
 from kernel_pipeline.records.measurement import Launch
 
 LAUNCH = {
@@ -90,6 +90,7 @@ def test_a_library_that_does_not_report_tells_nothing(tmp_path: Path) -> None:
 class JITFunction:
     """Stands in for Triton's: a launch compiles, and asks the grid for its blocks as Triton does."""
 
+    arg_names = ("out", "x", "BLOCK")
     metadata = SimpleNamespace(
         name="_softmax_row", num_warps=8, shared=1024, num_stages=3, cluster_dims=(2, 1, 1)
     )
@@ -138,6 +139,13 @@ def test_triton_tells_all_of_a_launch(
             stages=3,
         ),
     )
+
+
+def test_triton_tells_the_arguments_by_name(triton_function: JITFunction) -> None:
+    found: list[dict[str, Any]] = []
+    with triton_launches(lambda compiled, grid, arguments: found.append(arguments)):
+        triton_function.run(1, 2, grid=(3,), warmup=False, BLOCK=64, num_warps=8)
+    assert found == [{"out": 1, "x": 2, "BLOCK": 64, "num_warps": 8}]
 
 
 def test_a_triton_call_that_fails_leaves_triton_as_it_was(triton_function: JITFunction) -> None:
