@@ -7,7 +7,8 @@ not:
   these tests are in one xdist group, the last in the queue.
 - Code that needs many GiB runs in ``much_memory()``, which admits one process at a time.
 
-The first case of each test and provider is also marked ``smoke``, unless it is ``alone`` or ``long``.
+A failure is printed when it happens. The first case of each test and provider is also marked ``smoke``, unless
+it is ``alone`` or ``long``.
 """
 
 from __future__ import annotations
@@ -126,6 +127,14 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     if torch.cuda.memory_reserved() > KEPT_BYTES:
         torch.cuda.empty_cache()
     return found
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Print a failure when it happens: the tests take minutes, and may be stopped before pytest's summary."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        crash = getattr(report.longrepr, "reprcrash", None)
+        reason = report.longreprtext if crash is None else crash.message
+        print(f"\nFAILED {report.nodeid} after {report.duration:.0f} s: {reason[:200]}", flush=True)
 
 
 @contextmanager

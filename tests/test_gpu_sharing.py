@@ -54,9 +54,9 @@ def test_beside_others(name, number):
 """
 
 
-def run(folder: Path, *words: str) -> tuple[str, list[str]]:
+def run(folder: Path, *words: str, tests: str = TESTS, code: int = 0) -> tuple[str, list[str]]:
     """Run the tests. Return pytest's output and the lines that the tests logged."""
-    (folder / "test_planted.py").write_text(TESTS)
+    (folder / "test_planted.py").write_text(tests)
     (folder / "log").write_text("")
     command = [sys.executable, "-m", "pytest", "-p", "tests.gpu_sharing", "-p", "no:cacheprovider", "-c"]
     done = completed(
@@ -64,7 +64,7 @@ def run(folder: Path, *words: str) -> tuple[str, list[str]]:
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(folder)},
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == code, done.stdout + done.stderr
     return done.stdout, (folder / "log").read_text().splitlines()
 
 
@@ -80,3 +80,23 @@ def test_what_is_alone_overlaps_with_nothing_and_one_process_at_a_time_has_much_
         assert not (running["alone"] and running["shared"]), notes
     assert (notes.count("+shared"), notes.count("+alone")) == (24, 1)
     assert not [path for path in tmp_path.iterdir() if path.name.startswith("gpu-tests-")]
+
+
+@pytest.mark.slow
+def test_a_failure_is_printed_when_it_happens(tmp_path: Path) -> None:
+    """A run that is stopped has no summary."""
+    tests = """
+import pytest
+
+pytestmark = pytest.mark.gpu
+
+
+def test_wrong():
+    raise ValueError("planted")
+
+
+def test_stops():
+    pytest.exit("stopped")
+"""
+    out, _ = run(tmp_path, "-s", tests=tests, code=2)
+    assert "FAILED test_planted.py::test_wrong after 0 s: ValueError: planted" in out
