@@ -7,8 +7,8 @@ not:
   these tests are in one xdist group, the last in the queue.
 - Code that needs many GiB runs in ``much_memory()``, which admits one process at a time.
 
-A failure is printed when it happens. The first case of each test and provider is also marked ``smoke``, unless
-it is ``alone`` or ``long``.
+A failure is printed when it happens. The first case of each test and provider is also marked ``smoke``,
+unless it is ``alone`` or ``long``.
 """
 
 from __future__ import annotations
