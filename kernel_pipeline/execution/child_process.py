@@ -40,8 +40,9 @@ MOST_MODES = 100
 """The maximum number of requests for the mode of the launch gap before one answer."""
 
 CUDA_ERROR = "CUDA error: "
+"""How torch begins the text of an error of CUDA, in whose further lines it gives advice."""
 
-OUT_OF_MEMORY = "CUDA error: out of memory"
+OUT_OF_MEMORY = f"{CUDA_ERROR}out of memory"
 
 
 class GoneError(Exception):

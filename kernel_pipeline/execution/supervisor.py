@@ -259,17 +259,17 @@ class Supervisor:
         self._memory = -1
 
     def _let_go(self, worker: ChildProcess, most_bytes: int = 0) -> None:
-        """On a GPU, let a worker unmap the verifier's memory before it ends, or waits with much memory.
-
-        torch keeps memory that it shares by CUDA IPC until the process that mapped it reports that it is
-        done. A killed process never does.
+        """On a GPU, let a worker unmap the verifier's memory before it ends, or waits with much memory: torch
+        keeps memory that it shares by CUDA IPC until the process that mapped it reports that it is done. A
+        killed process never does.
         """
         if self.device.kind == "cuda":
             self._released(worker, most_bytes)
 
     def _released(self, one: ChildProcess, most_bytes: int = 0) -> None:
+        timeout_s = VERIFIER_TIMEOUT_S if one is self._verifier else self.timeout_s
         try:
-            one.ask(Release(most_bytes=most_bytes), Done, max(self.timeout_s, VERIFIER_TIMEOUT_S))
+            one.ask(Release(most_bytes=most_bytes), Done, timeout_s)
         except (FailedError, GoneError):
             self.close() if one is self._verifier else one.close()
 

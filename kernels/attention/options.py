@@ -26,6 +26,11 @@ FLASH_DTYPES = (torch.bfloat16, torch.float16)
 FLASH_HEAD_DIM = 256
 """The largest head dimension of torch's FlashAttention-2."""
 
+LARGE_GPUS = ((8, 0), (9, 0), (10, 0))
+
+FLASH_HEAD_DIM_ELSEWHERE = 192
+"""Its largest with a gradient where a multiprocessor has less shared memory."""
+
 SCALE_ERROR = 1e-15
 """How far, relatively, a scale may be from the default and still be it: ``d**-0.5`` rounds otherwise than
 ``1 / sqrt(d)``."""
@@ -172,16 +177,18 @@ def takes_flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
         return False
     if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
         return False
-    return bool(has_flash(q.device.index))
+    return bool(has_flash(q.device.index, head_dim))
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def has_flash(index: int) -> bool:
-    """Whether a GPU has torch's flash attention, and its user wants it."""
+def has_flash(index: int, head_dim: int) -> bool:
+    """Whether a GPU has torch's flash attention with its backward pass, and its user wants it."""
     backends = torch.backends.cuda
+    capability = torch.cuda.get_device_capability(index)
+    is_large = capability in LARGE_GPUS or head_dim <= FLASH_HEAD_DIM_ELSEWHERE
     is_wanted: bool = backends.flash_sdp_enabled()  # type: ignore[no-untyped-call]
-    is_there = backends.is_flash_attention_available() and torch.cuda.get_device_capability(index) >= (8, 0)
-    return is_wanted and is_there
+    is_there = backends.is_flash_attention_available() and capability >= (8, 0)
+    return is_wanted and is_there and is_large
 
 
 def flash(
