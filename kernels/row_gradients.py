@@ -14,9 +14,12 @@ from kernel_pipeline.contract import EPSILON, ITEM_BYTES, Gpu, Tolerance, one_of
 
 from .rows import Matrix, Tile
 
-MAX_WIDTH = 8192
-"""The most columns of a row in registers. A thread keeps the row of x and of d_out, the weight and the sums.
-At 16384 columns each of at most 512 threads with 128 registers would keep 32 elements of all of these."""
+MAX_WIDTH = 16384
+"""The most columns of a row in registers: each of 512 threads with 128 registers has 32 of them."""
+
+NARROW = 8192
+"""The columns up to which a thread keeps the row of x and of d_out, the weight and the sums. In wider rows it
+keeps the sums and two of the rows, as they were loaded, and reads the rest again, which L1 still holds."""
 
 REGISTERS = 65536
 """The registers of a multiprocessor."""
@@ -39,7 +42,7 @@ class Persistent:
     """The launch of persistent programs that take ``block_size`` elements at a time, whole rows in registers:
     ``num_stages - 1`` further steps are loaded ahead, and a multiprocessor has ``per_sm`` programs."""
 
-    block_size: int = one_of(256, 512, 1024, 2048, 4096, 8192, default=4096, unit="")
+    block_size: int = one_of(256, 512, 1024, 2048, 4096, 8192, 16384, default=4096, unit="")
     num_warps: int = one_of(1, 2, 4, 8, 16, default=8, unit="w")
     num_stages: int = one_of(1, 2, 3, default=1, unit="s")
     per_sm: int = one_of(1, 2, 4, 8, default=2, unit="p")
@@ -71,7 +74,8 @@ def persistent_fits(problem: Matrix, parameters: Persistent, gpu: Gpu | None, su
     if reason := row_too_wide(problem.columns):
         return reason
     # x, d_out and the weight; where rows are not aligned, addresses too.
-    kept = math.ceil((3 + sums) * size / threads * (1 if is_aligned(problem) else 1.5))
+    rows = 3 if problem.columns <= NARROW else 2 * ITEM_BYTES[problem.dtype] / 4
+    kept = math.ceil((rows + sums) * size / threads * (1 if is_aligned(problem) else 1.5))
     registers = max(0, min(MAX_REGISTERS, REGISTERS // (threads * parameters.per_sm)) - RESERVED)
     if kept > registers:
         return f"too much for the registers: {kept} numbers per thread > {registers}"

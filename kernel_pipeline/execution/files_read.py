@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import getpass
 import importlib.util
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -85,7 +87,11 @@ def listening() -> FilesRead:
 
 
 def _caches() -> Iterator[str]:
-    """Yield the compilers' cache folders."""
+    """Yield the folders in which compilers and packages keep compiled kernels."""
+    with suppress(OSError, KeyError):  # the user has no name
+        yield os.path.realpath(
+            os.environ.get("QUACK_CACHE_DIR") or Path(tempfile.gettempdir(), getpass.getuser(), "quack_cache")
+        )
     for variable, usual in (
         ("XDG_CACHE_HOME", "~/.cache"),
         ("TRITON_CACHE_DIR", "~/.triton"),

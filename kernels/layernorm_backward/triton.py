@@ -17,7 +17,7 @@ from kernel_pipeline.tensors import check_affine, persistent_programs
 from ..gradient_inputs import check_gradient, with_rows
 from ..layernorm import EPS
 from ..partial_sums import added
-from ..row_gradients import row_too_wide
+from ..row_gradients import NARROW, row_too_wide
 
 _EPS = tl.constexpr(EPS)
 
@@ -39,13 +39,15 @@ def _persistent(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     BLOCK_SIZE: tl.constexpr,
     EVEN_N: tl.constexpr,
     STAGES: tl.constexpr,
+    WIDE: tl.constexpr,
 ) -> None:
-    """A program takes BLOCK_SIZE / WIDTH rows at a time, keeps them in registers, and the weight and its sums
-    over all steps; WIDTH >= columns."""
+    """A program takes BLOCK_SIZE / WIDTH rows at a time, keeps them in registers, and the sums over all
+    steps; WIDTH >= columns. It keeps the weight, too, or if WIDE reads all inputs twice in each step."""
     ROWS: tl.constexpr = BLOCK_SIZE // WIDTH
     column = tl.arange(0, WIDTH)[None, :]
     in_row = column < columns
-    w = tl.load(weight + column, mask=in_row, other=0.0)
+    if not WIDE:
+        w = tl.load(weight + column, mask=in_row, other=0.0)
     of_weight = tl.zeros([ROWS, WIDTH], tl.float32)
     of_bias = tl.zeros([ROWS, WIDTH], tl.float32)
     for start in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS, num_stages=STAGES):
@@ -53,19 +55,34 @@ def _persistent(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
         row = tl.cast(start, tl.int64) + tl.arange(0, ROWS)[:, None]
         inside = row < rows if EVEN_N else (row < rows) & in_row
         values = tl.load(x + row * x_stride + column, mask=inside, other=0.0).to(tl.float32)
-        given = tl.load(d_out + row * d_out_stride + column, mask=inside, other=0.0).to(tl.float32)
-        scaled = given * w.to(tl.float32)
-        values -= tl.load(x + row * x_stride, mask=row < rows, other=0.0).to(tl.float32)
+        if not WIDE:
+            given = tl.load(d_out + row * d_out_stride + column, mask=inside, other=0.0).to(tl.float32)
+        origin = tl.load(x + row * x_stride, mask=row < rows, other=0.0).to(tl.float32)
+        values -= origin
         if not EVEN_N:
             values = tl.where(in_row, values, 0.0)
-        values -= tl.sum(values, axis=1)[:, None] / columns
+        shift = tl.sum(values, axis=1)[:, None] / columns
+        values -= shift
         if not EVEN_N:
             values = tl.where(in_row, values, 0.0)
         scale = tl.rsqrt(tl.sum(values * values, axis=1)[:, None] / columns + _EPS)
-        mean = tl.sum(scaled, axis=1)[:, None] / columns
-        of_normalized = tl.sum(scaled * values, axis=1)[:, None] * scale / columns
+        if WIDE:
+            given = tl.load(d_out + row * d_out_stride + column, mask=inside, other=0.0).to(tl.float32)
+            w = tl.load(weight + column, mask=in_row, other=0.0, eviction_policy="evict_last")
+        mean = tl.sum(given * w.to(tl.float32), axis=1)[:, None] / columns
+        of_normalized = tl.sum(given * w.to(tl.float32) * values, axis=1)[:, None] * scale / columns
+        if WIDE:
+            # Another policy than above, so that Triton does not keep the first values.
+            given = tl.load(
+                d_out + row * d_out_stride + column, mask=inside, other=0.0, eviction_policy="evict_first"
+            ).to(tl.float32)
+            w = tl.load(weight + column, mask=in_row, other=0.0, eviction_policy="evict_first")
+            values = tl.load(
+                x + row * x_stride + column, mask=inside, other=0.0, eviction_policy="evict_first"
+            ).to(tl.float32)
+            values -= origin + shift
         normalized = values * scale
-        result = scale * (scaled - mean - normalized * of_normalized)
+        result = scale * (given * w.to(tl.float32) - mean - normalized * of_normalized)
         tl.store(d_x + row * columns + column, result.to(d_x.dtype.element_ty), mask=inside)
         of_weight += given * normalized
         of_bias += given
@@ -177,6 +194,7 @@ def persistent(
         BLOCK_SIZE=block_size,
         EVEN_N=columns == width,
         STAGES=num_stages,
+        WIDE=width > NARROW,
         num_warps=num_warps,
         num_stages=num_stages,
     )

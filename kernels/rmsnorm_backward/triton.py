@@ -16,7 +16,7 @@ from kernel_pipeline.tensors import check_affine, persistent_programs
 from ..gradient_inputs import check_gradient, with_rows
 from ..partial_sums import added
 from ..rmsnorm import EPS
-from ..row_gradients import row_too_wide
+from ..row_gradients import NARROW, row_too_wide
 
 _EPS = tl.constexpr(EPS)
 
@@ -38,13 +38,15 @@ def _persistent(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     BLOCK_SIZE: tl.constexpr,
     EVEN_N: tl.constexpr,
     STAGES: tl.constexpr,
+    WIDE: tl.constexpr,
 ) -> None:
-    """A program takes BLOCK_SIZE / WIDTH rows at a time, keeps them in registers, and the weight and its sums
-    over all steps; WIDTH >= columns."""
+    """A program takes BLOCK_SIZE / WIDTH rows at a time, keeps them in registers, and the sums over all
+    steps; WIDTH >= columns. It keeps the weight, too, or if WIDE reads it twice in each step."""
     ROWS: tl.constexpr = BLOCK_SIZE // WIDTH
     column = tl.arange(0, WIDTH)[None, :]
     in_row = column < columns
-    w = tl.load(weight + column, mask=in_row, other=0.0)
+    if not WIDE:
+        w = tl.load(weight + column, mask=in_row, other=0.0)
     total = tl.zeros([ROWS, WIDTH], tl.float32)
     for start in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS, num_stages=STAGES):
         # 64 bits: row * x_stride passes 2**31 in a matrix of more than 2**31 elements.
@@ -52,11 +54,15 @@ def _persistent(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
         inside = row < rows if EVEN_N else (row < rows) & in_row
         values = tl.load(x + row * x_stride + column, mask=inside, other=0.0).to(tl.float32)
         given = tl.load(d_out + row * d_out_stride + column, mask=inside, other=0.0).to(tl.float32)
-        scaled = given * w.to(tl.float32)
+        if WIDE:
+            w = tl.load(weight + column, mask=in_row, other=0.0, eviction_policy="evict_last")
         scale = tl.rsqrt(tl.sum(values * values, axis=1)[:, None] / columns + _EPS)
-        mean = tl.sum(scaled * values, axis=1)[:, None] * scale / columns
+        mean = tl.sum(given * w.to(tl.float32) * values, axis=1)[:, None] * scale / columns
+        if WIDE:
+            # Another policy than above, so that Triton does not keep the first values.
+            w = tl.load(weight + column, mask=in_row, other=0.0, eviction_policy="evict_first")
         normalized = values * scale
-        result = scale * (scaled - normalized * mean)
+        result = scale * (given * w.to(tl.float32) - normalized * mean)
         tl.store(d_x + row * columns + column, result.to(d_x.dtype.element_ty), mask=inside)
         total += given * normalized
     sums += tl.program_id(0).to(tl.int64) * columns
@@ -148,6 +154,7 @@ def persistent(
         BLOCK_SIZE=block_size,
         EVEN_N=columns == width,
         STAGES=num_stages,
+        WIDE=width > NARROW,
         num_warps=num_warps,
         num_stages=num_stages,
     )

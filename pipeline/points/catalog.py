@@ -150,10 +150,12 @@ class Span(Options):
 
 
 class KernelConfig(Options):
-    """A kernel's YAML: its workloads, the groups of workloads that each preset measures, and the values of
-    each dimension from which problems are drawn at random (``drawn``)."""
+    """A kernel's YAML: its workloads, the groups of workloads that each preset measures, the values of each
+    dimension from which problems are drawn at random (``drawn``), and the providers of torch in separate
+    operators, which a GPU's draws leave out because they are never the fastest (``unfused``)."""
 
     drawn: dict[str, Span | Some] = Field(default_factory=dict)
+    unfused: tuple[str, ...] = ()
     workloads: dict[Annotated[str, StringConstraints(pattern=f"^{NAME}$", max_length=100)], Workload]
     presets: dict[str, Annotated[tuple[Group, ...], BeforeValidator(as_list), Field(min_length=1)]]
 
@@ -301,6 +303,9 @@ def _check(config: KernelConfig, path: Path, loaded: loading.Loaded) -> None:
     for word in config.drawn:
         if word not in dimensions:
             raise UserError(f"{path}: drawn: {unknown('dimension', word, dimensions)}")
+    for word in config.unfused:
+        if word not in (providers := [one.name for one in kernel.providers]):
+            raise UserError(f"{path}: unfused: {unknown('provider', word, providers)}")
     for name, workload in config.workloads.items():
         named = {*workload.lists, *(key for problem in workload.problems or () for key in problem)}
         for word in (*named, *([] if workload.x == "size" else [workload.x])):

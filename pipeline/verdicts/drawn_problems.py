@@ -82,7 +82,7 @@ def drawn(
 ) -> Drawn:
     """Return a drawn problem with its candidates: the called configuration first, then the default
     configuration of each provider by torch or another project that fits. Compiled torch, which compiles for
-    each problem, is left out."""
+    each problem, is left out; so are torch's separate operators on a GPU."""
     choice = tuned.choose(entry.loaded, problem, target.gpu, slug if target.kind == "cuda" else None)
     values = identity_of(problem)
     called = Point(
@@ -100,6 +100,7 @@ def _others(entry: Entry, problem: Any, values: Values, target: Target) -> Itera
         if (
             written_by(provider) not in ("torch", "peer")
             or provider.compiled
+            or (provider.name in entry.config.unfused and target.kind == "cuda")
             or unavailable(provider, target)
         ):
             continue

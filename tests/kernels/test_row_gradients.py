@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import triton
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Gpu
@@ -80,16 +81,33 @@ def test_inputs_that_do_not_fit_are_refused(case: Case) -> None:
 def test_a_row_that_registers_do_not_hold_is_refused(name: str) -> None:
     loaded = loading.load(name)
     provider = loaded.kernel.provider("triton_persistent")
-    inputs = loaded.inputs(Matrix(rows=1, columns=8193), torch.device("meta"), 0)
-    with pytest.raises(ValueError, match="one program holds a row and its sums: 8193 columns > 8192"):
-        loaded.entry(provider)(*inputs, block_size=16384, num_warps=8, num_stages=1, per_sm=1)
+    inputs = loaded.inputs(Matrix(rows=1, columns=16385), torch.device("meta"), 0)
+    with pytest.raises(ValueError, match="one program holds a row and its sums: 16385 columns > 16384"):
+        loaded.entry(provider)(*inputs, block_size=32768, num_warps=8, num_stages=1, per_sm=1)
 
 
-def test_a_row_that_registers_do_not_hold_does_not_fit() -> None:
-    wide = Persistent(block_size=8192, num_warps=16, per_sm=1)
-    assert persistent_fits(Matrix(columns=8192), wide, None, sums=1) is None
-    reason = persistent_fits(Matrix(columns=8193), Persistent(block_size=16384), None, sums=1)
-    assert reason == "one program holds a row and its sums: 8193 columns > 8192"
+@pytest.mark.parametrize(
+    ("columns", "dtype", "sums", "reason"),
+    [
+        (8192, "float32", 2, None),
+        (16384, "float32", 1, None),
+        (16384, "bfloat16", 2, None),
+        (16384, "float32", 2, "too much for the registers: 128 numbers per thread > 96"),
+        (16385, "bfloat16", 1, "one program holds a row and its sums: 16385 columns > 16384"),
+    ],
+)
+def test_a_row_that_registers_do_not_hold_does_not_fit(
+    columns: int, dtype: str, sums: int, reason: str | None
+) -> None:
+    launch = Persistent(block_size=triton.next_power_of_2(columns), num_warps=16, per_sm=1)
+    assert persistent_fits(Matrix(columns=columns, dtype=dtype), launch, None, sums) == reason
+
+
+@pytest.mark.parametrize("columns", [12289, 16384])
+@pytest.mark.parametrize("case", CASES)
+def test_rows_of_which_a_program_keeps_the_sums_and_reads_inputs_twice(case: Case, columns: int) -> None:
+    problem = Matrix(rows=3, columns=columns, dtype="float32")
+    case.verify(problem, case.inputs(problem), launch(case, block_size=16384, num_warps=16, per_sm=1))
 
 
 def test_stages_that_shared_memory_does_not_hold_do_not_fit() -> None:

@@ -7,14 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from kernel_pipeline.contract import Gpu
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.records.base import Values
 from pipeline.points import catalog
 from pipeline.points.catalog import Span
 from pipeline.points.drawn import MOST, draw
+from pipeline.points.plan import Target
 from pipeline.store.held_out import HeldOut, HeldOutProblem, Other, summary, worst
 from pipeline.store.turns import Turn
+from pipeline.verdicts.drawn_problems import _others
 from tests.project import python
+
+H200 = Gpu(capability=(9, 0), multiprocessors=132, shared_memory=232448, l2_cache=50 << 20)
 
 DRAWN = [name for name in catalog.names() if catalog.find(name).config.drawn]
 
@@ -57,6 +62,15 @@ def test_a_kernel_without_what_to_draw_and_too_many_problems_are_sentences() -> 
         draw(catalog.find("sparsify"), "cuda", 1, 1)
     with pytest.raises(UserError, match="drawn gives fewer than 100000 problems"):
         draw(catalog.find("matmul_int4"), "cpu", 1, 100000)
+
+
+@pytest.mark.parametrize(("target", "is_there"), [(Target("cpu", None), True), (Target("cuda", H200), False)])
+def test_on_a_gpu_torchs_separate_operators_are_left_out(target: Target, is_there: bool) -> None:
+    entry = catalog.find("attention")
+    (problem,) = draw(entry, "cuda", 7, 1)
+    found = {point.provider for point in _others(entry, problem, Values(), target)}
+    assert "sdpa_flash" in found
+    assert ({"manual", "sdpa_math"} <= found) is is_there
 
 
 def test_no_loss_is_hidden_in_the_sum() -> None:
