@@ -64,7 +64,7 @@ BY_TIME = {
 """Cheats with calls, streams and clocks: these have the GPU to themselves. The verdict on all others rests on
 their outputs."""
 
-BY_EVENT = {"honest", "one_call_in_eight", "queues_its_work", "divides_the_samples", "patches_elapsed_time"}
+BY_EVENT = {"honest", "one_call_in_eight", "queues_its_work", "patches_elapsed_time"}
 """Cheats with a timer that calls the provider while it is timed, which the replay of a graph does not."""
 
 BY_WALL = {"honest", "queues_its_work", "on_a_side_stream"}

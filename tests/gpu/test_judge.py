@@ -1,4 +1,6 @@
-"""Submissions judged on a GPU, with times and memcheck, and cheats that only a GPU allows."""
+"""Submissions judged on a GPU, with times and memcheck.
+
+``tests/gpu/test_cheats.py`` sweeps all cheats of a GPU, by the same supervisor. A CPU judges each format."""
 
 from __future__ import annotations
 
@@ -8,30 +10,20 @@ import pytest
 import torch
 
 from tests.pipeline.test_judge import JUDGED, judge
-from tests.pipeline.test_judge_cheats import judged, kernelbench
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="streams, events and CUDA graphs need a GPU"),
 ]
 
-CHEATS = {"torch_gpu": ("patches_elapsed_time",), "triton_skips": ("third_in_a_graph",)}
-"""tests/gpu/test_cheats.py sweeps all cheats of a GPU, by the same supervisor. A CPU judges each format."""
-
-
-@pytest.mark.long
-def test_no_cheat_of_a_gpu_is_correct(tmp_path: Path) -> None:
-    assert judged(kernelbench, tmp_path, CHEATS, device="cuda") == {}
-
 
 @pytest.mark.alone
 def test_a_right_submission_has_a_time_and_wrong_ones_have_a_reason(tmp_path: Path) -> None:
-    names = ("right", "zeros", "skips")
+    names = ("right", "skips")
     code, found = judge(tmp_path, JUDGED / "softmax.py", *names, device="cuda")
     results = found["results"]
     assert {name: results[name]["verdict"] for name in names} == {
         "right": "correct",
-        "zeros": "incorrect",
         "skips": "cheats",
     }, {name: results[name]["reason"] for name in names}
     right = results["right"]
