@@ -17,6 +17,7 @@ from kernel_pipeline.machine import device
 from pipeline import ROOT
 from pipeline.store import results
 from tests.pipeline.test_cheats import EITHER, FATES, OK, TOO_FAST, WRONG, Fate, left_over, wrong_fates
+from tests.planted.cheats import FORGERS, PROCESSES
 from tests.planted.tree import Tree
 
 pytestmark = [
@@ -24,8 +25,11 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
 ]
 
+OF_PROCESSES = {*FORGERS, *PROCESSES, "after_forgers", "after_processes"}
+"""Cheats with processes and with the worker's answers, which a CPU's worker meets in the same way."""
+
 ON_A_GPU = {
-    **{name: fate for name, fate in FATES.items() if name != "honest_at_the_end"},
+    **{name: fate for name, fate in FATES.items() if name not in {"honest_at_the_end", *OF_PROCESSES}},
     # Replays call nothing, and the device's clock is its own: who changes the host's changes nothing.
     "sparse": Fate(("incorrect", "runtime_error"), "plain|sparse|strided"),
     # The process may wait for its own clock, which then takes a thousand times as long.
@@ -57,7 +61,7 @@ BY_TIME = {
     *("by_fingerprint", "one_call_in_three", "a_third_of_the_work", "keeps_the_cores_busy", "works_ahead"),
     *("finishes_later", "queues_its_work", "on_a_side_stream", "leaves_a_stream"),
     *("computes_in_a_graph", "fingerprint_in_a_graph", "third_in_a_graph", "nothing_in_a_graph"),
-    *("stops_the_clocks", "slows_the_clocks", "divides_the_samples", "edits_the_reply"),
+    *("stops_the_clocks", "slows_the_clocks", "divides_the_samples"),
     *("patches_elapsed_time", "patches_replay", "patches_synchronize"),
     *("keeps_the_cache", "honest_at_the_end"),
 }
@@ -116,7 +120,7 @@ def test_no_wrong_output_passes_and_later_providers_are_unharmed(tree: Tree, hal
     """Halves, side by side, in the order of the sweep: who looks for what was left follows who leaves it."""
     tree.know_ceilings(device.resolve("cuda"))
     names = [name for name in ON_A_GPU if name not in BY_TIME]
-    middle = names.index("after_peeks") + 1
+    middle = names.index("after_outputs") + 1
     check(tree, set(names[middle:] if half else names[:middle]), "auto", f"outputs/half-{half}")
 
 

@@ -18,20 +18,16 @@ pytestmark = [
 
 
 @pytest.mark.alone
-def test_a_right_submission_has_a_time_and_wrong_ones_have_a_reason(tmp_path: Path) -> None:
-    names = ("right", "skips")
-    code, found = judge(tmp_path, JUDGED / "softmax.py", *names, device="cuda")
+def test_a_right_submission_has_a_time(tmp_path: Path) -> None:
+    code, found = judge(tmp_path, JUDGED / "softmax.py", "right", device="cuda")
     results = found["results"]
-    assert {name: results[name]["verdict"] for name in names} == {
-        "right": "correct",
-        "skips": "cheats",
-    }, {name: results[name]["reason"] for name in names}
+    assert results["right"]["verdict"] == "correct", results["right"]["reason"]
     right = results["right"]
     assert 0 < right["speed"]["low"] <= right["speed"]["times"] <= right["speed"]["high"]
     (times,) = right["timed"]
     assert 0 < times["host_us"] < 1e4 and 0 < times["reference_host_us"] < 1e4
     assert 0 < times["own_us"] < 1e4 and 0 < times["reference_own_us"] < 1e4
-    assert (code, right["is_repeatable"], right["memcheck"]) == (1, True, "no error")
+    assert (code, right["is_repeatable"], right["memcheck"]) == (0, True, "no error")
 
 
 @pytest.mark.long

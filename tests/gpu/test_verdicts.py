@@ -11,7 +11,6 @@ import torch
 from kernel_pipeline.execution import instance
 from kernel_pipeline.machine import device
 from kernel_pipeline.records.base import Values
-from kernel_pipeline.records.measurement import Outcome
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.timing.stopwatch import ALIGNMENT, ring
 from tests.planted.kinds import DTYPES
@@ -62,56 +61,44 @@ def test_a_kernel_that_compares_by_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("kernel", "right"),
-    [
-        # Half of its problems have no bias.
-        ("grouped", {"torch", "compiled", "never_biased"}),
-        ("selected", {"torch", "by_nonzero"}),
-        ("handed", {"torch", "triton"}),
-    ],
-)
-def test_structures_workspaces_and_outputs_whose_size_depends_on_the_data(
-    tmp_path: Path, kernel: str, right: set[str]
-) -> None:
-    tree = Tree(tmp_path, kernel)
+def test_structures_workspaces_and_outputs_whose_size_depends_on_the_data(tmp_path: Path) -> None:
+    rights = {
+        "grouped": {"torch", "compiled", "never_biased"},  # half of its problems have no bias
+        "selected": {"torch", "by_nonzero"},
+        "handed": {"torch", "triton"},
+    }
+    tree = Tree(tmp_path, *rights)
     tree.know_ceilings(device.resolve("cuda"))
-    done = tree.sweep(f"kernel={kernel}", "device=cuda", "size=64")
+    done = tree.sweep(f"kernel={','.join(rights)}", "device=cuda", "size=64")
     assert (done.returncode, done.stderr) == (0, "")
-    rows = tree.rows(kernel)
-    assert {row.point.provider for row in rows if row.outcome.status == "ok"} == right
-    assert {row.outcome.status for row in rows} == {"ok", "incorrect"}
+    for kernel, right in rights.items():
+        rows = tree.rows(kernel)
+        assert {row.point.provider for row in rows if row.outcome.status == "ok"} == right
+        assert {row.outcome.status for row in rows} == {"ok", "incorrect"}
 
 
-def audited(folder: Path, kernel: str) -> dict[str, Outcome]:
-    """Sweep a planted kernel with an audit of each time. Return the outcomes by provider."""
-    tree = Tree(folder, kernel)
+@pytest.mark.long
+def test_prepared_weights_and_random_outputs(tmp_path: Path) -> None:
+    tree = Tree(tmp_path, "linear", "dropout")
     tree.know_ceilings(device.resolve("cuda"))
-    done = tree.sweep(f"kernel={kernel}", "device=cuda", "audit=all")
+    done = tree.sweep("kernel=linear,dropout", "device=cuda", "audit=all")
     assert done.stderr == ""
-    return {row.point.provider: row.outcome for row in tree.rows(kernel)}
-
-
-@pytest.mark.long
-def test_prepared_weights(tmp_path: Path) -> None:
-    rows = audited(tmp_path, "linear")
+    linear, dropout = (
+        {row.point.provider: row.outcome for row in tree.rows(kernel)} for kernel in ("linear", "dropout")
+    )
     # A graph that was captured before holds no answer computed ahead: ``ahead`` is honest in its replays.
-    assert {name for name, outcome in rows.items() if outcome.status == "ok"} - {"ahead"} == {
+    assert {name for name, outcome in linear.items() if outcome.status == "ok"} - {"ahead"} == {
         *("torch", "transposed", "viewed"),
-    }, {name: outcome.error for name, outcome in rows.items()}
-    assert {rows[name].status for name in ("keeps", "spoils", "writes")} == {"incorrect"}
-    assert {rows[name].status for name in ("listed", "ragged")} == {"runtime_error"}
-    assert rows["transposed"].prepare_ms is not None and rows["torch"].prepare_ms is None
-
-
-@pytest.mark.long
-def test_random_outputs(tmp_path: Path) -> None:
-    rows = audited(tmp_path, "dropout")
-    errors = {name: outcome.error for name, outcome in rows.items()}
-    assert {name for name, outcome in rows.items() if outcome.status == "ok"} == {"torch", "by_parts"}, errors
-    assert {rows[name].status for name in ("more", "pairs", "unscaled")} == {"incorrect"}, errors
-    assert all(rows[name].peak_mib is not None for name in ("torch", "by_parts"))
-    assert all(rows[name].host_us for name in ("torch", "by_parts")), rows
+    }, {name: outcome.error for name, outcome in linear.items()}
+    assert {linear[name].status for name in ("keeps", "spoils", "writes")} == {"incorrect"}
+    assert {linear[name].status for name in ("listed", "ragged")} == {"runtime_error"}
+    assert linear["transposed"].prepare_ms is not None and linear["torch"].prepare_ms is None
+    errors = {name: outcome.error for name, outcome in dropout.items()}
+    right = {name for name, outcome in dropout.items() if outcome.status == "ok"}
+    assert right == {"torch", "by_parts"}, errors
+    assert {dropout[name].status for name in ("more", "pairs", "unscaled")} == {"incorrect"}, errors
+    assert all(dropout[name].peak_mib is not None for name in right)
+    assert all(dropout[name].host_us for name in right), dropout
 
 
 @pytest.mark.alone
