@@ -1,8 +1,12 @@
-"""Benchmark the measuring itself: its timers and the values of inputs.
+"""Benchmark the device and the measuring itself: highest rates, timers, the values of inputs.
 
+    python -m pipeline.benchmarks ceilings device=cuda:1 output=results
     python -m pipeline.benchmarks timers kernel=square size=[256,4096] repeats=12
     python -m pipeline.benchmarks timers kernel=matmul provider=cuda_wgmma
     python -m pipeline.benchmarks inputs kernel=matmul size=[4096,8192] dtype=bfloat16
+
+``ceilings`` measures the GB/s of a large copy, and for each arithmetic the TFLOP/s of a large matrix product.
+Tables and plots show rates as shares of these ceilings. A sweep measures ceilings that are not known.
 
 ``timers`` times one provider by every timer: the time, its spread over the repeats, the cost of a
 measurement, and the distance from the duration that CUPTI reports for the same launches. ``wall_no_sync``
@@ -27,8 +31,11 @@ from kernel_pipeline.execution.protocol import InputValues, TimerName
 from kernel_pipeline.execution.supervisor import Supervisor
 from kernel_pipeline.files import write_atomically
 from kernel_pipeline.machine import device
+from kernel_pipeline.machine.device import Device
+from kernel_pipeline.machine.fingerprint import fingerprint
 from kernel_pipeline.machine.lock import DeviceLock
 from kernel_pipeline.records.base import Record, Values
+from kernel_pipeline.records.ceilings import DISTURBED
 from kernel_pipeline.records.measurement import Sustained
 from kernel_pipeline.records.point import Point
 
@@ -36,6 +43,7 @@ from . import as_typed
 from .command.options import BenchmarksConfig
 from .command.run import console, run_stage, say, warn
 from .command.words import positional
+from .execution import sidecar_files
 from .execution.session import Session
 from .points.choice import of_provider
 from .points.notation import extent, label
@@ -84,11 +92,14 @@ class InputsRow(Record):
 
 
 def run(config: BenchmarksConfig) -> None:
-    """Time every point by every timer or on every kind of inputs, print the table and write the rows. Raises
-    UserError if neither benchmark is named."""
+    """Measure the ceilings, or time every point by every timer or on every kind of inputs. Print a table and
+    write the rows. Raises UserError if no benchmark is named."""
     chosen = device.resolve(config.device)
     if config.benchmark is None:
-        raise UserError(f"write {as_typed('benchmarks')} timers or inputs.")
+        raise UserError(f"write {as_typed('benchmarks')} ceilings, timers or inputs.")
+    if config.benchmark == "ceilings":
+        measure_ceilings(config, chosen)
+        return
     target = Target(chosen.kind, device.capabilities(chosen))
     points = of_provider(config.entry, config.preset.name, config.provider, config.pin, target)
     output = results.folder_for(config.output, chosen.kind)
@@ -113,6 +124,22 @@ def run(config: BenchmarksConfig) -> None:
     path = output / str(config.benchmark) / config.entry.name / f"{chosen.slug}.json"
     write_atomically(path, (json.dumps([row.to_dict() for row in rows], indent=1) + "\n").encode())
     say(f"Rows: {path}")
+
+
+def measure_ceilings(config: BenchmarksConfig, chosen: Device) -> None:
+    """Measure the device's ceilings, write them and print them."""
+    path = results.ceilings_path(results.folder_for(config.output, chosen.kind), chosen.slug)
+    with (
+        DeviceLock(chosen, config.wait_s, warn),
+        Supervisor(chosen, config.timing.settings, config.seed, config.point_timeout_s) as worker,
+    ):
+        found = sidecar_files.measured(worker, fingerprint(chosen), path)
+    if found.is_disturbed:
+        warn(DISTURBED)
+    say(f"{found.gpu}: copy {found.copy_gbps:.0f} GB/s")
+    for arithmetic, tflops in found.matmul_tflops.items():
+        say(f"{found.gpu}: matmul {arithmetic} {tflops:.4g} TFLOP/s")
+    say(f"Written to {path}.")
 
 
 def by_timers(config: BenchmarksConfig, point: Point, worker: Supervisor) -> list[TimerRow]:

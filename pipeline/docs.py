@@ -69,8 +69,7 @@ COMMIT = 7
 
 
 def run(config: DocsConfig) -> None:
-    """Fill every page's blocks. Raises UserError for a block that can't be filled, and with ``check`` for a
-    stale page."""
+    """Fill every page's blocks. Raises UserError for a wrong block, and with ``check`` for a stale page."""
     for place in config.docs:
         if not place.exists():
             raise UserError(f"docs={place} is neither a page nor a folder with pages.")
@@ -94,8 +93,7 @@ def run(config: DocsConfig) -> None:
 
 
 def filled(text: str, page: Path, figures: Figures) -> str:
-    """Return a page with every block filled. Raises UserError, with the line, for a block that can't be
-    filled."""
+    """Return a page with every block filled. Raises UserError with the line of a block that can't be."""
     pieces = []
     at = 0
     for begin in BEGIN.finditer(text):
@@ -226,6 +224,8 @@ class Figures:
         x = "problem" if any("=" in extent for extent, _ in request.problems) else " = ".join(kernel.size)
         for gpu in self._gpus:
             by_sweep, by_finals = (_times(rows, request, gpu) for rows in self._best)
+            # Finals count unless they lack the provider that is the fastest since then.
+            by_finals = {at: one for at, one in by_finals.items() if _fastest(by_sweep.get(at, one)) in one}
             every = ((place, by_finals.get(place) or by_sweep.get(place)) for place in request.problems)
             times = {place: some for place, some in every if some}
             there = {name for some in times.values() for name in some}
@@ -308,10 +308,7 @@ class Figures:
     @cached_property
     def _best(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Each provider's fastest configuration at each problem, in the sweeps and in the newest finals."""
-        return (
-            best_configurations(self.loaded.rows),
-            best_configurations(self.loaded.final_rows),
-        )
+        return best_configurations(self.loaded.rows), best_configurations(self.loaded.final_rows)
 
     @cached_property
     def _met(self) -> list[HeadToHead]:
@@ -349,6 +346,10 @@ def _times(best: pd.DataFrame, request: Request, gpu: str) -> dict[tuple[str, st
         if (row["extent"], row["words"]) in request.problems:
             found.setdefault((row["extent"], row["words"]), {})[row["provider"]] = row
     return found
+
+
+def _fastest(some: Mapping[str, dict[str, Any]]) -> str:
+    return min(some, key=lambda name: float(some[name]["median_us"]))
 
 
 def _floor_us(entry: Entry, problem: Any, ceilings: Ceilings | None) -> float | None:

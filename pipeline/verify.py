@@ -126,7 +126,9 @@ def run(config: VerifyConfig) -> None:
         path = results.ceilings_path(folder, chosen.slug)
         ceilings = results.read(Ceilings, path) if path.exists() else None
         if config.note and ceilings is None:
-            raise UserError(f"{path} does not exist: run {as_typed('ceilings')} first, then note=true.")
+            raise UserError(
+                f"{path} does not exist: run {as_typed('benchmarks', 'ceilings')} first, then note=true."
+            )
         stock = Stock()
         for entry in entries:
             look(entry, environment, results.ledger_path(folder, entry.name, chosen.slug), config, stock)

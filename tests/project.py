@@ -38,7 +38,7 @@ MEASURING = ("sweep", "finals", "profile", "counters", "codegen")
 """The stages that run again when a measured kernel changes."""
 
 STAGES = (
-    *("environment", "ceilings", "sweep", "finals", "profile", "counters"),
+    *("environment", "sweep", "finals", "profile", "counters"),
     *("build", "codegen", "tune", "report", "publish"),
 )
 

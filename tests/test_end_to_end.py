@@ -410,7 +410,7 @@ def test_another_environment_measures_anew_and_keeps_other_machines(
     assert len(foreign) >= 5
     one_core = ("taskset", "--cpu-list", str(min(os.sched_getaffinity(0))), "python", "-m")
     repro = (*one_core, "dvc", "repro", "sweep")
-    every = ["environment", "ceilings", "sweep"]
+    every = ["environment", "sweep"]
     assert sorted(ran(project.run(*repro).stdout)) == sorted(every)
     new = project.rows("square")
     assert set(new) == set(old)

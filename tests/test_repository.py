@@ -174,7 +174,7 @@ def test_what_kernels_share_is_a_dependency_of_every_stage_that_runs_them() -> N
 
 def test_a_sweep_depends_on_no_package_that_explains_or_shows() -> None:
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
-    for name in ("environment", "build", "ceilings", "sweep"):
+    for name in ("environment", "build", "sweep"):
         deps = set(stages[name].get("deps", ()))
         assert not deps & {"pipeline", "pipeline/inspection", "pipeline/reporting"}, name
 

@@ -2,9 +2,11 @@
 
 A worker starts in milliseconds, and no code of a provider has run in it. ``ForkServer`` starts the server as
 ``python -m kernel_pipeline.execution.fork_server PARENT FD DEVICE [LIMITS]``; FD is its end of a socket pair.
-For a GPU it imports torch.compile's front end while idle. On a CPU that would take cores from timed threads.
+For a GPU it imports torch.compile's front end while idle. On a CPU that would take cores from timed threads,
+so there it waits for the request ``compile``, after which no fork is answered before the end of the import.
 With LIMITS, a ``Confinement`` as JSON, each worker is confined. A request is a message of one line:
 
+    compile     imports torch.compile's front end, for the workers that are forked later; has no answer
     fork        with three descriptors: the worker's end of its own socket pair, the memory that it shares
                 with the verifier, and the file for its output; answered with the id of the worker's reaper
     status PID  of a reaper that has ended; answered with its exit code, negative for a signal
@@ -109,6 +111,7 @@ class ForkServer:
         self._asked: deque[ForkedWorker] = deque()
         self._lock = Lock()
         self._is_ready = False
+        self._compiles = False
 
     def fork(self, descriptors: Sequence[int], printed: int) -> ForkedWorker:
         """Request a worker without waiting for it. A server that has died is started again."""
@@ -122,6 +125,13 @@ class ForkServer:
             with suppress(ConnectionError):  # the server is dead; pid_of reports it
                 socket.send_fds(self._control, [b"fork"], [*descriptors, printed])
             return made
+
+    def import_compiler(self) -> None:
+        """Let the server import torch.compile's front end: without it each worker imports it, in seconds."""
+        with self._lock, suppress(OSError):  # the server is dead; pid_of reports it
+            if self._control is not None and not self._compiles:
+                self._control.send(b"compile")
+                self._compiles = True
 
     def pid_of(self, one: ForkedWorker) -> int:
         """Wait until the server has forked a worker, and return the id of the worker's reaper.
@@ -188,7 +198,7 @@ class ForkServer:
         if self._control is not None:
             self._control.close()
         self._asked.clear()
-        self._is_ready = False
+        self._is_ready = self._compiles = False
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._server = subprocess.Popen(
@@ -274,23 +284,37 @@ def main(parent: int, fd: int, device: str, confined: Confinement | None = None)
     from . import worker
 
     worker.prepare(device)
-    # Imported objects live as long as the process. Frozen, the garbage collector does not visit them, so
-    # that workers do not copy their pages.
-    gc.collect()
-    gc.freeze()
-    left = list(FIRST_COMPILE) if device == "cuda" else []
+    _freeze()
+    left = list(FIRST_COMPILE)
     while True:
-        while left and not select.select([control], [], [], IDLE_S)[0]:
-            with suppress(Exception):  # the worker that needs the module reports the error
-                importlib.import_module(left.pop(0))
+        while device == "cuda" and left and not select.select([control], [], [], IDLE_S)[0]:
+            _import(left.pop(0))
+            if not left:
+                _freeze()
         words, descriptors, _, _ = socket.recv_fds(control, MOST_BYTES, 3)
         if not words:
             return
         name, *rest = words.decode().split()
         if name == "fork":
             control.send(str(_forked(control, descriptors, confined)).encode())
+        elif name == "compile":
+            while left:
+                _import(left.pop(0))
+            _freeze()
         else:
             control.send(str(_code_of(int(rest[0]))).encode())
+
+
+def _freeze() -> None:
+    """Imported objects live as long as the process. Frozen, the garbage collector does not visit them, so
+    that workers do not copy their pages."""
+    gc.collect()
+    gc.freeze()
+
+
+def _import(name: str) -> None:
+    with suppress(Exception):  # the worker that needs the module reports the error
+        importlib.import_module(name)
 
 
 def _code_of(pid: int) -> int:

@@ -370,12 +370,14 @@ class Ended(Record):
     """The changes that the provider left in the worker's process, in words.
 
     ``replaced`` are functions that time or that timing calls, ``changed`` all other changes. A worker that
-    was changed is replaced. ``read`` are the files outside of the kernel's folder that the provider has read.
+    was changed is replaced. ``read`` are the files outside of the kernel's folder that the provider has read;
+    ``compiles`` says whether it has imported torch.compile's front end.
     """
 
     replaced: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
+    compiles: bool = False
 
 
 class Echo(Record):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -287,10 +288,11 @@ class ProviderRunner:
         """Drop the provider, and report the changes that it left in this process."""
         read = () if self._running is None else listening().outside(self._running.found.loaded.folder)
         self._running = None
+        ended = Ended(read=read, compiles="torch._dynamo" in sys.modules)
         if self._before is None:
-            return Ended(read=read)
+            return ended
         replaced, changed = tuple(self._before.replaced()), tuple(self._before.running())
-        return Ended(replaced=replaced, changed=changed, read=read)
+        return ended.replace(replaced=replaced, changed=changed)
 
     def rate(self, request: Rate) -> Rates:
         """Measure the device's ceilings, and on a GPU its canary."""

@@ -84,13 +84,12 @@ class Supervisor:
 
     Args:
         root: the folder of the package whose code measures. A comparison passes another tree, or variables.
-        heeds_load: on a CPU, time once more if the threads had to wait for a core, and mark the time if they
-            had to again. For callers that have no rounds to compare a time with.
+        heeds_load: on a CPU, time once more if threads waited for a core; mark the time if they did again.
         values: the values of floating-point inputs.
         in_turns: providers take turns, so their workers wait for the next turn.
 
     ``changes`` says by provider why its worker was replaced although it answered. ``unkeyed`` returns the
-    read files that the key of a kernel's provider does not cover, or is None.
+    files that a provider has read and its key lacks.
     """
 
     def __init__(
@@ -151,10 +150,7 @@ class Supervisor:
         return outcome
 
     def extra(self, where: str, point: Point, seconds: float | None) -> Extra:
-        """Take the extra readings of finals at a point that was measured.
-
-        Returns an empty ``Extra`` if the worker dies.
-        """
+        """Take the extra readings of finals at a measured point. Returns none if the worker dies."""
         self._turn_to((where, point.provider))
         try:
             found, ended = extra_readings.ask(
@@ -333,6 +329,8 @@ class Supervisor:
     def _replace_changed(self, point: Point, ended: Ended) -> None:
         """End the worker if the provider changed its process or left processes or threads in it."""
         worker = self._workers.now
+        if ended.compiles:
+            self._server.import_compiler()
         changes = [*ended.replaced, *ended.changed]
         if count := worker.left_behind():
             changes.append(f"{count} processes are running")

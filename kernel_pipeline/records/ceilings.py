@@ -72,7 +72,7 @@ class Rates(Record):
 
 DISTURBED = (
     "Others had this machine's cores whenever its ceilings were measured: no time is compared with them, "
-    "until the command ceilings has measured them again."
+    "until the command `benchmarks ceilings` has measured them again."
 )
 
 

@@ -163,15 +163,6 @@ class BuildConfig(KernelOptions):
     output: Place
 
 
-class CeilingsConfig(Options):
-    """The options of conf/ceilings.yaml."""
-
-    device: str
-    output: Place
-    remeasure: bool
-    wait_s: float | None = Field(ge=0)
-
-
 class ReportConfig(Options):
     """The options of conf/report.yaml."""
 
@@ -386,7 +377,7 @@ class BenchmarksConfig(KernelOptions):
     """The options of conf/benchmarks.yaml. Dimensions that are not pinned come from the preset's first
     workload."""
 
-    benchmark: Literal["timers", "inputs"] | None
+    benchmark: Literal["ceilings", "timers", "inputs"] | None
     provider: str | None
     pin: dict[str, Some] = Field(default_factory=dict)
     repeats: int = Field(ge=1)

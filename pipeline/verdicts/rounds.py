@@ -118,13 +118,15 @@ class Rounds:
     turns: dict[tuple[str, str, int], Turn] = field(default_factory=dict)
 
     def know(self, turns: Iterable[Turn]) -> None:
-        """Take turns of earlier runs; the last turn of a candidate and round is used. Turns without a time
-        are dropped, so that they are measured again."""
+        """Take turns of earlier runs; the last turn of a candidate and round is used. Turns without a time,
+        or with files that the key lacks, are dropped, so that they are measured again."""
         wanted = {
             (candidate.side.name, candidate.key) for match in self.matches for candidate in match.candidates
         }
         last = {_slot(turn): turn for turn in turns if (turn.side, turn.key) in wanted}
-        self.turns |= {slot: turn for slot, turn in last.items() if turn.outcome.timing is not None}
+        self.turns |= {
+            slot: one for slot, one in last.items() if one.outcome.timing and not one.outcome.unkeyed
+        }
 
     def hold(
         self,

@@ -165,7 +165,7 @@ def prune_undone(ground: Ground, done: Done, turn: int) -> str | None:
 EVIDENCE = ("output=results", "artifacts=artifacts")
 STAGES = (
     Stage("environment", 8, lambda turn: ("device=cpu",), environment_undone, remove_environment),
-    Stage("ceilings", 4, lambda turn: ("device=cpu", "remeasure=true"), ceilings_undone),
+    Stage("benchmarks", 4, lambda turn: ("ceilings", "device=cpu", "output=results"), ceilings_undone),
     Stage("build", 5, lambda turn: ("kernel=tripled", "device=cpu"), build_undone, remove_build),
     Stage("sweep", 30, swept, sweep_undone),
     Stage(

@@ -96,7 +96,7 @@ def measured_ceilings(tree: Tree) -> None:
     if known.is_file():
         write_atomically(results.ceilings_path(tree.root / "results", slug), known.read_bytes())
         return
-    command = [sys.executable, "-m", "pipeline.ceilings", "device=cuda", "output=results"]
+    command = [sys.executable, "-m", "pipeline.benchmarks", "ceilings", "device=cuda", "output=results"]
     variables = os.environ | {"TMPDIR": str(tree.temporary)}
     subprocess.run(command, cwd=tree.root, env=variables, check=True, text=True)
 

@@ -86,8 +86,8 @@ def test_timers_have_rows_of_a_kernel_outside_of_the_repository(
             "unknown provider of square 'cud'. Did you mean 'cuda'",
         ),
         (["timers", "kernel=softmax", "num_warps=4"], "num_warps is not a parameter of torch; "),
-        ([], "write python -m pipeline.benchmarks timers or inputs"),
-        (["timrs"], "benchmark: input should be 'timers' or 'inputs', not 'timrs'."),
+        ([], "write python -m pipeline.benchmarks ceilings, timers or inputs"),
+        (["timrs"], "benchmark: input should be 'ceilings', 'timers' or 'inputs', not 'timrs'."),
     ],
 )
 def test_a_mistake_is_one_sentence(
@@ -128,3 +128,18 @@ def test_each_kind_of_inputs_has_a_row_and_stands_beside_normal_values(
     assert all(len(row["burst_us"]) == 2 and row["sustained_us"] is None for row in rows)
     said = capsys.readouterr().out
     assert "square/torch_mul on cpu-" in said and "1.000" in said
+
+
+@pytest.mark.slow
+def test_ceilings_are_measured_again_and_keep_the_noise(
+    tmp_path: Path, command: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("ceilings", "device=cpu", f"output={tmp_path}") == 0
+    (path,) = (tmp_path / "ceilings").glob("cpu*.json")
+    first = json.loads(path.read_text())
+    assert first["copy_gbps"] > 0 and first["matmul_tflops"]["float32"] > 0
+    assert f"Written to {path}." in capsys.readouterr().out
+    path.write_text(json.dumps(first | {"copy_gbps": 0.001, "noise": {"memory": 0.5}}))
+    assert command("ceilings", "device=cpu", f"output={tmp_path}") == 0
+    again = json.loads(path.read_text())
+    assert again["copy_gbps"] > 0.01 and again["noise"] == {"memory": 0.5}

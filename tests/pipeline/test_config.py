@@ -370,7 +370,7 @@ def test_the_command_itself_says_it(options: list[str], said: str) -> None:
 
 
 def test_a_command_without_kernels_says_so_of_several() -> None:
-    assert said_by("ceilings", "device=cpu", "kernel=gelu,square").startswith("unknown option 'kernel'")
+    assert said_by("environment", "device=cpu", "kernel=gelu,square").startswith("unknown option 'kernel'")
 
 
 def said_by(command: str, *options: str) -> str:

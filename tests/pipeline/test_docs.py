@@ -74,6 +74,13 @@ def test_finals_come_before_the_sweeps_best(figures: Figures) -> None:
     )
 
 
+def test_finals_without_the_provider_that_is_the_fastest_now_do_not_hide_it(figures: Figures) -> None:
+    row = factory.measurement("softmax", "torch", 1024)
+    factory.write_finals(figures.folder, [factory.final(row, 1.5)])
+    table = figures.text(PROVIDERS)
+    assert "§" not in table and "1.50" not in table, "cuda is faster in the sweep"
+
+
 def test_shares_are_of_the_baselines_time_on_gpus_that_have_every_provider(
     figures: Figures, tmp_path: Path
 ) -> None:

@@ -253,7 +253,7 @@ def test_what_another_gpu_adds_is_noted_with_the_ceilings_and_is_in_every_interv
     path = results.ceilings_path(folder, H200)
     path.unlink(missing_ok=True)
     again = {"input": folder, "share": 0.0}
-    with pytest.raises(UserError, match=r"pipeline\.ceilings first, then note=true"):
+    with pytest.raises(UserError, match=r"pipeline\.benchmarks ceilings first, then note=true"):
         run(1.0, 1.0, 1.0, note=True, **again)
     path.parent.mkdir(exist_ok=True)
     path.write_text(factory.ceilings(H200).to_json().decode())

@@ -207,10 +207,14 @@ def zeros(x):
 
 @pytest.mark.slow
 def test_files_that_are_read_and_not_in_the_key_are_told_and_no_others_are(
-    worker: Supervisor, tmp_path: Path
+    worker: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "weights.txt").write_text("2")
-    providers = """from pathlib import Path
+    (tmp_path / "compiled").mkdir()
+    (tmp_path / "compiled/object.o").write_text("2")
+    monkeypatch.setenv("QUACK_CACHE_DIR", str(tmp_path / "compiled"))
+    providers = """import os
+from pathlib import Path
 
 import torch
 
@@ -223,6 +227,10 @@ def outside(x):
 
 def inside(x):
     return x * int((HERE / ("factor" + ".txt")).read_text())
+
+
+def cached(x):
+    return x * int(open(os.environ["QUACK_CACHE_DIR"] + "/object.o").read())
 
 
 def written(x):
@@ -241,7 +249,7 @@ def right(x):
     assert outcome.unkeyed is not None
     assert outcome.unkeyed.endswith("/weights.txt")
     assert outcome.incomparable == f"it depends on files that are not in the key: {outcome.unkeyed}"
-    for provider in ("inside", "written", "right"):
+    for provider in ("inside", "cached", "written", "right"):
         assert measured(worker, where, provider).unkeyed is None, provider
     worker.close()
     assert measured(worker, where, "outside").unkeyed == outcome.unkeyed
@@ -254,6 +262,35 @@ def right(x):
     read = f"    return x.double() * int(open({str(tmp_path)!r} + '/weights.txt').read())"
     judged = written(tmp_path, "judged", "def right(x):\n    return x * 2\n", read)
     assert measured(worker, judged, "right").unkeyed == outcome.unkeyed, "the reference counts, too"
+
+
+@pytest.mark.slow
+def test_workers_have_torch_compiles_front_end_when_a_provider_has_imported_it(
+    worker: Supervisor, tmp_path: Path
+) -> None:
+    """Only then, since the import takes longer than a point of a kernel without it."""
+    providers = """import sys
+
+
+def right(x):
+    return x * (3 if "torch._dynamo" in sys.modules else 2)
+
+
+def compiles(x):
+    import torch._dynamo
+    return x * 2
+
+
+def has(x):
+    return x * (2 if "torch._dynamo" in sys.modules else 3)
+"""
+    where = written(tmp_path, "compiling", providers, "    return x.double() * 2")
+    worker.close()
+    for provider in ("right", "compiles"):
+        outcome = measured(worker, where, provider)
+        assert outcome.status == "ok", outcome.error
+    measured(worker, where, "right")  # its worker may have been forked before
+    assert measured(worker, where, "has").status == "ok"
 
 
 def test_what_a_call_does_to_its_input_objects_ends_with_it(worker: Supervisor, tmp_path: Path) -> None:

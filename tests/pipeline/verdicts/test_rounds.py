@@ -164,3 +164,6 @@ def test_only_the_matches_that_a_round_measures_are_prepared(
 
     assert prepared(known) == []
     assert prepared(known, new) == [(new,), (new,)]
+    # A turn that read a file that the key lacks counts no more.
+    rounds[1] = rounds[1].replace(outcome=rounds[1].outcome.replace(unkeyed="~/weights.bin"))
+    assert prepared(known, new) == [(new,), (known, new)]
