@@ -89,9 +89,10 @@ def listening() -> FilesRead:
 def _caches() -> Iterator[str]:
     """Yield the folders in which compilers and packages keep compiled kernels."""
     with suppress(OSError, KeyError):  # the user has no name
-        yield os.path.realpath(
-            os.environ.get("QUACK_CACHE_DIR") or Path(tempfile.gettempdir(), getpass.getuser(), "quack_cache")
-        )
+        of_user = Path(tempfile.gettempdir(), getpass.getuser())
+        for package in ("quack", "flash_attention_cute_dsl"):
+            usual = str(of_user / f"{package}_cache")
+            yield os.path.realpath(os.environ.get(f"{package.upper()}_CACHE_DIR") or usual)
     for variable, usual in (
         ("XDG_CACHE_HOME", "~/.cache"),
         ("TRITON_CACHE_DIR", "~/.triton"),
