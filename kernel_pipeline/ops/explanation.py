@@ -227,7 +227,7 @@ def _predicted(made: Chooser, choice: Choice) -> Times:
     ratio = prediction.speedup(made.around, by)
     us = _us(made, by)
     baseline = None
-    if tuned.takes_inputs(made.kernel.provider(made.kernel.baseline)):
+    if made.has_baseline:
         of_baseline = None if us is None or ratio is None else us * ratio
         baseline = TimedChoice(made.kernel.baseline, {}, of_baseline, source="prediction")
     others = [

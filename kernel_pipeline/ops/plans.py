@@ -20,6 +20,7 @@ from . import asked, native, relaunch, switch, tuned
 from .declaration import NotServedError, Op, Result
 from .known import Known
 from .tuned import Choice
+from .tuned_problems import takes_inputs
 
 MOST_PLANS = 1 << 14
 """The maximum number of plans that an op keeps; beyond that all are dropped and made again."""
@@ -170,7 +171,7 @@ def refusal(loaded: Loaded, problem: Any, choice: Choice, of: torch.device, gpu:
 
 def _missing(provider: Provider, of: torch.device, gpu: Gpu | None) -> str | None:
     """Return the reason why a provider can't be called on a device, as a sentence, or None."""
-    if not tuned.takes_inputs(provider):
+    if not takes_inputs(provider):
         return "it takes its inputs in another form."
     if not provider.is_installed:
         return f'it is not installed: pip install "{provider.requires}".'

@@ -25,7 +25,7 @@ from ..declared import Value
 from ..loading import Loaded
 from . import prediction, rule, source, table_files
 from .table import Configuration, Table, TunedProblem, TunedRegion
-from .tuned_problems import compared, completed, tuned_of, words_text
+from .tuned_problems import compared, completed, takes_inputs, tuned_of, words_text
 
 RULE = Path(rule.__file__)
 
@@ -272,7 +272,7 @@ class Chooser:
             choice = self._if_faster(safest, "default", reason, slowest=prediction.SLOWEST)
         if choice.how != "torch" or self.picked is None:
             return choice
-        is_only = safest is None and not takes_inputs(self.kernel.provider(self.kernel.baseline))
+        is_only = safest is None and not self.has_baseline
         if is_only or prediction.is_faster_all_around(self.around, self.picked.label):
             return self._choice(self.picked.label, "guessed", reason)
         return choice
@@ -291,20 +291,27 @@ class Chooser:
     def _if_faster(
         self, label: str, how: str, reason: str, margin: float = prediction.MARGIN, slowest: float = 0.0
     ) -> Choice:
-        """Return the choice of a configuration if it is predicted clearly faster than the baseline, else the
-        baseline. A baseline that callers can't get, because it takes inputs in another form, is not compared:
-        what torch computes instead is far slower."""
-        declared = self.kernel.provider(self.kernel.baseline)
+        """Return the choice of a configuration if it is predicted clearly faster than the baseline, or if no
+        baseline can be called; else the baseline."""
         if (
             self._is_baseline(label)
-            or not takes_inputs(declared)
+            or not self.has_baseline
             or prediction.is_clearly_faster(self.around, label, margin, slowest)
         ):
             return self._choice(label, how, reason)
         provider = self.tuned.configurations[label].provider
         return baseline(
-            self.kernel, f"{reason} {provider} is not predicted clearly faster than {declared.name}."
+            self.kernel, f"{reason} {provider} is not predicted clearly faster than {self.kernel.baseline}."
         )
+
+    @property
+    def has_baseline(self) -> bool:
+        """Whether callers can get a right baseline. One that takes inputs in another form they can't get, and
+        what torch computes instead is far slower. One that failed at all problems that the rule uses is wrong
+        in this dtype."""
+        name = self.kernel.baseline
+        fails = [any(label.split()[0] == name for label in one.tuned.failed) for one in self.around]
+        return takes_inputs(self.kernel.provider(name)) and not (fails and all(fails))
 
     def _is_baseline(self, label: str) -> bool:
         return self.tuned.configurations[label].provider == self.kernel.baseline
@@ -356,11 +363,6 @@ class Chooser:
 def is_within(kernel: Kernel, problem: Any, l2_bytes: int) -> bool:
     """Whether the bytes that a problem reads and writes fit the L2 cache."""
     return kernel.work(problem).bytes <= l2_bytes
-
-
-def takes_inputs(provider: Provider) -> bool:
-    """Whether a provider takes a call's inputs as they are, not in another form."""
-    return provider.reference is None and provider.prepare is None
 
 
 @functools.cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..contract import Kernel
+from ..contract import Kernel, Provider
 from ..declared import Value
 from . import rule
 from .table import TunedKernel, TunedProblem
@@ -19,6 +19,11 @@ def completed(kernel: Kernel, problem: Mapping[str, Value]) -> dict[str, Value]:
             if value is not None:
                 found[name] = value
     return found
+
+
+def takes_inputs(provider: Provider) -> bool:
+    """Whether a provider takes a call's inputs as they are, not in another form."""
+    return provider.reference is None and provider.prepare is None
 
 
 def compared(kernel: Kernel, one: TunedKernel) -> list[TunedProblem]:

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from kernel_pipeline import problems
 from kernel_pipeline.contract import Kernel
 from kernel_pipeline.ops import prediction, rule
-from kernel_pipeline.ops.tuned import takes_inputs
-from kernel_pipeline.ops.tuned_problems import words_text
+from kernel_pipeline.ops.tuned_problems import takes_inputs, words_text
 from kernel_pipeline.records.base import Values
 
 from ..verdicts import regret

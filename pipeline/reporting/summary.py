@@ -102,24 +102,26 @@ def choose(rows: Sequence[Row]) -> list[Row]:
 
 
 def table(rows: Sequence[Row], title: str) -> TextTable:
-    """Return a table with a row for each kernel and dtype: the best, its rate and its speedup."""
+    """Return a table with a row for each kernel and dtype: the best, its rate and its speedup. In a table of
+    many rows the best has no configuration and the baseline no name, so that a row is a line."""
+    has_room = len(rows) <= MOST_ROWS // 2
     return TextTable(
         title=title,
-        columns=("kernel", "problem", "dtype", "best", "us", "rate", "of ceiling", "x baseline"),
+        columns=("kernel", "problem", "dtype", "best", "us", "rate", "ceiling", "x baseline"),
         rows=[
             [
                 row["kernel"],
                 row["extent"],
                 row["words"],
-                f"{row['provider']} {row['configuration']}".strip(),
+                f"{row['provider']} {row['configuration'] if has_room else ''}".strip(),
                 time_cell(row),
                 f"{number(row[row['headline']])} {RATES[row['headline']]}",
                 percent(row["ceiling_fraction"]),
-                f"{ratio_cell(row)} x {row['baseline']}",
+                f"{ratio_cell(row) or '–'}{' x ' + row['baseline'] if has_room else ''}",
             ]
             for row in rows
         ],
-        numbers=("us", "rate", "of ceiling"),
+        numbers=("us", "rate", "ceiling"),
         notes=[
             *([TIE_NOTE] if any(row["tied"] for row in rows) else ()),
             *incomparable_notes(rows),

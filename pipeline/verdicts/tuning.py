@@ -12,7 +12,7 @@ from kernel_pipeline.contract import Gpu, Kernel, Provider, Tolerance
 from kernel_pipeline.ops import rule, source, tuned
 from kernel_pipeline.ops.table import Configuration, Table, TunedKernel, TunedProblem
 from kernel_pipeline.ops.tuned import is_within
-from kernel_pipeline.ops.tuned_problems import completed
+from kernel_pipeline.ops.tuned_problems import completed, takes_inputs
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.measurement import Measurement, Timing
 from kernel_pipeline.records.point import Point, order
@@ -52,7 +52,7 @@ def may_be_called(kernel: Kernel, provider: Provider) -> bool:
     ``torch.compile`` makes takes seconds at each shape, and a provider with its own reference or prepared
     weights takes other inputs, so callers get neither."""
     own = provider.is_own or provider.name == kernel.baseline
-    return own and not provider.compiled and tuned.takes_inputs(provider)
+    return own and not provider.compiled and takes_inputs(provider)
 
 
 def measured(entry: Entry, rows: Iterable[Measurement], identity: Identity | None) -> list[Measured]:
@@ -61,9 +61,9 @@ def measured(entry: Entry, rows: Iterable[Measurement], identity: Identity | Non
     Takes the newest row of each point, with any timing settings but a cold cache. With an ``identity``, rows
     must have the current source, measurement version and environment. Without an identity, old rows are used
     too, if their configuration still exists. A configuration that was incorrect at one problem is left out at
-    every problem. Times of a throttled GPU are upper bounds. They count at a problem where the fastest of
-    them is below all other times: there the GPU can't hold its clocks while it runs the fastest
-    configurations.
+    every problem; the baseline, whose errors are not ours, at that one. Times of a throttled GPU are upper
+    bounds. They count at a problem where the fastest of them is below all other times: there the GPU can't
+    hold its clocks while it runs the fastest configurations.
     """
     kernel = entry.loaded.kernel
     newest: dict[Point, Measurement] = {}
@@ -77,7 +77,11 @@ def measured(entry: Entry, rows: Iterable[Measurement], identity: Identity | Non
         ):
             newest[point] = row if point == row.point else row.replace(point=point)
     kept = list(newest.values())
-    wrong = {label(row.point) for row in kept if row.outcome.status == "incorrect"}
+    wrong = {
+        label(row.point)
+        for row in kept
+        if row.outcome.status == "incorrect" and row.point.provider != kernel.baseline
+    }
     found: dict[Values, dict[str, Measurement]] = {}
     throttled: dict[Values, dict[str, Measurement]] = {}
     failed: dict[Values, set[str]] = {}

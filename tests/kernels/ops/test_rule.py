@@ -9,7 +9,8 @@ import pytest
 from kernel_pipeline import loading
 from kernel_pipeline.declared import Value
 from kernel_pipeline.ops import rule
-from kernel_pipeline.ops.rule import Tuned, pick
+from kernel_pipeline.ops.prediction import is_faster_all_around
+from kernel_pipeline.ops.rule import Neighbour, Tuned, pick
 
 SCALES = {"rows": rule.OTHER_NUMBER, "columns": 1.0}
 
@@ -86,3 +87,27 @@ def test_what_failed_next_to_it_and_what_does_not_fit_is_not_taken() -> None:
         "b", pytest.approx(math.log2(300 / 256))
     )
     assert pick([best], problem, True, SCALES, lambda label: False) is None
+
+
+@pytest.mark.parametrize(
+    ("ratios", "is_faster"),
+    [
+        ([1.6, 1.2, 1.2], True),
+        ([1.6, 1.2], False),  # too few to agree
+        ([1.6, 1.2, 1.1], False),  # not clearly faster at each
+        ([12.0, 0.5], True),  # a neighbour that does not count
+        ([12.0], True),
+    ],
+)
+def test_one_near_problem_decides_only_with_all_far_ones_or_by_a_large_factor(
+    ratios: list[float], is_faster: bool
+) -> None:
+    """The first is near. The others are so far that they hardly have a weight."""
+    around = [
+        Neighbour(
+            Tuned({"n": n}, within_l2=True, near={"ours": 1.0}, us=10.0, baseline_us=10.0 * ratio),
+            distance=0.5 if n == 0 else 5.0,
+        )
+        for n, ratio in enumerate(ratios)
+    ]
+    assert is_faster_all_around(around, "ours") is is_faster

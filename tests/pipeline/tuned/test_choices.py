@@ -11,6 +11,7 @@ import pytest
 
 from kernel_pipeline.contract import Gpu
 from kernel_pipeline.ops import table_files, tuned
+from tests import factory
 from tests.factory import H200
 
 from .tables import COLUMNS, KERNEL, LOADED, PLANTED, Written, chosen, forget_tables, row, some
@@ -138,6 +139,21 @@ def test_between_problems_a_choice_that_is_not_clearly_faster_gives_way_to_torch
     monkeypatch.setattr(tuned, "takes_inputs", lambda provider: provider.name != "torch")
     assert chosen(400).provider == "cuda", "a caller can't get the measured baseline"
     assert (chosen(16000).provider, chosen(16000).how) == ("cuda", "guessed"), "nothing is known beyond L2"
+
+
+def test_a_baseline_that_is_wrong_in_a_dtype_is_not_called_there_and_counts_in_others(
+    written: Written,
+) -> None:
+    columns = (256, 300, 512, 600, 1024)
+    times = {"cuda 2048x8w": (10.0,) * 5, "torch": (10.4,) * 5}
+    wrong = factory.measurement(status="incorrect").outcome
+    half = [
+        one.replace(outcome=wrong, rate=None) if one.point.provider == "torch" else one
+        for one in some(times, columns, "bfloat16")
+    ]
+    written([*some(times, columns), *half])
+    assert chosen(400).how == "torch", "cuda is hardly faster in float32"
+    assert (chosen(400, "bfloat16").provider, chosen(400, "float16").provider) == ("cuda", "cuda")
 
 
 def test_a_default_that_is_slower_than_torch_at_a_neighbour_is_not_called(written: Written) -> None:
