@@ -8,8 +8,9 @@ import torch
 
 from kernel_pipeline.ops.declaration import NotServedError, Op, problem_of
 
-from . import Problem, options, refused
+from . import options
 from .checks import check_attention
+from .parameters import Problem, refused
 from .torch import visible
 
 

@@ -8,7 +8,7 @@ import torch
 
 from kernel_pipeline.tensors import dtype_of, normal
 
-from . import Problem
+from .parameters import Problem
 
 CHUNK = 1 << 25
 """Scores that are held in float64 at a time, a quarter of a gigabyte."""

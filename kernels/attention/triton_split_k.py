@@ -15,8 +15,8 @@ import triton.language as tl
 
 from kernel_pipeline.tensors import launch_grid
 
-from . import rows_of
 from .checks import check_attention
+from .parameters import rows_of
 from .triton import LOG2_E, attend, elements
 
 

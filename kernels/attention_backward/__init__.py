@@ -35,17 +35,13 @@ from kernel_pipeline.contract import EPSILON, Gpu, Kernel, Provider, Tolerance, 
 
 from ..attention import (
     FLASH_ATTN_4,
-    Problem,
     any_fits,
     interpreted,
     operations,
-    refused,
     sdpa_cudnn_fits,
     sdpa_flash_fits,
-    too_large,
-    too_much_shared,
-    uneven,
 )
+from ..attention.parameters import Problem, refused, too_large, too_much_shared, uneven
 
 MAX_ACCUMULATORS = 192
 """The maximum number of float32 scores and sums that a thread may keep; with more it spills."""

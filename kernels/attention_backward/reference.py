@@ -8,7 +8,7 @@ import torch
 
 from kernel_pipeline.tensors import dtype_of, normal
 
-from ..attention import Problem
+from ..attention.parameters import Problem
 from ..attention.reference import CHUNK, hidden, scaled
 
 

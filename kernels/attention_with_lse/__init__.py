@@ -14,14 +14,8 @@ from __future__ import annotations
 from kernel_pipeline.contract import Gpu, Kernel, Provider, Tolerance, Work, bytes_of
 
 from .. import attention
-from ..attention import (
-    FLASH_ATTN_4,
-    Problem,
-    WarpSpecialized,
-    any_fits,
-    sdpa_cudnn_fits,
-    sdpa_flash_fits,
-)
+from ..attention import FLASH_ATTN_4, any_fits, parameters, sdpa_cudnn_fits, sdpa_flash_fits
+from ..attention.parameters import Problem, WarpSpecialized
 
 WIDE_TILES = ((128, 128), (128, 176))
 CUDA_TILES = {64: ((128, 192), (192, 128)), 96: WIDE_TILES, 128: WIDE_TILES}
@@ -46,7 +40,7 @@ def tolerance(problem: Problem) -> tuple[Tolerance, Tolerance]:
 
 def warp_specialized_fits(problem: Problem, tiles: WarpSpecialized, gpu: Gpu | None) -> str | None:
     """Return the reason why the CUDA C++ kernel does not have these tiles, or None."""
-    return attention.warp_specialized_fits(problem, tiles, gpu, CUDA_TILES)
+    return parameters.warp_specialized_fits(problem, tiles, gpu, CUDA_TILES)
 
 
 kernel = Kernel(

@@ -12,7 +12,7 @@ import torch
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Provider
-from kernels.attention import CUDA_TILES, Problem, WarpSpecialized
+from kernels.attention.parameters import CUDA_TILES, Problem, WarpSpecialized
 from tests.gpu_sharing import much_memory
 from tests.kernels.agreement import agree
 from tests.kernels.kernel_cases import Case, gpu, tolerances
@@ -113,6 +113,7 @@ def test_own_kernels_give_the_same_twice(loaded: loading.Loaded) -> None:
 
 
 FLASH = Case(LOADED[0], LOADED[0].kernel.provider("cuda_flash"))
+PACKED = Case(LOADED[0], LOADED[0].kernel.provider("cuda_flash_packed"))
 LENGTHS = [
     pytest.param((1, 1, 1, 1, 1), id="one of each"),
     pytest.param((2, 3, 1, 77, 77), id="a part of a tile"),
@@ -151,6 +152,18 @@ def flash(
         pytest.skip(reason)
     given = FLASH.inputs(problem) if inputs is None else inputs
     return FLASH.verify(problem, given, dataclasses.asdict(parameters), expected)[0]
+
+
+@pytest.mark.builds
+@pytest.mark.parametrize("head_dim", CUDA_TILES)
+@pytest.mark.parametrize("lengths", [(32, 64, 1, 28, 28), (2, 6, 2, 77, 300), (3, 4, 1, 1, 1409)])
+def test_packed_queries(lengths: tuple[int, int, int, int, int], head_dim: int) -> None:
+    if not PACKED.runs_here:
+        pytest.skip("needs Hopper")
+    problem = lengths_of(lengths, head_dim, causal=lengths[3] == 1)
+    q, k, v = PACKED.inputs(problem)
+    for given in (q, q.transpose(1, 2).contiguous().transpose(1, 2)):
+        PACKED.verify(problem, (given, k, v), {"block_m": 128, "block_n": 128, "stages": 2})
 
 
 @pytest.mark.builds

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kernel_pipeline import loading
-from kernels.attention import Problem
+from kernels.attention.parameters import Problem
 from kernels.attention_backward import CUDA_TILES, WarpSpecialized
 from tests.gpu.test_attention import CUDA, OF_DTYPES, apart, between, lengths_of, padded, shifted
 from tests.kernels.kernel_cases import Case, gpu

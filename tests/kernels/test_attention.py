@@ -14,10 +14,11 @@ import torch
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Gpu
-from kernels.attention import Problem, interpreted, refused
+from kernels.attention import interpreted
 from kernels.attention.checks import check_attention
 from kernels.attention.cuda_checks import check_flash
 from kernels.attention.descriptors import copied_if_needed
+from kernels.attention.parameters import Problem, refused
 from kernels.attention_backward.reference import hidden, scaled
 from tests.kernels.agreement import agree, wrong
 
@@ -311,6 +312,28 @@ def test_flash_attention_4_gets_what_it_takes(
     inputs = BACKWARD.inputs(problem, torch.device("cpu"), 0)
     found = call("flash_attn_4", inputs, True, BACKWARD)
     assert all(map(torch.equal, found, call("manual", inputs, True, BACKWARD)))
+
+
+@pytest.mark.parametrize("is_apart", [False, True])
+@pytest.mark.parametrize(("seq_q", "causal"), [(6, False), (1, True)])
+def test_packed_queries_are_those_of_one_head(
+    monkeypatch: pytest.MonkeyPatch, seq_q: int, causal: bool, is_apart: bool
+) -> None:
+    """Also where the heads of q do not lie one behind the other."""
+    q, k, v = FORWARD.inputs(small(heads=4, kv_heads=2, seq_q=seq_q, seq_k=9), torch.device("cpu"), 0)
+    if is_apart:
+        q = q.transpose(1, 2).contiguous().transpose(1, 2)
+
+    def flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *others: Any) -> torch.Tensor:
+        assert (q.shape, k.shape[:2], others) == ((2, 2, 2 * seq_q, 64), (2, 2), (False, 128, 128, 3))
+        return call("manual", (q, k, v), False).contiguous()
+
+    monkeypatch.setattr(torch.ops.attention, "cuda_flash", flash, raising=False)
+    entry = FORWARD.entry(FORWARD.kernel.provider("cuda_flash_packed"))
+    out = entry(q, k, v, causal=causal, block_m=128, block_n=128, stages=3)
+    assert torch.equal(out, call("manual", (q, k, v), causal))
+    with pytest.raises(ValueError, match="queries of one tile would have different masks: seq_q is 2"):
+        entry(q[:, :, :1].expand(-1, -1, 2, -1), k, v, causal=True, block_m=128, block_n=128, stages=3)
 
 
 def test_operations_are_counted_as_papers_do() -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from kernel_pipeline import loading
-from kernels.attention import Problem, tile_columns
+from kernels.attention.parameters import Problem, tile_columns
 from kernels.attention_backward import CUDA_TILES, tolerance
 from tests.kernels.agreement import agree
 from tests.kernels.compiled import answer, program

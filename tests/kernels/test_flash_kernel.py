@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from kernel_pipeline import loading
-from kernels.attention import CUDA_TILES, Problem, tile_columns
+from kernels.attention.parameters import CUDA_TILES, Problem, tile_columns
 from kernels.attention_with_lse import tolerance
 from tests.kernels.agreement import agree
 from tests.kernels.compiled import answer, program

@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from kernel_pipeline import loading
-from kernels.attention import CUDA_TILES, WarpSpecialized, cuda_shared_memory, tile_columns
+from kernels.attention.parameters import CUDA_TILES, WarpSpecialized, cuda_shared_memory, tile_columns
 from tests.kernels import compiled
 
 SOURCE = """
