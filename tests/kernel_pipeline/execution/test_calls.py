@@ -4,6 +4,7 @@ size depends on the data: right providers are found right, and wrong ones wrong.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -49,7 +50,8 @@ def test_named_inputs_and_lists_of_tensors(both: tuple[Verifier, ProviderRunner]
         assert one is None or one.startswith("output 0: 18 of 18 elements are wrong"), one
         assert (one is None) != biased
     for one in said(both, "grouped", "first_weight_for_all", **problem):
-        assert one is not None and one.startswith("output 1: 6 of 6 elements are wrong"), one
+        # One of the random elements may be right by chance.
+        assert one is not None and re.match("output 1: [456] of 6 elements are wrong", one), one
 
 
 def test_outputs_and_workspaces_that_are_handed_in(both: tuple[Verifier, ProviderRunner]) -> None:
