@@ -59,11 +59,13 @@ def run(folder: Path, *words: str, tests: str = TESTS, code: int = 0) -> tuple[s
     """Run the tests. Return pytest's output and the lines that the tests logged."""
     (folder / "test_planted.py").write_text(tests)
     (folder / "log").write_text("")
+    # The variables that pytest-xdist gives to its processes would make these tests one of them.
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
     command = [sys.executable, "-m", "pytest", "-p", "tests.gpu_sharing", "-p", "no:cacheprovider", "-c"]
     done = completed(
         [*command, os.devnull, "--rootdir", folder, *words, folder / "test_planted.py"],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(folder)},
+        env=own | {"PYTHONPATH": str(ROOT), "TMPDIR": str(folder)},
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout, (folder / "log").read_text().splitlines()
