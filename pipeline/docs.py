@@ -44,7 +44,8 @@ from .points import catalog, notation
 from .points.catalog import Entry
 from .reporting import gpus, losses
 from .reporting.cells import distrust_notes, time_cell
-from .reporting.field import HeadToHead, head_to_heads_of_finals, others_of
+from .reporting.content import describe
+from .reporting.field import HeadToHead, head_to_heads, head_to_heads_of_finals
 from .reporting.frames import best_configurations
 from .reporting.headlines import doubt
 from .reporting.loading import LoadedResults, load
@@ -94,8 +95,7 @@ def run(config: DocsConfig) -> None:
 
 def filled(text: str, page: Path, figures: Figures) -> str:
     """Return a page with every block filled. Raises UserError with the line of a block that can't be."""
-    pieces = []
-    at = 0
+    pieces, at = list[str](), 0
     for begin in BEGIN.finditer(text):
         line = f"{page}, line {text.count(chr(10), 0, begin.start()) + 1}"
         end = text.find(END, begin.end())
@@ -113,8 +113,7 @@ def filled(text: str, page: Path, figures: Figures) -> str:
 
 @dataclass(frozen=True)
 class Request:
-    """The options of a block. ``problems`` holds the workloads' problems in their order, by extent and
-    words."""
+    """The options of a block. ``problems`` are the workloads' problems in order, by extent and words."""
 
     entry: Entry
     problems: Mapping[tuple[str, str], Any]
@@ -218,8 +217,7 @@ class Figures:
             yield f"*{gpus.NOTHING_IN_COMMON}*"
 
     def providers(self, request: Request) -> Iterator[str]:
-        """Yield every provider's fastest time at each problem, and the least time at the machine's
-        ceilings."""
+        """Yield every provider's fastest time at each problem, and the least time by the ceilings."""
         kernel = request.entry.loaded.kernel
         x = "problem" if any("=" in extent for extent, _ in request.problems) else " = ".join(kernel.size)
         for gpu in self._gpus:
@@ -313,12 +311,14 @@ class Figures:
     @cached_property
     def _met(self) -> list[HeadToHead]:
         """Our providers beside all others, in the newest finals."""
-        held = {row.point.kernel for row in self.loaded.every_final}
-        others = {name: others_of(name, some) for name, some in self.loaded.providers(sorted(held)).items()}
+        every = self.loaded.every_final
+        held = self.loaded.providers(sorted({row.point.kernel for row in every}))
+        about = [describe(name, some) for name, some in held.items()]
+        rows = self.loaded.rows[self.loaded.rows["kernel"].isin(held)]
         environments = Environments(self.loaded.runs, self.loaded.results.environments)
-        swept = self.loaded.rows[self.loaded.rows["kernel"].isin(held)]
-        times = OtherTimes(swept, self.loaded.every_final, others, environments)
-        return head_to_heads_of_finals(self.loaded.every_final, (), times)
+        times = OtherTimes(rows, every, {one.kernel: one.others for one in about}, environments)
+        swept = head_to_heads(rows, {one.kernel: one.own for one in about}, times)
+        return head_to_heads_of_finals(every, swept, times)
 
     def _name(self, gpu: str) -> str:
         environment = self.loaded.results.environments.get(gpu)

@@ -190,12 +190,23 @@ def _ratio(ours: ProviderTime, other: ProviderTime, against: Against | None = No
     )
 
 
+LATER = 0.97
+"""The share of the finals' time below which a later sweep's time of another provider outdoes them."""
+
+
+def _is_outdone(swept: ProviderTime | None, ours: ProviderTime, held: set[str]) -> bool:
+    """Whether a sweep after the finals found a faster provider of ours that they lack."""
+    is_new = swept is not None and swept.provider not in held and swept.measured_at > ours.measured_at
+    return is_new and swept is not None and swept.us < LATER * ours.us
+
+
 def head_to_heads_of_finals(
     rows: Sequence[Final], swept: Sequence[HeadToHead], times: OtherTimes
 ) -> list[HeadToHead]:
     """Return every problem with finals of ours, by its newest finals.
 
-    ``rows`` are the finals of every run. ``swept`` are the problems by the ledgers, for the oracles.
+    ``rows`` are the finals of every run. ``swept`` are the problems by the ledgers, for the oracles. Finals
+    that lack the provider of ours that a later sweep found the fastest are left out.
     """
     oracles = {one.place: one.ours for one in swept}
     rows = [row for row in newest_with_ours(rows) if row.power == "burst"]
@@ -210,6 +221,8 @@ def head_to_heads_of_finals(
             continue
         name, ours = named[best], time_of_final(best)
         place = place_of(name)
+        if _is_outdone(oracles.get(place), ours, {row.point.provider for row in some}):
+            continue
         others = {other: _ratio(ours, time) for other, time in times.beside(place, ours).items()}
         side_by_side: dict[str, Final] = {}
         for row in sorted(some, key=lambda row: row.median_us, reverse=True):

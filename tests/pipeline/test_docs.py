@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -152,6 +153,20 @@ def test_the_table_of_finals_has_the_fastest_of_ours_and_the_others_times_over_i
     assert found[:3] == ["softmax", "1024", "float32"]
     assert found[3].startswith("`cuda ") and found[4] == "2.00" and found[6].startswith("1.50")
     assert found[7:] == ["", "`torch` 1.50"], "torch.compile had none, and torch is the best of the others"
+
+
+def test_finals_that_lack_our_fastest_provider_since_are_left_out(figures: Figures) -> None:
+    ours, torch = (factory.measurement("softmax", name, 1024) for name in ("cuda", "torch"))
+    slower = factory.final(torch, 3.0, against=(ours, 2.0, "slower"))
+    factory.write_finals(figures.folder, [factory.final(ours, 2.0), slower])
+    assert "| softmax | 1024 |" in figures.text("finals")
+    later = factory.MEASURED_AT + timedelta(days=1)
+    for us, is_there in ((1.99, True), (1.5, False)):
+        faster = factory.measurement(
+            "softmax", "triton_online", 1024, median_us=us, measured_at=later, block_size=1024, num_warps=4
+        )
+        factory.write_results(figures.folder, [ours, torch, faster])
+        assert ("| softmax | 1024 |" in Figures(figures.folder).text("finals")) is is_there
 
 
 def test_a_table_of_finals_can_show_the_largest_problem_alone(figures: Figures) -> None:
