@@ -306,8 +306,8 @@ def main(parent: int, fd: int, device: str, confined: Confinement | None = None)
 
 
 def _freeze() -> None:
-    """Imported objects live as long as the process. Frozen, the garbage collector does not visit them, so
-    that workers do not copy their pages."""
+    """Keep the garbage collector from visiting imported objects, which live as long as the process: workers
+    would copy their pages."""
     gc.collect()
     gc.freeze()
 
