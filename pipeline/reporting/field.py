@@ -196,8 +196,9 @@ LATER = 0.97
 
 def _is_outdone(swept: ProviderTime | None, ours: ProviderTime, held: set[str]) -> bool:
     """Whether a sweep after the finals found a faster provider of ours that they lack."""
-    is_new = swept is not None and swept.provider not in held and swept.measured_at > ours.measured_at
-    return is_new and swept is not None and swept.us < LATER * ours.us
+    if swept is None or swept.provider in held or swept.measured_at <= ours.measured_at:
+        return False
+    return swept.us < LATER * ours.us
 
 
 def head_to_heads_of_finals(
