@@ -73,6 +73,8 @@ def persistent_fits(problem: Matrix, parameters: Persistent, gpu: Gpu | None, su
         return f"one program holds whole rows: {problem.columns} columns > block_size {size}"
     if reason := row_too_wide(problem.columns):
         return reason
+    if problem.columns > NARROW and parameters.num_stages > 1:
+        return f"rows of more than {NARROW} columns are read twice, and num_stages > 1 copies both ahead"
     # x, d_out and the weight; where rows are not aligned, addresses too.
     rows = 3 if problem.columns <= NARROW else 2 * ITEM_BYTES[problem.dtype] / 4
     kept = math.ceil((rows + sums) * size / threads * (1 if is_aligned(problem) else 1.5))

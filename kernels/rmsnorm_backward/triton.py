@@ -11,16 +11,12 @@ import torch
 import triton
 import triton.language as tl
 
-from kernel_pipeline.tensors import check_affine, persistent_programs
-
-from ..gradient_inputs import check_gradient, with_rows
-from ..partial_sums import added
+from ..norm_gradients import Gradients, launch_multi_pass, launch_persistent
 from ..rmsnorm import EPS
-from ..row_gradients import NARROW, row_too_wide
 
 _EPS = tl.constexpr(EPS)
 
-Gradients = tuple[torch.Tensor, ...]
+_NAME = "rmsnorm_backward"
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -138,27 +134,8 @@ def persistent(
     """Return the gradients for a matrix of at least one column, with ``per_sm`` programs on a multiprocessor.
     A program takes as many rows at a time as fit into ``block_size`` elements, at least one. Raises
     ValueError for rows too wide for registers."""
-    d_out, x, d_x = _prepared(d_out, x, weight)
-    rows, columns = x.shape
-    if reason := row_too_wide(columns):
-        raise ValueError(reason)
-    if rows == 0:
-        return d_x, torch.zeros_like(weight)
-    width = triton.next_power_of_2(columns)
-    block_size = max(block_size, width)
-    programs = min(triton.cdiv(rows, block_size // width), persistent_programs(x, per_sm))
-    sums = torch.empty((1, programs, columns), dtype=torch.float32, device=x.device)
-    _persistent[(programs,)](
-        *(d_x, sums, d_out, x, weight.contiguous(), d_out.stride(0), x.stride(0), rows, columns),
-        WIDTH=width,
-        BLOCK_SIZE=block_size,
-        EVEN_N=columns == width,
-        STAGES=num_stages,
-        WIDE=width > NARROW,
-        num_warps=num_warps,
-        num_stages=num_stages,
-    )
-    return d_x, *added(sums, x.dtype)
+    inputs = (d_out, x, weight)
+    return launch_persistent(_NAME, _persistent, 1, inputs, block_size, num_warps, num_stages, per_sm)
 
 
 def multi_pass(
@@ -166,26 +143,4 @@ def multi_pass(
 ) -> Gradients:
     """Return the gradients for a matrix of at least one column, with ``per_sm`` programs on a multiprocessor.
     A program goes through each of its rows twice, in steps of ``block_size`` columns."""
-    d_out, x, d_x = _prepared(d_out, x, weight)
-    rows, columns = x.shape
-    if rows == 0:
-        return d_x, torch.zeros_like(weight)
-    programs = min(rows, persistent_programs(x, per_sm))
-    sums = torch.empty((1, programs, columns), dtype=torch.float32, device=x.device)
-    _multi_pass[(programs,)](
-        *(d_x, sums, d_out, x, weight.contiguous(), d_out.stride(0), x.stride(0), rows, columns),
-        BLOCK_SIZE=block_size,
-        EVEN_N=columns % block_size == 0,
-        num_warps=num_warps,
-    )
-    return d_x, *added(sums, x.dtype)
-
-
-def _prepared(
-    d_out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return d_out and x with contiguous rows, and memory for d_x. Raises ValueError for inputs that do not
-    fit together."""
-    check_gradient("rmsnorm_backward", d_out, x)
-    check_affine("rmsnorm_backward", "weight", weight, x)
-    return with_rows(d_out), with_rows(x), torch.empty_like(x, memory_format=torch.contiguous_format)
+    return launch_multi_pass(_NAME, _multi_pass, 1, (d_out, x, weight), block_size, num_warps, per_sm)

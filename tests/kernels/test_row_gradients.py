@@ -8,6 +8,7 @@ import triton
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Gpu
+from kernels import norm_gradients
 from kernels.row_gradients import Persistent, persistent_fits, tolerances
 from kernels.rows import Matrix
 from tests.kernels.kernel_cases import ON_GPU, Case, cases
@@ -33,8 +34,7 @@ def launch(case: Case, **wanted: int) -> dict[str, int]:
 def test_no_rows_sum_is_left_out(
     case: Case, rows: int, columns: int, programs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = case.loaded.module("triton.py")
-    monkeypatch.setattr(module, "persistent_programs", lambda x, each: programs)
+    monkeypatch.setattr(norm_gradients, "persistent_programs", lambda x, each: programs)
     problem = Matrix(rows=rows, columns=columns)
     inputs = case.inputs(problem)
     parameters = launch(case, block_size=32)
@@ -119,6 +119,12 @@ def test_stages_that_shared_memory_does_not_hold_do_not_fit() -> None:
     ):
         assert persistent_fits(problem, Persistent(num_stages=stages), small, sums=1) == reason
         assert persistent_fits(problem, Persistent(num_stages=stages), None, sums=1) is None
+
+
+def test_rows_that_are_read_twice_are_not_copied_ahead() -> None:
+    launch = Persistent(block_size=16384, num_warps=16, num_stages=2, per_sm=1)
+    reason = persistent_fits(Matrix(columns=8193, dtype="bfloat16"), launch, None, sums=1)
+    assert reason == "rows of more than 8192 columns are read twice, and num_stages > 1 copies both ahead"
 
 
 def test_a_tolerance_is_wide_where_rows_are_close_to_zero_alone() -> None:
