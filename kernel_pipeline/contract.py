@@ -245,6 +245,7 @@ class Kernel:
         if len(set(stems)) < len(stems):
             written = ", ".join(sorted(sources))
             raise ContractError(f"two extensions differ only in their suffix: {written}. Rename one.")
+        self._check_steps()
         for provider in self.providers:
             if provider.prepare is not None and not self.weights:
                 raise ContractError(
@@ -256,6 +257,19 @@ class Kernel:
                 )
             if lists := [name for name, one in provider.variables().items() if one.type is tuple]:
                 raise ContractError(f"{', '.join(lists)} of {provider.name} is a list: declare its numbers.")
+
+    def _check_steps(self) -> None:
+        """Raise ContractError if one provider declares steps and one that may be called does not."""
+        have = [one.name for one in self.providers if one.steps is not None]
+        lack = [
+            one.name
+            for one in self.providers
+            if one.steps is None and (one.is_own or one.name == self.baseline) and not one.compiled
+        ]
+        if have and lack:
+            raise ContractError(
+                f"{have[0]} declares steps, and {', '.join(lack)} does not: declare all or none."
+            )
 
     def _check_calls(self) -> None:
         if self.destination not in (None, "first", "last"):

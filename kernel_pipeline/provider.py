@@ -93,6 +93,12 @@ class Provider:
     compile_weight:
         ``compile_weight(parameters)`` returns the relative compile time of a configuration. Configurations
         with the longest compile time are compiled first.
+    steps:
+        ``steps(problem, parameters, gpu)`` returns how long a launch keeps the busiest multiprocessor, in a
+        unit of the configuration's own: for example the waves of blocks times the steps of each block. From
+        one problem to another the time of a configuration is predicted to grow as this does
+        (``kernel_pipeline/ops/growth.py``). If one provider declares it, each provider that
+        ``kernel_pipeline.ops`` may call does.
     """
 
     name: str
@@ -109,6 +115,7 @@ class Provider:
     reference: str | None = None
     prepare: str | None = None
     compile_weight: Callable[[Any], float] | None = None
+    steps: Callable[[Any, Any, Gpu], float] | None = None
 
     def __post_init__(self) -> None:
         file, colon, function = self.entry.partition(":")

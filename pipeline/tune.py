@@ -32,6 +32,7 @@ from kernel_pipeline.files import write_atomically
 from kernel_pipeline.machine import device
 from kernel_pipeline.machine.fingerprint import fingerprint
 from kernel_pipeline.ops import table
+from kernel_pipeline.ops.growth import Growth
 from kernel_pipeline.ops.table import Table, TableError, TunedKernel
 from kernel_pipeline.ops.tuned import rule_digest
 from kernel_pipeline.records.environment import UNKEYED, Environment
@@ -41,6 +42,7 @@ from kernel_pipeline.records.settings import TimingSettings
 from . import as_typed
 from .command.options import TuneConfig
 from .command.run import console, run_stage, say, warn
+from .inspection.occupancy import limits_of
 from .keys.identity import Identity
 from .keys.old_rows import OldRows, reasons
 from .points import catalog
@@ -83,7 +85,7 @@ def run(config: TuneConfig) -> None:
             if row.outcome.timing is not None and not _is_current(entry, row, identity):
                 old.add(reasons(row, identity, runs, any_settings=True))
         held = finals.newest(finals.read(finals.path(folder, name, slug), warn))
-        made = tuning.of_kernel(entry, some, held, l2_bytes)
+        made = tuning.of_kernel(entry, some, held, limits_of(environment), l2_bytes)
         if made is not None:
             found[name] = made
     if old.count:
@@ -122,8 +124,9 @@ def replay(config: TuneConfig) -> None:
             if some:
                 environment = _recorded(config.output, ledger.stem)
                 times = tuning.times_of(entry, some, environment.l2_bytes or 0)
-                capability = environment.compute_capability
-                found.append(LedgerTimes(entry.loaded.kernel, name, ledger.stem, capability, times))
+                known = tuning.configurations_of(some)
+                growth = Growth(entry.loaded.kernel, known, limits_of(environment))
+                found.append(LedgerTimes(name, ledger.stem, times, growth))
     if not found:
         raise UserError(
             f"{config.output} has no ledger: measure a kernel, or name another folder by output=."

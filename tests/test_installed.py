@@ -191,7 +191,7 @@ PROVIDERS = """
 import torch
 from kernel_pipeline.loading import load
 from kernel_pipeline.ops import native, plans
-from kernel_pipeline.ops.tuned import Choice
+from kernel_pipeline.ops.choice import Choice
 loaded, x = load("softmax"), torch.randn(4, 6)
 problem = loaded.kernel.problem(rows=4, columns=6)
 for choice in (Choice("triton_row", {"num_warps": 4}, "exact", ""), Choice("cpp", {}, "exact", "")):

@@ -18,9 +18,9 @@ from .. import loading
 if TYPE_CHECKING:
     from .asked import Asked
     from .calls import Function
+    from .choice import Choice
     from .declaration import Result
     from .explanation import Explanation
-    from .tuned import Choice
 
 
 def names() -> list[str]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .tuned import Choice
+from .choice import Choice
 
 MOST = 1 << 16
 """The maximum number of problems that a process counts; later problems are ignored."""

@@ -21,12 +21,12 @@ from torch.autograd import forward_ad
 from ..loading import Loaded
 from . import switch
 from .asked import Asked
+from .choice import Choice
 from .declaration import NotServedError, Op, Result
 from .known import Known, known
 from .options import options_of, tensors_of
 from .plans import MOST_PLANS, CallPlan, first, form_of
 from .registration import NAMESPACE, register
-from .tuned import Choice
 
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 """The types of plain tensors, which are not subclasses with their own behaviour."""

@@ -16,9 +16,11 @@ from ..declared import Value, shown
 from ..loading import Loaded
 from . import function as function_of
 from . import plans, prediction, rule, switch, table_files, tuned
+from .choice import WORDS, Choice
 from .declaration import NotServedError
 from .table import TunedProblem
-from .tuned import WORDS, Choice, Chooser
+from .tuned import Chooser
+from .tuned_problems import takes_inputs
 
 if TYPE_CHECKING:
     from .calls import Function
@@ -36,6 +38,8 @@ class TimedChoice:
     interval_us, source, commit:
         For a measured time the interval, ``finals`` or ``sweep``, and the commit, as in the table. The source
         of a predicted time is ``prediction``. None where the table has none.
+    is_prepared:
+        Whether the provider takes the inputs in another form, which a caller could make once.
     """
 
     provider: str
@@ -44,8 +48,14 @@ class TimedChoice:
     interval_us: tuple[float, float] | None = None
     source: str | None = None
     commit: str | None = None
+    is_prepared: bool = False
 
     def __str__(self) -> str:
+        form = ", with inputs that the caller brings into another form once" if self.is_prepared else ""
+        return self._time + form
+
+    @property
+    def _time(self) -> str:
         if self.us is None:
             return "unknown"
         if self.source == "prediction":
@@ -208,7 +218,7 @@ def _measured(made: Chooser, row: TunedProblem) -> Times:
     time = TimedChoice(best.provider, best.parameters, row.us, (low, high), row.source, row.commit)
     baseline = None
     if best.provider != made.kernel.baseline and row.baseline_us is not None:
-        baseline = TimedChoice(made.kernel.baseline, {}, row.baseline_us, source=row.source)
+        baseline = _baseline(made, row.baseline_us, row.source)
     other = made.tuned.configurations.get(row.runner_up or "")
     runner_up = None
     if other is not None:
@@ -219,31 +229,37 @@ def _measured(made: Chooser, row: TunedProblem) -> Times:
 def _predicted(made: Chooser, choice: Choice) -> Times:
     """Return predicted times. The baseline's time is predicted by a configuration's time and its speedup over
     the baseline, which errs less than the baseline's times at other problems."""
-    usable = [label for label in rule.ranked(made.around) if made.against(label) is None]
+    ranked = sorted(made.predicted, key=made.predicted.__getitem__) or rule.ranked(made.around)
+    usable = [one for one in ranked if one in made.tuned.configurations and made.against(one) is None]
     is_baseline = choice.provider == made.kernel.baseline
     by = next(iter(usable), None) if is_baseline else made.label_of(choice)
     if by is None:
         return None, None, None
     ratio = prediction.speedup(made.around, by)
-    us = _us(made, by)
-    baseline = None
-    if made.has_baseline:
-        of_baseline = None if us is None or ratio is None else us * ratio
-        baseline = TimedChoice(made.kernel.baseline, {}, of_baseline, source="prediction")
+    us = made.predicted_us(by)
+    of_baseline = None if us is None or ratio is None else us * ratio
+    of_baseline = made.predicted.get(made.kernel.baseline, of_baseline)
+    baseline = _baseline(made, of_baseline, "prediction")
+    can_call = made.has_baseline
     others = [
-        TimedChoice(one.provider, one.parameters, _us(made, each), source="prediction")
+        TimedChoice(one.provider, one.parameters, made.predicted_us(each), source="prediction")
         for each in usable
         if (one := made.tuned.configurations[each]).provider not in (choice.provider, made.kernel.baseline)
     ][:1]
     if is_baseline:
         return baseline, None, next(iter(others), None)
-    others += [baseline] if baseline is not None and baseline.us is not None else []
+    others += [baseline] if can_call and baseline.us is not None else []
     runner_up = min(others, key=lambda one: math.inf if one.us is None else one.us, default=None)
-    return TimedChoice(choice.provider, choice.parameters, us, source="prediction"), baseline, runner_up
+    is_known = can_call or (baseline.is_prepared and baseline.us is not None)
+    time = TimedChoice(choice.provider, choice.parameters, us, source="prediction")
+    return time, baseline if is_known else None, runner_up
 
 
-def _us(made: Chooser, label: str) -> float | None:
-    return prediction.predicted_us(made.kernel, made.comparable, made.problem, label)
+def _baseline(made: Chooser, us: float | None, source: str) -> TimedChoice:
+    """Return the baseline with its time."""
+    name = made.kernel.baseline
+    is_prepared = not takes_inputs(made.kernel.provider(name))
+    return TimedChoice(name, {}, us, source=source, is_prepared=is_prepared)
 
 
 def _trains(given: tuple[Any, ...]) -> bool:

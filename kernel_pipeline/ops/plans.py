@@ -17,9 +17,9 @@ from ..contract import Gpu, Provider
 from ..loading import Loaded
 from ..machine.device import Device
 from . import asked, native, relaunch, switch, tuned
+from .choice import Choice
 from .declaration import NotServedError, Op, Result
 from .known import Known
-from .tuned import Choice
 from .tuned_problems import takes_inputs
 
 MOST_PLANS = 1 << 14

@@ -57,9 +57,9 @@ class TunedProblem:
     runner_up:
         The label of the fastest configuration of another provider; None if no other provider has a time.
     baseline_us:
-        The time of the kernel's baseline.
+        The time of the kernel's baseline, also of one that takes its inputs in another form.
     near:
-        The time of each configuration divided by the fastest time, by label, up to ``rule.MOST``.
+        The time of each configuration divided by the fastest time, by label, up to ``growth.furthest``.
     failed:
         The labels of configurations without a right output at this problem.
     tolerance, max_abs_err:
@@ -114,10 +114,6 @@ class TunedRegion:
     generalised: int
     generalised_p90: float | None
     fallback: Mapping[str, Mapping[str, float]]
-
-    def is_safer(self, p90: float) -> bool:
-        """Whether the rule's regret is lower than a candidate's, by their 90th percentiles."""
-        return self.problems >= FEWEST and self.regret_p90 is not None and self.regret_p90 < p90
 
 
 @dataclass(frozen=True)

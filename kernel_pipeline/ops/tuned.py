@@ -15,51 +15,30 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ..contract import Gpu, Kernel, Provider
-from ..declared import Value
 from ..loading import Loaded
 from . import prediction, rule, source, table_files
+from .choice import Choice
+from .growth import Growth, is_safer
 from .table import Configuration, Table, TunedProblem, TunedRegion
-from .tuned_problems import compared, completed, takes_inputs, tuned_of, words_text
+from .tuned_problems import (
+    compared,
+    completed,
+    is_within,
+    made_parameters,
+    takes_inputs,
+    tuned_of,
+    words_text,
+)
 
 RULE = Path(rule.__file__)
 
-
-WORDS = {
-    "exact": "the table of tuned problems",
-    "generalised": "the rule between tuned problems, which is trusted here",
-    "guessed": "the rule between tuned problems, too far from them to be trusted, but safer than the others",
-    "default": "a default configuration, the safest that fits",
-    "other_dtype": "the rule between tuned problems in another dtype of the same size",
-    "sibling": "the rule between tuned problems of another GPU of the same architecture",
-    "torch": "the baseline",
-}
-"""What a choice follows, by ``Choice.how``."""
-
 OTHER_DTYPE = {"float16": "bfloat16", "bfloat16": "float16"}
 """The dtype of the same size, whose bytes and products take equally long."""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A provider in a configuration, with a value for each of its parameters.
-
-    ``how`` is ``exact`` for a tuned problem; ``generalised`` for the rule's choice where the rule is trusted;
-    ``guessed`` for the rule's choice where it is not trusted but safer than the alternatives; ``default`` for
-    a provider's default configuration; ``other_dtype`` for the rule's choice by problems in the other dtype
-    of 16 bits; ``sibling`` for the rule's choice by another GPU's table; ``torch`` for the kernel's baseline.
-    ``reason`` says in a sentence or two why the choice is not exact, or is empty.
-    """
-
-    provider: str
-    parameters: Mapping[str, Value]
-    how: str
-    reason: str
 
 
 def choose(loaded: Loaded, problem: object, gpu: Gpu | None, slug: str | None) -> Choice:
@@ -241,14 +220,30 @@ class Chooser:
         """The tuned problems that the rule uses."""
         return self.comparable[: rule.NEIGHBOURS]
 
+    @property
+    def growth(self) -> Growth:
+        """The growth of the table's times to other problems."""
+        return Growth(self.kernel, self.tuned.configurations, self.table.properties)
+
     @functools.cached_property
     def picked(self) -> rule.Pick | None:
         """The rule's choice; None without neighbours, and if the table's regrets come from another version
         of the rule."""
         if self.is_own and self.table.rule != rule_digest():
             return None
-        at = self.values, self.within_l2, rule.scales(self.kernel)
-        return rule.pick(self.known, *at, lambda label: self.against(label) is None)
+        at = self.values, self.within_l2, self.problem, self.gpu
+        return self.growth.pick(self.known, *at, lambda label: self.against(label) is None)
+
+    @functools.cached_property
+    def predicted(self) -> dict[str, float]:
+        """The predicted times by label in microseconds, of a kernel whose providers have steps."""
+        return self.growth.predicted(self.comparable, self.problem, self.gpu)
+
+    def predicted_us(self, label: str) -> float | None:
+        """Return the predicted time of a configuration in microseconds; None if it is unknown."""
+        if self.predicted:
+            return self.predicted.get(label)
+        return prediction.predicted_us(self.kernel, self.comparable, self.problem, label)
 
     @property
     def region(self) -> TunedRegion | None:
@@ -265,7 +260,10 @@ class Chooser:
         safest = next(
             (label for label in known if self._is_baseline(label) or self.against(label) is None), None
         )
-        if region is not None and safest is not None and region.is_safer(known[safest]) and self.picked:
+        is_by_rule = (
+            region is not None and safest is not None and is_safer(self.kernel, region, known[safest])
+        )
+        if is_by_rule and self.picked:
             return self._if_faster(self.picked.label, "guessed", reason)
         choice = baseline(self.kernel, reason)
         if safest is not None and not self._is_baseline(safest):
@@ -349,7 +347,7 @@ class Chooser:
         if self.gpu is not None and (why := provider.runs_on(self.gpu)):
             return f"{name} {why}."
         try:
-            made = _made(provider, chosen.parameters)
+            made = made_parameters(provider, chosen.parameters)
         except ValueError as error:
             return f"{name} no longer takes its tuned parameters ({error}); sweep and tune again."
         why = provider.fits(self.problem, made, self.gpu)
@@ -358,11 +356,6 @@ class Chooser:
     def _choice(self, label: str, how: str, reason: str) -> Choice:
         chosen = self.tuned.configurations[label]
         return Choice(chosen.provider, dict(chosen.parameters), how, reason)
-
-
-def is_within(kernel: Kernel, problem: Any, l2_bytes: int) -> bool:
-    """Whether the bytes that a problem reads and writes fit the L2 cache."""
-    return kernel.work(problem).bytes <= l2_bytes
 
 
 @functools.cache
@@ -377,17 +370,6 @@ def baseline(kernel: Kernel, reason: str) -> Choice:
     declared = provider.variables()
     parameters = {name: one.default for name, one in declared.items() if one.default is not None}
     return Choice(provider.name, parameters, "torch", reason)
-
-
-def _made(provider: Provider, parameters: Mapping[str, Value]) -> Any:
-    """Return a provider's parameters with the table's values; None for a provider without parameters. Raises
-    ValueError for invalid values."""
-    declared = provider.variables()
-    if declared.keys() != parameters.keys():
-        raise ValueError(f"its parameters are {', '.join(declared) or 'none'}")
-    if provider.parameters is None:
-        return None
-    return provider.parameters(**{name: declared[name].check(value) for name, value in parameters.items()})
 
 
 def _source(loaded: Loaded, provider: str) -> str:

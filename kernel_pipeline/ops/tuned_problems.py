@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from ..contract import Kernel, Provider
 from ..declared import Value
@@ -55,3 +56,19 @@ def tuned_of(kernel: Kernel, one: TunedKernel) -> list[rule.Tuned]:
 def words_text(problem: Mapping[str, Value]) -> str:
     """Return the non-numeric dimensions of a problem as text: ``dtype=bfloat16``."""
     return " ".join(f"{name}={value}" for name, value in sorted(rule.words(problem).items()))
+
+
+def made_parameters(provider: Provider, parameters: Mapping[str, Value]) -> Any:
+    """Return a provider's parameters with the table's values; None for a provider without parameters. Raises
+    ValueError for invalid values."""
+    declared = provider.variables()
+    if declared.keys() != parameters.keys():
+        raise ValueError(f"its parameters are {', '.join(declared) or 'none'}")
+    if provider.parameters is None:
+        return None
+    return provider.parameters(**{name: declared[name].check(value) for name, value in parameters.items()})
+
+
+def is_within(kernel: Kernel, problem: Any, l2_bytes: int) -> bool:
+    """Whether the bytes that a problem reads and writes fit the L2 cache."""
+    return kernel.work(problem).bytes <= l2_bytes

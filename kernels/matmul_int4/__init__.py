@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from kernel_pipeline.contract import Kernel, Provider
 
+from ..product_steps import dense_steps, tiles_steps, warps_steps, wgmma_steps
 from ..transposed_tiles import Wgmma
 from .parameters import (
     Rows,
@@ -41,6 +42,7 @@ from .parameters import (
     wgmma_fits,
 )
 from .problem import Problem, interpreted, tolerance, work
+from .steps import dequantise_steps, rows_steps
 
 kernel = Kernel(
     problem=Problem,
@@ -52,14 +54,24 @@ kernel = Kernel(
     interpreted=interpreted,
     largest=1.0,
     providers=(
-        Provider("torch", "torch.py:dense", reference="dense.py"),
+        Provider("torch", "torch.py:dense", reference="dense.py", steps=dense_steps),
         Provider("torch_int4pack", "torch.py:int4pack", None, int4pack_fits, devices=("cuda",)),
-        Provider("triton_gemm", "triton.py:gemm", Tiles, tiles_fit),
-        Provider("triton_split_k", "triton.py:split", Split, split_fits),
-        Provider("triton_gemv", "triton_gemv.py:gemv", Rows, rows_fit),
-        Provider("triton_dequantise", "triton_dequantise.py:dequantise", Threads),
-        Provider("cuda", "cuda.py:cuda", Warps, warps_fit, extension="cuda.cu", needs="sm_80"),
-        Provider("cuda_wgmma", "cuda.py:cuda_wgmma", Wgmma, wgmma_fits, extension="wgmma.cu", needs="sm_90a"),
+        Provider("triton_gemm", "triton.py:gemm", Tiles, tiles_fit, steps=tiles_steps),
+        Provider("triton_split_k", "triton.py:split", Split, split_fits, steps=tiles_steps),
+        Provider("triton_gemv", "triton_gemv.py:gemv", Rows, rows_fit, steps=rows_steps),
+        Provider("triton_dequantise", "triton_dequantise.py:dequantise", Threads, steps=dequantise_steps),
+        Provider(
+            "cuda", "cuda.py:cuda", Warps, warps_fit, extension="cuda.cu", needs="sm_80", steps=warps_steps
+        ),
+        Provider(
+            "cuda_wgmma",
+            "cuda.py:cuda_wgmma",
+            Wgmma,
+            wgmma_fits,
+            extension="wgmma.cu",
+            needs="sm_90a",
+            steps=wgmma_steps,
+        ),
         Provider(
             "gemlite",
             "peers.py:gemlite",

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from kernel_pipeline.contract import Kernel, Provider
 
+from ..product_steps import dense_steps, tiles_steps, warps_steps, wgmma_steps
 from ..transposed_tiles import Wgmma
 from .parameters import (
     Algorithm,
@@ -46,7 +47,7 @@ kernel = Kernel(
     interpreted=interpreted,
     largest=1.0,
     providers=(
-        Provider("torch", "torch.py:dense", reference="dense.py"),
+        Provider("torch", "torch.py:dense", reference="dense.py", steps=dense_steps),
         Provider(
             "torch_cusparselt",
             "torch.py:cusparselt",
@@ -56,8 +57,18 @@ kernel = Kernel(
             needs="sm_80",
             reference="cusparselt.py",
         ),
-        Provider("triton_gemm", "triton.py:gemm", Tiles, tiles_fit),
-        Provider("cuda", "cuda.py:cuda", Warps, warps_fit, extension="cuda.cu", needs="sm_80"),
-        Provider("cuda_wgmma", "cuda.py:cuda_wgmma", Wgmma, wgmma_fits, extension="wgmma.cu", needs="sm_90a"),
+        Provider("triton_gemm", "triton.py:gemm", Tiles, tiles_fit, steps=tiles_steps),
+        Provider(
+            "cuda", "cuda.py:cuda", Warps, warps_fit, extension="cuda.cu", needs="sm_80", steps=warps_steps
+        ),
+        Provider(
+            "cuda_wgmma",
+            "cuda.py:cuda_wgmma",
+            Wgmma,
+            wgmma_fits,
+            extension="wgmma.cu",
+            needs="sm_90a",
+            steps=wgmma_steps,
+        ),
     ),
 )

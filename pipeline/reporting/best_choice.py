@@ -24,8 +24,9 @@ from kernel_pipeline.contract import Gpu
 from kernel_pipeline.declared import Value, shown
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.ops import rule, table_files, tuned
+from kernel_pipeline.ops.choice import WORDS, Choice
 from kernel_pipeline.ops.table import Table, TunedRegion
-from kernel_pipeline.ops.tuned import Choice
+from kernel_pipeline.ops.tuned_problems import is_within
 from kernel_pipeline.records import ceilings
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.ceilings import Ceilings
@@ -275,7 +276,7 @@ class KernelOnMachine:
 
     def _is_within(self, problem: Any) -> bool:
         l2_bytes = self.table.l2_bytes if self.table else self.environment.l2_bytes or 0
-        return tuned.is_within(self.kernel, problem, l2_bytes)
+        return is_within(self.kernel, problem, l2_bytes)
 
     def rate(self, one: TimedConfiguration) -> Rate:
         """Return a configuration's rate and its share of the machine's ceiling."""
@@ -312,7 +313,7 @@ class KernelOnMachine:
         if region is not None and how in ("generalised", "guessed"):
             p90 = region.generalised_p90 if how == "generalised" else region.regret_p90
         cost = "" if p90 is None else f": in nine of ten cases at most {percent(p90)} over the fastest"
-        return "; ".join(filter(None, [f"{tuned.WORDS[how]} ({how}){cost}", best.chosen.reason]))
+        return "; ".join(filter(None, [f"{WORDS[how]} ({how}){cost}", best.chosen.reason]))
 
     def _region(self, problem: Any) -> TunedRegion | None:
         """Return the table's record of the rule's regret on the problem's side of the L2 cache, if any."""

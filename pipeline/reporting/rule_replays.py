@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from kernel_pipeline import problems
 from kernel_pipeline.contract import Kernel
 from kernel_pipeline.ops import prediction, rule
+from kernel_pipeline.ops.growth import Growth, is_safer
 from kernel_pipeline.ops.tuned_problems import takes_inputs, words_text
 from kernel_pipeline.records.base import Values
 
@@ -37,13 +38,22 @@ Chosen = tuple[Times, str]
 
 @dataclass(frozen=True)
 class LedgerTimes:
-    """A kernel's times on one GPU."""
+    """A kernel's times on one GPU, whose slug is ``gpu``."""
 
-    kernel: Kernel
     name: str
     gpu: str
-    capability: str | None
     times: Sequence[Times]
+    growth: Growth
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel."""
+        return self.growth.kernel
+
+    @property
+    def capability(self) -> tuple[int, int] | None:
+        """The GPU's compute capability; None for a CPU."""
+        return None if self.growth.gpu is None else self.growth.gpu.capability
 
 
 def regretted(ledger: LedgerTimes) -> TextTable:
@@ -56,9 +66,7 @@ def regretted(ledger: LedgerTimes) -> TextTable:
     """
     kernel, times = ledger.kernel, ledger.times
     rows = []
-    by_rule, by_nearest = (
-        regret.leave_out(times, rule.scales(kernel), count) for count in (rule.NEIGHBOURS, 1)
-    )
+    by_rule, by_nearest = (regret.leave_out(times, ledger.growth, count) for count in (rule.NEIGHBOURS, 1))
     for side, name in SIDES.items():
         here = [one for one in times if side in (None, one.tuned.within_l2)]
         chosen, nearest = (
@@ -107,7 +115,7 @@ def called(
         known = region.fallback[words_text(one.times.tuned.problem)]
         safest = next((label for label in known if label in one.times.us), None)
         label, slowest = one.pick.label, 0.0
-        if not is_trusted and (safest is None or not region.is_safer(known[safest])):
+        if not is_trusted and (safest is None or not is_safer(kernel, region, known[safest])):
             label, slowest = safest or "", prediction.SLOWEST
         if has_margin:
             label = _if_faster(kernel, one, label, prediction.MARGIN, slowest)
@@ -161,7 +169,7 @@ def predicted(ledgers: Sequence[LedgerTimes]) -> TextTable:
     smaller, less 1."""
     found: dict[str, list[list[float]]] = {}
     for ledger in ledgers:
-        for left in regret.leave_out(ledger.times, rule.scales(ledger.kernel)):
+        for left in regret.leave_out(ledger.times, ledger.growth):
             for row in (f"{ledger.name} on {ledger.gpu}", "all"):
                 errors = found.setdefault(row, [[], [], []])
                 for kept, error in zip(errors, _errors(ledger, left), strict=True):
@@ -189,7 +197,8 @@ def _errors(ledger: LedgerTimes, left: Left) -> tuple[float | None, float | None
     )
     problem = problems.make(ledger.kernel.problem, Values(one.problem))
     label = left.pick.label
-    us = prediction.predicted_us(ledger.kernel, comparable, problem, label)
+    times = ledger.growth.predicted(comparable, problem, ledger.growth.gpu)
+    us = times.get(label) or prediction.predicted_us(ledger.kernel, comparable, problem, label)
     ratio = prediction.speedup(left.around, label)
     if us is None:
         return None, None, None
@@ -222,11 +231,11 @@ def _by_sibling(ledgers: Sequence[LedgerTimes], used: str, other: str) -> TextTa
     found: dict[str, list[list[Chosen]]] = {}
     for ledger in ledgers:
         if ledger.gpu == used and ledger.name in theirs:
-            tuned = [one.tuned for one in theirs[ledger.name].times]
+            its = theirs[ledger.name]
             baseline = [(one, label) for one in ledger.times if (label := _baseline(ledger.kernel, one))]
             found[ledger.name] = [
-                list(_sibling_choices(ledger, tuned, is_left_out=False)),
-                list(_sibling_choices(ledger, tuned, is_left_out=True)),
+                list(_sibling_choices(ledger, its, is_left_out=False)),
+                list(_sibling_choices(ledger, its, is_left_out=True)),
                 baseline,
             ]
     if found:
@@ -245,11 +254,12 @@ def _by_sibling(ledgers: Sequence[LedgerTimes], used: str, other: str) -> TextTa
     return TextTable(title, columns, rows, numbers=columns[1:], strong=[len(rows) - 1] if rows else ())
 
 
-def _sibling_choices(ledger: LedgerTimes, tuned: Sequence[rule.Tuned], is_left_out: bool) -> Iterator[Chosen]:
+def _sibling_choices(ledger: LedgerTimes, its: LedgerTimes, is_left_out: bool) -> Iterator[Chosen]:
+    tuned = [one.tuned for one in its.times]
     for one in ledger.times:
         here = rule.numbers(one.tuned.problem)
         others = [other for other in tuned if not is_left_out or rule.numbers(other.problem) != here]
-        left = regret.chosen(one, others, rule.scales(ledger.kernel))
+        left = regret.chosen(one, others, its.growth, ledger.growth.gpu)
         label = _baseline(ledger.kernel, one)
         if left is not None:
             label = _if_faster(ledger.kernel, left, left.pick.label, prediction.ELSEWHERE_MARGIN)

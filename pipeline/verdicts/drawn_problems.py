@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from kernel_pipeline.contract import Provider
 from kernel_pipeline.ops import tuned
-from kernel_pipeline.ops.tuned import Choice
+from kernel_pipeline.ops.choice import Choice
 from kernel_pipeline.problems import identity_of
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.ceilings import Ceilings

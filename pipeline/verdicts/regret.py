@@ -10,10 +10,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kernel_pipeline.contract import Kernel
+from kernel_pipeline import problems
+from kernel_pipeline.contract import Gpu
 from kernel_pipeline.ops import rule
+from kernel_pipeline.ops.growth import Growth
 from kernel_pipeline.ops.table import FEWEST, TunedRegion
 from kernel_pipeline.ops.tuned_problems import words_text
+from kernel_pipeline.records.base import Values
 
 TRUSTED = 0.05
 """The rule is trusted if the 90th percentile of its regret is at most this."""
@@ -50,39 +53,45 @@ class Left:
         return self.times.regret(self.pick.label)
 
 
-def leave_out(
-    some: Sequence[Times], scales: Mapping[str, float], neighbours: int = rule.NEIGHBOURS
-) -> list[Left]:
+def leave_out(some: Sequence[Times], growth: Growth, neighbours: int = rule.NEIGHBOURS) -> list[Left]:
     """Return the rule's choice at each problem, as if its shape had not been measured. A configuration
     without a time at the problem is skipped, as if it did not fit."""
     found = []
     for one in some:
         here = rule.numbers(one.tuned.problem)
         others = [other.tuned for other in some if rule.numbers(other.tuned.problem) != here]
-        found.append(chosen(one, others, scales, neighbours))
+        found.append(chosen(one, others, growth, growth.gpu, neighbours))
     return [one for one in found if one is not None]
 
 
 def chosen(
-    one: Times, others: Sequence[rule.Tuned], scales: Mapping[str, float], neighbours: int = rule.NEIGHBOURS
+    one: Times,
+    others: Sequence[rule.Tuned],
+    growth: Growth,
+    gpu: Gpu | None,
+    neighbours: int = rule.NEIGHBOURS,
 ) -> Left | None:
-    """Return the rule's choice at a problem by other problems; None if no configuration qualifies."""
-    at = one.tuned.problem, one.tuned.within_l2, scales
-    picked = rule.pick(others, *at, one.us.__contains__, neighbours)
+    """Return the rule's choice at a problem on a GPU by other problems, with ``growth`` from these; None if
+    no configuration qualifies."""
+    kernel = growth.kernel
+    values, within_l2 = one.tuned.problem, one.tuned.within_l2
+    problem = problems.make(kernel.problem, Values(values))
+    picked = growth.pick(others, values, within_l2, problem, gpu, one.us.__contains__, neighbours)
     if picked is None:
         return None
-    return Left(one, picked, rule.neighbours_of(others, *at, neighbours))
+    around = rule.neighbours_of(others, values, within_l2, rule.scales(kernel), neighbours)
+    return Left(one, picked, around)
 
 
-def regions(kernel: Kernel, some: Sequence[Times]) -> list[TunedRegion]:
+def regions(some: Sequence[Times], growth: Growth) -> list[TunedRegion]:
     """Describe the rule's regret on each side of the L2 cache's size."""
-    left = leave_out(some, rule.scales(kernel))
+    left = leave_out(some, growth)
     found = []
     for within_l2 in (True, False):
         here = [one for one in some if one.tuned.within_l2 == within_l2]
         if here:
             chosen = [one for one in left if one.times.tuned.within_l2 == within_l2]
-            found.append(region(within_l2, here, chosen, kernel.baseline))
+            found.append(region(within_l2, here, chosen, growth.kernel.baseline))
     return found
 
 

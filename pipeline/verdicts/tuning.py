@@ -10,9 +10,9 @@ from typing import cast
 from kernel_pipeline import problems
 from kernel_pipeline.contract import Gpu, Kernel, Provider, Tolerance
 from kernel_pipeline.ops import rule, source, tuned
+from kernel_pipeline.ops.growth import Growth, furthest
 from kernel_pipeline.ops.table import Configuration, Table, TunedKernel, TunedProblem
-from kernel_pipeline.ops.tuned import is_within
-from kernel_pipeline.ops.tuned_problems import completed, takes_inputs
+from kernel_pipeline.ops.tuned_problems import completed, is_within, takes_inputs
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.measurement import Measurement, Timing
 from kernel_pipeline.records.point import Point, order
@@ -35,11 +35,13 @@ them."""
 @dataclass(frozen=True)
 class Measured:
     """A ledger's content at one problem: the rows of configurations that may be called, by label, and the
-    labels of configurations that failed."""
+    labels of configurations that failed. ``prepared_us`` is the time of a baseline that takes its inputs in
+    another form, so that it is not among the rows; None if there is none."""
 
     problem: Values
     rows: Mapping[str, Measurement]
     failed: frozenset[str]
+    prepared_us: float | None = None
 
     @property
     def times(self) -> dict[str, float]:
@@ -67,15 +69,19 @@ def measured(entry: Entry, rows: Iterable[Measurement], identity: Identity | Non
     """
     kernel = entry.loaded.kernel
     newest: dict[Point, Measurement] = {}
+    prepared: dict[Values, float] = {}
     for row in sorted(rows, key=lambda one: one.origin.measured_at):
         point = row.point if identity is not None else _with_defaults(kernel, row.point)
         if (
-            problems.declares(kernel, point)
-            and may_be_called(kernel, kernel.provider(point.provider))
-            and (row.outcome.timing is None or row.outcome.timing.cache == "cold")
-            and (identity is None or is_current(row, identity))
+            not problems.declares(kernel, point)
+            or (row.outcome.timing is not None and row.outcome.timing.cache != "cold")
+            or (identity is not None and not is_current(row, identity))
         ):
+            continue
+        if may_be_called(kernel, kernel.provider(point.provider)):
             newest[point] = row if point == row.point else row.replace(point=point)
+        elif point.provider == kernel.baseline and row.outcome.timing is not None:
+            prepared[point.problem] = row.outcome.timing.median_us
     kept = list(newest.values())
     wrong = {
         label(row.point)
@@ -99,7 +105,7 @@ def measured(entry: Entry, rows: Iterable[Measurement], identity: Identity | Non
         if not others or fastest(bounds) < fastest(others):
             others.update(bounds)
     ordered = sorted(found, key=lambda one: order(next(iter(found[one].values())).point)[2:4])
-    return [Measured(one, found[one], frozenset(failed.get(one, ()))) for one in ordered]
+    return [Measured(one, found[one], frozenset(failed.get(one, ())), prepared.get(one)) for one in ordered]
 
 
 def fastest(rows: Mapping[str, Measurement]) -> float:
@@ -113,9 +119,9 @@ def is_current(row: Measurement, identity: Identity) -> bool:
 
 
 def of_kernel(
-    entry: Entry, some: Sequence[Measured], finals: Iterable[Final], l2_bytes: int
+    entry: Entry, some: Sequence[Measured], finals: Iterable[Final], gpu: Gpu | None, l2_bytes: int
 ) -> TunedKernel | None:
-    """Return a kernel's part of a table; None if nothing was measured.
+    """Return a kernel's part of the table of a GPU, or of a CPU; None if nothing was measured.
 
     ``finals`` are the newest finals of each problem. They decide which configuration is the fastest, unless
     they lack the provider that is the fastest of the rows, because its source was edited since.
@@ -132,15 +138,13 @@ def of_kernel(
         _problem(kernel, one, held.get(one.problem, ()), its.tuned)
         for one, its in zip(some, times, strict=True)
     ]
-    regions = regret.regions(kernel, times)
-    points = {name: row.point for one in some for name, row in one.rows.items()}
+    known = configurations_of(some)
+    regions = regret.regions(times, Growth(kernel, known, gpu))
     named = {name for one in made for name in (one.best, one.runner_up, *one.near) if name}
     named |= {name for one in regions for labels in one.fallback.values() for name in labels}
-    configurations = {
-        name: Configuration(points[name].provider, dict(points[name].parameters)) for name in sorted(named)
-    }
+    configurations = {name: known[name] for name in sorted(named)}
     providers = sorted({one.provider for one in configurations.values()})
-    tried = {point.provider for point in points.values()}
+    tried = {one.provider for one in known.values()}
     tried |= {name.partition(" ")[0] for one in some for name in one.failed}
     return TunedKernel(
         measured=sorted(tried),
@@ -151,13 +155,20 @@ def of_kernel(
     )
 
 
+def configurations_of(some: Sequence[Measured]) -> dict[str, Configuration]:
+    """Return all configurations with a time, by label."""
+    points = {name: row.point for one in some for name, row in one.rows.items()}
+    return {name: Configuration(one.provider, dict(one.parameters)) for name, one in points.items()}
+
+
 def times_of(entry: Entry, some: Sequence[Measured], l2_bytes: int) -> list[Times]:
     """Return the times of all configurations at each problem, with the inputs of the tuning rule's regret."""
     kernel = entry.loaded.kernel
+    most = furthest(kernel)
     found = []
     for one in some:
         best = min(one.times.values())
-        near = {name: round(us / best, NEAR_DIGITS) for name, us in ranked(one) if us <= rule.MOST * best}
+        near = {name: round(us / best, NEAR_DIGITS) for name, us in ranked(one) if us <= most * best}
         complete = completed(kernel, one.problem)
         is_small = is_within(kernel, problems.make(kernel.problem, one.problem), l2_bytes)
         defaults = {name for name, row in one.rows.items() if _is_default(kernel, row.point)}
@@ -214,7 +225,8 @@ def _problem(kernel: Kernel, one: Measured, held: Sequence[Final], tuned: rule.T
         interval = (us - half, us + half)
     row = one.rows[best]
     others = [each for each in order_of if not _is_of(one, each[0], row.point.provider)]
-    baseline = next((us for name, us in order_of if _is_of(one, name, kernel.baseline)), None)
+    of_baseline = (us for name, us in order_of if _is_of(one, name, kernel.baseline))
+    baseline = next(of_baseline, one.prepared_us)
     assert row.outcome.max_abs_err is not None, "it was verified"
     return TunedProblem(
         problem=dict(one.problem),
@@ -304,7 +316,7 @@ class Caller:
             if without is None or tuple(sorted(rule.numbers(one.problem).items())) != without
         ]
         gpu = self.gpu or Gpu((0, 0), 0, 0, 0)
-        made = of_kernel(self.entry, some, (), gpu.l2_cache)
+        made = of_kernel(self.entry, some, (), self.gpu, gpu.l2_cache)
         environment = self.identity.environment
         return Table(
             gpu=environment.gpu,

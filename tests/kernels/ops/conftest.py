@@ -10,7 +10,7 @@ import pytest
 from kernel_pipeline import ops
 from kernel_pipeline.loading import Loaded
 from kernel_pipeline.ops import asked, plans, tuned
-from kernel_pipeline.ops.tuned import Choice
+from kernel_pipeline.ops.choice import Choice
 
 
 def forget() -> None:

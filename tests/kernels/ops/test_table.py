@@ -15,6 +15,7 @@ import pytest
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Gpu
 from kernel_pipeline.ops import source, table, table_files, tuned
+from kernel_pipeline.ops.choice import WORDS, Choice
 
 SLUG = "nvidia-h200"
 H200 = Gpu((9, 0), 132, 227 * 1024, 50 * 2**20)
@@ -24,7 +25,7 @@ PROBLEMS = [
     for rows, columns in ((4096, 1024), (4096, 1500), (65536, 2000))
     for dtype in ("bfloat16", "float32")
 ]
-HOW = set(tuned.WORDS) - {"other_dtype", "sibling"}
+HOW = set(WORDS) - {"other_dtype", "sibling"}
 DELETED = object()
 VALUES = (
     *(DELETED, None, True, 0, -1, 3, 2**70, 10**400, 0.5, -1.5, math.nan, math.inf, -math.inf),
@@ -67,7 +68,7 @@ def mutated(whole: dict[str, Any], path: tuple[Any, ...], value: Any) -> Any:
     return made
 
 
-def chosen(text: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuned.Choice]:
+def chosen(text: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Choice]:
     """What the user's calls are given; no mutation may raise there."""
     path.write_text(text)
     monkeypatch.setenv(table_files.VARIABLE, str(path))

@@ -9,6 +9,7 @@ from typing import Any
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Gpu
 from kernel_pipeline.ops import table_files, tuned
+from kernel_pipeline.ops.choice import Choice
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.settings import TimingSettings
 from pipeline.keys.identity import Identity
@@ -66,6 +67,6 @@ def forget_tables() -> None:
     table_files.sibling.cache_clear()
 
 
-def chosen(columns: int, dtype: str = "float32", rows: int = 4096) -> tuned.Choice:
+def chosen(columns: int, dtype: str = "float32", rows: int = 4096) -> Choice:
     problem = LOADED.kernel.problem(rows=rows, columns=columns, dtype=dtype)
     return tuned.choose(LOADED, problem, GPU, H200)

@@ -11,6 +11,7 @@ import pytest
 
 from kernel_pipeline.contract import Gpu
 from kernel_pipeline.ops import table_files, tuned
+from kernel_pipeline.ops.choice import Choice
 from tests import factory
 from tests.factory import H200
 
@@ -248,7 +249,7 @@ def test_where_the_fastest_provider_was_edited_another_gpus_table_comes_before_a
     with pytest.warns(RuntimeWarning, match="softmax/cuda was edited since it was tuned on nvidia-h200"):
         assert (chosen(512).provider, chosen(512).how) == ("triton_online", "default"), "no other table"
 
-    def with_another(text: str, columns: int = 512) -> tuned.Choice:
+    def with_another(text: str, columns: int = 512) -> Choice:
         other.write_text(text.replace(f'"gpu": "{H200}"', '"gpu": "nvidia-h100"'))
         forget_tables()
         return chosen(columns)
@@ -278,7 +279,7 @@ def test_a_provider_that_was_never_measured_here_is_chosen_by_another_gpus_table
     other = path.parent / "nvidia-h100.json"
     monkeypatch.setenv(table_files.VARIABLE, str(path.parent))
 
-    def beside(times: dict[str, tuple[float, ...]]) -> tuned.Choice:
+    def beside(times: dict[str, tuple[float, ...]]) -> Choice:
         text = written(some(times, COLUMNS), "other").read_text()
         other.write_text(text.replace(f'"gpu": "{H200}"', '"gpu": "nvidia-h100"'))
         monkeypatch.setenv(table_files.VARIABLE, str(path.parent))
