@@ -1,9 +1,10 @@
-"""Layer normalization's backward pass in Triton: persistent programs, rows in registers or in three passes.
+"""Layer normalization's backward pass in Triton: persistent programs, rows in registers, or three passes.
 
 The kernels run on the current CUDA device, take rows any distance apart and return contiguous tensors.
-EVEN_N: no step reaches past a row's end, so its columns need no mask. Each program writes its sums of the
-weight's and the bias's gradients to a row of each half of ``sums``. An element of the row is first subtracted
-from all others: the mean of large numbers that are close to each other would else be rounded like their sum.
+EVEN_N: no step reaches past a row's end, so its columns need no mask. A persistent program writes its sums of
+the weight's and the bias's gradients to a row of each half of ``sums``. An element of the row is first
+subtracted from all others: the mean of large numbers that are close to each other would else be rounded like
+their sum.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def _persistent(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
 @triton.jit  # type: ignore[untyped-decorator]
 def _multi_pass(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     d_x: tl.tensor,
-    sums: tl.tensor,
+    statistics: tl.tensor,
     d_out: tl.tensor,
     x: tl.tensor,
     weight: tl.tensor,
@@ -102,64 +103,51 @@ def _multi_pass(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     BLOCK_SIZE: tl.constexpr,
     EVEN_N: tl.constexpr,
 ) -> None:
-    """A program goes through each of its rows three times, BLOCK_SIZE columns at a time: for the mean, for
-    the row's other sums, and for the gradients. It adds up its sums over the rows in device memory, where
-    they stay in L2."""
+    """A program goes through its row three times, BLOCK_SIZE columns at a time: for the mean, for the row's
+    other sums, and for d_x. It keeps the row's factor in ``statistics``, and its mean less ``origin``."""
     lane = tl.arange(0, BLOCK_SIZE)
-    first = tl.program_id(0)
-    sums += first.to(tl.int64) * columns
-    sums_of_bias = sums + tl.num_programs(0).to(tl.int64) * columns
-    for at in range(first, rows, tl.num_programs(0)):
-        row = tl.cast(at, tl.int64)
-        of_x, of_d_out, to = x + row * x_stride, d_out + row * d_out_stride, d_x + row * columns
-        origin = tl.load(of_x).to(tl.float32)
-        distances = tl.zeros([BLOCK_SIZE], tl.float32)
-        for start in range(0, columns, BLOCK_SIZE):
-            column = start + lane
-            inside = None if EVEN_N else column < columns
-            values = tl.load(of_x + column, mask=inside, eviction_policy="evict_last").to(tl.float32) - origin
-            distances += values if EVEN_N else tl.where(inside, values, 0.0)
-        shift = tl.sum(distances, axis=0) / columns
-        squares = tl.zeros([BLOCK_SIZE], tl.float32)
-        total = tl.zeros([BLOCK_SIZE], tl.float32)
-        products = tl.zeros([BLOCK_SIZE], tl.float32)
-        for start in range(0, columns, BLOCK_SIZE):
-            column = start + lane
-            inside = None if EVEN_N else column < columns
-            other = None if EVEN_N else 0.0
-            values = tl.load(of_x + column, mask=inside, eviction_policy="evict_last").to(tl.float32) - origin
-            values -= shift
-            if not EVEN_N:
-                values = tl.where(inside, values, 0.0)
-            given = tl.load(of_d_out + column, mask=inside, other=other, eviction_policy="evict_last").to(
-                tl.float32
-            )
-            w = tl.load(weight + column, mask=inside, other=other, eviction_policy="evict_last").to(
-                tl.float32
-            )
-            squares += values * values
-            total += given * w
-            products += given * w * values
-        scale = tl.rsqrt(tl.sum(squares, axis=0) / columns + _EPS)
-        mean = tl.sum(total, axis=0) / columns
-        of_normalized = tl.sum(products, axis=0) * scale / columns
-        for start in range(0, columns, BLOCK_SIZE):
-            column = start + lane
-            inside = None if EVEN_N else column < columns
-            values = tl.load(of_x + column, mask=inside, eviction_policy="evict_first").to(tl.float32)
-            given = tl.load(of_d_out + column, mask=inside, eviction_policy="evict_first").to(tl.float32)
-            w = tl.load(weight + column, mask=inside, eviction_policy="evict_last").to(tl.float32)
-            normalized = (values - origin - shift) * scale
-            result = scale * (given * w - mean - normalized * of_normalized)
-            tl.store(to + column, result.to(d_x.dtype.element_ty), mask=inside)
-            # At the program's first row the memory has undefined content.
-            summed = (column < columns) & (at != first)
-            of_weight = tl.load(sums + column, mask=summed, other=0.0, eviction_policy="evict_last")
-            of_bias = tl.load(sums_of_bias + column, mask=summed, other=0.0, eviction_policy="evict_last")
-            of_weight += given * normalized
-            tl.store(sums + column, of_weight, mask=inside, eviction_policy="evict_last")
-            tl.store(sums_of_bias + column, of_bias + given, mask=inside, eviction_policy="evict_last")
-        tl.debug_barrier()  # another thread may read a sum at the next row
+    row = tl.program_id(0).to(tl.int64)
+    of_x, of_d_out, to = x + row * x_stride, d_out + row * d_out_stride, d_x + row * columns
+    origin = tl.load(of_x).to(tl.float32)
+    distances = tl.zeros([BLOCK_SIZE], tl.float32)
+    for start in range(0, columns, BLOCK_SIZE):
+        column = start + lane
+        inside = None if EVEN_N else column < columns
+        values = tl.load(of_x + column, mask=inside, eviction_policy="evict_last").to(tl.float32) - origin
+        distances += values if EVEN_N else tl.where(inside, values, 0.0)
+    shift = tl.sum(distances, axis=0) / columns
+    squares = tl.zeros([BLOCK_SIZE], tl.float32)
+    total = tl.zeros([BLOCK_SIZE], tl.float32)
+    products = tl.zeros([BLOCK_SIZE], tl.float32)
+    for start in range(0, columns, BLOCK_SIZE):
+        column = start + lane
+        inside = None if EVEN_N else column < columns
+        other = None if EVEN_N else 0.0
+        values = tl.load(of_x + column, mask=inside, eviction_policy="evict_last").to(tl.float32) - origin
+        values -= shift
+        if not EVEN_N:
+            values = tl.where(inside, values, 0.0)
+        given = tl.load(of_d_out + column, mask=inside, other=other, eviction_policy="evict_last").to(
+            tl.float32
+        )
+        w = tl.load(weight + column, mask=inside, other=other, eviction_policy="evict_last").to(tl.float32)
+        squares += values * values
+        total += given * w
+        products += given * w * values
+    scale = tl.rsqrt(tl.sum(squares, axis=0) / columns + _EPS)
+    mean = tl.sum(total, axis=0) / columns
+    of_normalized = tl.sum(products, axis=0) * scale / columns
+    tl.store(statistics + row, scale)
+    tl.store(statistics + rows + row, shift)
+    for start in range(0, columns, BLOCK_SIZE):
+        column = start + lane
+        inside = None if EVEN_N else column < columns
+        values = tl.load(of_x + column, mask=inside, eviction_policy="evict_first").to(tl.float32)
+        given = tl.load(of_d_out + column, mask=inside, eviction_policy="evict_first").to(tl.float32)
+        w = tl.load(weight + column, mask=inside, eviction_policy="evict_last").to(tl.float32)
+        normalized = (values - origin - shift) * scale
+        result = scale * (given * w - mean - normalized * of_normalized)
+        tl.store(to + column, result.to(d_x.dtype.element_ty), mask=inside)
 
 
 def persistent(
@@ -181,6 +169,6 @@ def persistent(
 def multi_pass(
     d_out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, block_size: int, num_warps: int, per_sm: int
 ) -> Gradients:
-    """Return the gradients for a matrix of at least one column, with ``per_sm`` programs on a multiprocessor.
-    A program goes through each of its rows three times, in steps of ``block_size`` columns."""
+    """Return the gradients for a matrix of at least one column. A program goes through a row three times, in
+    steps of ``block_size`` columns; then ``per_sm`` programs on each multiprocessor sum up over the rows."""
     return launch_multi_pass(_NAME, _multi_pass, 2, (d_out, x, weight), block_size, num_warps, per_sm)

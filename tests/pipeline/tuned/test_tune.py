@@ -20,6 +20,7 @@ from pipeline.command.run import run_stage
 from pipeline.keys.identity import Identity
 from pipeline.points import catalog
 from pipeline.store import results
+from pipeline.verdicts import tuning
 from tests import factory
 from tests.factory import H200
 
@@ -48,6 +49,27 @@ def test_the_table_of_a_gpu_that_is_elsewhere_is_made_of_its_results(
     table = json.loads(results.tuned_path(tmp_path, H200).read_text())
     assert (table["gpu"], table["l2_bytes"]) == (H200, GPU.l2_cache)
     assert len(table["kernels"][KERNEL]["problems"]) == len(COLUMNS)
+
+
+def test_a_baseline_in_another_form_is_no_candidate_and_has_a_time(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "takes_inputs", lambda provider: provider.name != "torch")
+    path = written(some({"torch": (5.0,), "cuda 1024x4w": (10.0,)}, (256,)))
+    of_kernel = json.loads(path.read_text())["kernels"][KERNEL]
+    (problem,) = of_kernel["problems"]
+    assert (problem["best"], problem["runner_up"], problem["baseline_us"]) == ("cuda 1024x4w", None, 5.0)
+    assert "torch" not in {*of_kernel["measured"], *of_kernel["configurations"]}
+
+
+def test_with_steps_a_table_keeps_slower_configurations(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = {"cuda 1024x4w": (10.0,), "cuda 2048x8w": (39.0,), "triton_online 1024x4w": (41.0,)}
+    for most, labels in ((1.25, {"cuda 1024x4w"}), (4.0, {"cuda 1024x4w", "cuda 2048x8w"})):
+        monkeypatch.setattr(tuning, "furthest", lambda kernel, most=most: most)
+        (problem,) = json.loads(written(some(times, (256,))).read_text())["kernels"][KERNEL]["problems"]
+        assert set(problem["near"]) == labels
 
 
 def test_the_table_says_what_was_measured_at_each_problem(written: Written) -> None:

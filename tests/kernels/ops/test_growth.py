@@ -1,0 +1,170 @@
+"""Times that are predicted from the steps of launches, by hand and with the products that declare them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from kernel_pipeline import loading, ops
+from kernel_pipeline.contract import Gpu, Kernel, Provider, Tolerance, Work, one_of
+from kernel_pipeline.declared import Value
+from kernel_pipeline.ops import growth, rule
+from kernel_pipeline.ops.growth import Growth
+from kernel_pipeline.ops.rule import Tuned
+from kernel_pipeline.ops.table import Configuration, TunedRegion
+from kernels.matmul_int4.parameters import Warps
+from kernels.matmul_int4.problem import Problem as Int4
+from kernels.transposed_tiles import Wgmma
+
+GPU = Gpu((9, 0), 132, 227 << 10, 50 << 20)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Blocks of work."""
+
+    blocks: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """The blocks that one block of the launch takes."""
+
+    size: int = one_of(1, 2, default=1, unit="")
+
+
+def waves(problem: Problem, parameters: Size | None, gpu: Gpu) -> float:
+    size = 1 if parameters is None else parameters.size
+    return size * -(-problem.blocks // (gpu.multiprocessors * size))
+
+
+def kernel(of_torch: object = waves) -> Kernel:
+    return Kernel(
+        problem=Problem,
+        size=("blocks",),
+        work=lambda problem: Work(problem.blocks, {}),
+        tolerance=lambda problem: Tolerance(0.0, 0.0),
+        providers=(
+            Provider("torch", "torch.py:f", steps=of_torch),  # type: ignore[arg-type]
+            Provider("cuda", "cuda.cu:f", Size, steps=waves),
+        ),
+    )
+
+
+CONFIGURATIONS = {f"cuda {size}": Configuration("cuda", {"size": size}) for size in (1, 2)}
+GROWTH = Growth(kernel(), CONFIGURATIONS, GPU)
+
+
+def tuned(blocks: int, us: float, **near: float) -> Tuned:
+    labels = {f"cuda {name[1:]}": ratio for name, ratio in near.items()}
+    return Tuned({"blocks": blocks}, True, labels, us=us, baseline_us=2 * us)
+
+
+def picked(known: list[Tuned], blocks: int, gpu: Gpu | None = GPU, using: Growth = GROWTH) -> str:
+    found = using.pick(known, {"blocks": blocks}, True, Problem(blocks=blocks), gpu, lambda label: True)
+    return "" if found is None else found.label
+
+
+def predicted(
+    known: list[Tuned], blocks: int, gpu: Gpu | None = GPU, using: Growth = GROWTH
+) -> dict[str, float]:
+    comparable = rule.neighbours_of(known, {"blocks": blocks}, True, rule.scales(using.kernel), len(known))
+    found = using.predicted(comparable, Problem(blocks=blocks), gpu)
+    return {label: round(us, 6) for label, us in found.items()}
+
+
+def test_a_wave_more_takes_twice_as_long() -> None:
+    known = [tuned(132, 10.0, s1=1.0, s2=1.2)]
+    assert predicted(known, 100) == {"cuda 1": 10.0, "cuda 2": 12.0, "torch": 20.0}
+    assert predicted(known, 133) == {"cuda 1": 20.0, "cuda 2": 12.0, "torch": 40.0}
+    assert (picked(known, 100), picked(known, 133)) == ("cuda 1", "cuda 2")
+
+
+def test_another_gpu_has_its_own_waves() -> None:
+    known = [tuned(132, 10.0, s1=1.0, s2=1.2)]
+    half = replace(GPU, multiprocessors=66)
+    assert predicted(known, 132, half) == {"cuda 1": 20.0, "cuda 2": 12.0, "torch": 40.0}
+    assert picked(known, 132, half) == "cuda 2"
+
+
+def test_a_configuration_is_predicted_where_it_was_measured() -> None:
+    known = [tuned(128, 10.0, s1=1.0), tuned(264, 24.0, s2=1.0)]
+    assert predicted(known, 132)["cuda 1"] == 10.0
+    assert predicted(known, 132)["cuda 2"] == 24.0
+
+
+def test_the_nearer_problem_counts_for_more() -> None:
+    known = [tuned(10, 8.0, s1=1.0), tuned(100, 10.0, s1=1.0)]
+    assert 8.0 < predicted(known, 11)["cuda 1"] < 8.2
+    assert 9.8 < predicted(known, 99)["cuda 1"] < 10.0
+
+
+def test_a_configuration_that_failed_nearby_or_is_no_longer_taken_is_not_chosen() -> None:
+    known = [replace(tuned(132, 10.0, s1=1.0, s2=1.2), failed=frozenset({"cuda 2"}))]
+    assert picked(known, 133) == "cuda 1"
+    stale = Growth(kernel(), CONFIGURATIONS | {"cuda 2": Configuration("cuda", {"size": 3})}, GPU)
+    assert picked([tuned(132, 10.0, s1=1.0, s2=1.2)], 133, using=stale) == "cuda 1"
+
+
+def test_without_steps_or_a_gpu_the_ratios_count() -> None:
+    known = [tuned(132, 10.0, s1=1.0, s2=1.2)]
+    plain = replace(kernel(), providers=tuple(replace(one, steps=None) for one in kernel().providers))
+    without = Growth(plain, CONFIGURATIONS, GPU)
+    for using, gpu in ((without, GPU), (Growth(kernel(), CONFIGURATIONS, None), None)):
+        assert predicted(known, 133, gpu, using) == {}
+        assert picked(known, 133, gpu, using) == "cuda 1"
+    assert (growth.furthest(plain), growth.furthest(kernel())) == (rule.MOST, growth.FURTHEST)
+
+
+def test_few_problems_are_enough_with_steps() -> None:
+    few = TunedRegion(True, 2, 0.1, 0.2, None, 0, None, {})
+    plain = loading.load("softmax").kernel
+    assert growth.is_safer(kernel(), few, 0.3) and not growth.is_safer(kernel(), few, 0.2)
+    assert not growth.is_safer(plain, few, 0.3) and growth.is_safer(plain, replace(few, problems=5), 0.3)
+
+
+def test_steps_of_one_provider_ask_for_those_of_the_others() -> None:
+    with pytest.raises(Exception, match=r"^cuda declares steps, and torch does not: declare all or none\.$"):
+        kernel(of_torch=None)
+
+
+@pytest.mark.parametrize("name", ["matmul_int4", "matmul_sparse"])
+def test_the_steps_of_a_product_grow_with_a_wave(name: str) -> None:
+    declared = loading.load(name).kernel
+    tiles = Wgmma(block_m=128, block_n=128, split_k=1, stages=4)
+
+    def steps(provider: str, parameters: object, m: int, n: int, k: int) -> float:
+        found = declared.provider(provider).steps
+        assert found is not None
+        return found(declared.problem(m=m, n=n, k=k), parameters, GPU)
+
+    one = steps("cuda_wgmma", tiles, 128, 132 * 128, 4096)
+    assert one == 32 + 4, "32 steps of 128 columns, and a block's start and end"
+    assert steps("cuda_wgmma", tiles, 128, 133 * 128, 4096) == 64 + 4
+    assert steps("cuda_wgmma", tiles, 129, 66 * 128, 4096) == one, "two rows of tiles"
+    assert steps("cuda_wgmma", replace(tiles, split_k=2), 128, 66 * 128, 4096) == 16 + 4
+    assert steps("torch", None, 4096, 4096, 4096) > steps("torch", None, 4096, 4096, 2048)
+
+
+def test_the_steps_of_few_rows_grow_with_instructions_of_eight_rows() -> None:
+    steps = loading.load("matmul_int4").kernel.provider("cuda").steps
+    assert steps is not None
+    warps = Warps(tiles_n=2, warps_k=8, split_k=1)
+    times = [steps(Int4(m=m, n=4096, k=8192), warps, GPU) for m in (1, 8, 9, 16, 17, 32)]
+    assert times == [8 + 4, 8 + 4, 16 + 4, 16 + 4, 32 + 4, 32 + 4]
+
+
+@pytest.mark.parametrize(("m", "words"), [(256, ("measured", "49.68 us")), (300, ("predicted", "about"))])
+def test_ops_says_what_the_product_with_weights_in_16_bits_takes(m: int, words: tuple[str, str]) -> None:
+    problem: dict[str, Value] = {"m": m, "n": 8192, "k": 8192}
+    made = Int4(**problem)  # type: ignore[arg-type]
+    x = torch.empty(m, 8192, dtype=torch.bfloat16, device="meta")
+    packed = torch.empty(made.packed_shape, dtype=torch.int32, device="meta")
+    scales = torch.empty(made.scales_shape, dtype=torch.bfloat16, device="meta")
+    found = ops.explain(ops.matmul_int4, x, packed, scales, gpu="nvidia-h200")
+    assert found.choice.provider != "torch" and found.baseline is not None and found.baseline.is_prepared
+    (line,) = (one for one in str(found).splitlines() if one.strip().startswith("baseline"))
+    assert line.endswith(", with inputs that the caller brings into another form once")
+    assert words[0] in str(found) and words[1] in line
