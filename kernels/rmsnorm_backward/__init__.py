@@ -15,8 +15,9 @@ can hold its row.
 
 ``triton_persistent`` takes many rows in each program and sums up ``d_out * n`` of its rows in float32, after
 the tutorial of layer normalization in Triton's documentation. ``triton_multi_pass`` sums up in a kernel of
-its own, which reads x and d_out again. A last kernel adds the sums of all programs. Without atomics the outputs are the same at every call on the same GPU. All providers compute in
-float32; past 1e16 the squares may overflow.
+its own, which reads x and d_out again. A last kernel adds the sums of all programs. Without atomics the
+outputs are the same at every call on the same GPU. All providers compute in float32; past 1e16 the squares
+may overflow.
 """
 
 from __future__ import annotations
