@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ..contract import Gpu, Kernel, Provider
+from ..contract import Gpu, Kernel
 from ..declared import Value
 from . import rule
 from .rule import Neighbour, Pick, Tuned
@@ -69,11 +70,11 @@ class Growth:
         GPU in use, which may be another one. The other arguments are those of ``rule.pick``."""
         at = values, within_l2, rule.scales(self.kernel)
         picked = rule.pick(known, *at, can, neighbours)
-        if picked is None or not self._counts(gpu):
-            return picked
         comparable = rule.neighbours_of(known, *at, len(known))
-        failed = {label for one in comparable[:neighbours] for label in one.tuned.failed}
         times = self.predicted(comparable, problem, gpu, neighbours)
+        if picked is None or not times:
+            return picked
+        failed = {label for one in comparable[:neighbours] for label in one.tuned.failed}
         candidates = sorted(times.keys() & self.configurations.keys() - failed)
         usable = filter(can, candidates)
         return Pick(min(usable, key=times.__getitem__, default=picked.label), picked.distance)
@@ -88,42 +89,41 @@ class Growth:
         """Return the predicted times of configurations in microseconds, by label: the weighted geometric mean
         of the predictions from the nearest problems with a time. ``comparable`` are tuned problems, the
         nearest first. Without steps no time is predicted."""
+        if gpu is None or self.gpu is None or not has_steps(self.kernel):
+            return {}
+        launches = self._launches()
+        here = {label: steps(problem, parameters, gpu) for label, (steps, parameters) in launches.items()}
         found: dict[str, list[tuple[float, float]]] = {}
-        for one in comparable if self._counts(gpu) else ():
-            for label, us in self._times(one.tuned, problem, gpu).items():
-                if len(several := found.setdefault(label, [])) < neighbours:
-                    several.append((one.weight, math.log(us)))
+        for one in comparable:
+            there = self.kernel.problem(**one.tuned.problem)
+            for label, us in _times(one.tuned, self.kernel.baseline).items():
+                several = found.setdefault(label, [])
+                if label in launches and len(several) < neighbours:
+                    steps, parameters = launches[label]
+                    growth = here[label] / steps(there, parameters, self.gpu)
+                    if growth > 0:
+                        several.append((one.weight, math.log(us * growth)))
         return {
             label: math.exp(math.fsum(weight * us for weight, us in several) / sum(one for one, _ in several))
             for label, several in found.items()
+            if several
         }
 
-    def _counts(self, gpu: Gpu | None) -> bool:
-        return gpu is not None and self.gpu is not None and has_steps(self.kernel)
-
-    def _times(self, one: Tuned, problem: Any, gpu: Gpu | None) -> dict[str, float]:
-        """Return the times that a tuned problem predicts for its configurations and for the baseline, by
-        label. Configurations that can't be called any more are left out."""
-        found: dict[str, float] = {}
-        there = self.kernel.problem(**one.problem)
-        if one.baseline_us is not None:
-            baseline = self.kernel.provider(self.kernel.baseline)
-            growth = self._growth(baseline, None, there, problem, gpu)
-            found[self.kernel.baseline] = one.baseline_us * growth
-        for label, ratio in one.near.items() if one.us else ():
-            assert one.us is not None, "it was asked just before"
-            configuration = self.configurations[label]
-            provider = self.kernel.provider(configuration.provider)
-            try:
-                parameters = made_parameters(provider, configuration.parameters)
-            except ValueError:
-                continue
-            found[label] = one.us * ratio * self._growth(provider, parameters, there, problem, gpu)
+    def _launches(self) -> dict[str, tuple[Callable[[Any, Any, Gpu], float], Any]]:
+        """Return the steps and the parameters of the configurations that can still be called and of the
+        baseline, by label."""
+        providers = {one.name: one for one in self.kernel.providers}
+        wanted = {**self.configurations, self.kernel.baseline: Configuration(self.kernel.baseline, {})}
+        found = {}
+        for label, one in wanted.items():
+            provider = providers.get(one.provider)
+            if provider is not None and provider.steps is not None:
+                with suppress(ValueError):
+                    found[label] = provider.steps, made_parameters(provider, one.parameters)
         return found
 
-    def _growth(
-        self, provider: Provider, parameters: Any, there: Any, problem: Any, gpu: Gpu | None
-    ) -> float:
-        assert provider.steps is not None, "the contract checks that all have steps"
-        assert gpu is not None and self.gpu is not None, "steps are counted on a GPU alone"
-        return provider.steps(problem, parameters, gpu) / provider.steps(there, parameters, self.gpu)
+
+def _times(one: Tuned, baseline: str) -> dict[str, float]:
+    """Return the times at a tuned problem in microseconds, by label."""
+    known = {} if one.us is None else {label: one.us * ratio for label, ratio in one.near.items()}
+    return known if one.baseline_us is None else known | {baseline: one.baseline_us}

@@ -106,6 +106,13 @@ def test_a_configuration_that_failed_nearby_or_is_no_longer_taken_is_not_chosen(
     assert picked(known, 133) == "cuda 1"
     stale = Growth(kernel(), CONFIGURATIONS | {"cuda 2": Configuration("cuda", {"size": 3})}, GPU)
     assert picked([tuned(132, 10.0, s1=1.0, s2=1.2)], 133, using=stale) == "cuda 1"
+    deleted = Growth(kernel(), CONFIGURATIONS | {"cuda 2": Configuration("gone", {})}, GPU)
+    assert picked([tuned(132, 10.0, s1=1.0, s2=1.2)], 133, using=deleted) == "cuda 1"
+
+
+def test_a_problem_without_work_is_not_predicted() -> None:
+    assert predicted([tuned(132, 10.0, s1=1.0)], 0) == {}
+    assert picked([tuned(132, 10.0, s1=1.0)], 0) == "cuda 1"
 
 
 def test_without_steps_or_a_gpu_the_ratios_count() -> None:
