@@ -259,7 +259,7 @@ class Kernel:
                 raise ContractError(f"{', '.join(lists)} of {provider.name} is a list: declare its numbers.")
 
     def _check_steps(self) -> None:
-        """Raise ContractError if one provider declares steps and one that may be called does not."""
+        """Raise ContractError if one provider declares steps, and the baseline or one of ours does not."""
         have = [one.name for one in self.providers if one.steps is not None]
         lack = [
             one.name
@@ -267,9 +267,7 @@ class Kernel:
             if one.steps is None and (one.is_own or one.name == self.baseline) and not one.compiled
         ]
         if have and lack:
-            raise ContractError(
-                f"{have[0]} declares steps, and {', '.join(lack)} does not: declare all or none."
-            )
+            raise ContractError(f"{have[0]} has steps, but not {', '.join(lack)}: declare all or none.")
 
     def _check_calls(self) -> None:
         if self.destination not in (None, "first", "last"):

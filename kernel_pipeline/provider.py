@@ -97,8 +97,7 @@ class Provider:
         ``steps(problem, parameters, gpu)`` returns how long a launch keeps the busiest multiprocessor, in a
         unit of the configuration's own: for example the waves of blocks times the steps of each block. From
         one problem to another the time of a configuration is predicted to grow as this does
-        (``kernel_pipeline/ops/growth.py``). If one provider declares it, each provider that
-        ``kernel_pipeline.ops`` may call does.
+        (``kernel_pipeline/ops/growth.py``). If one provider declares it, each of ours and the baseline do.
     """
 
     name: str

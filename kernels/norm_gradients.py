@@ -1,4 +1,4 @@
-"""Launch the Triton kernels of the backward passes of norms, and add their sums over the rows."""
+"""Launch the persistent Triton programs of the backward passes of norms, and add their sums over the rows."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 import torch
 import triton
 
-from kernel_pipeline.tensors import check_affine, launch_grid, persistent_programs
+from kernel_pipeline.tensors import check_affine, persistent_programs
 
 from .gradient_inputs import check_gradient, with_rows
-from .partial_sums import added, summed
+from .partial_sums import added
 from .row_gradients import NARROW, row_too_wide
 
 Gradients = tuple[torch.Tensor, ...]
@@ -33,7 +33,7 @@ def launch_persistent(  # launch parameters
     keeps whole rows in registers. A program takes as many rows at a time as fit into ``block_size`` elements,
     at least one. Raises ValueError for rows too wide for registers, and for inputs that do not fit together.
     """
-    d_out, x, weight = _checked(name, inputs)
+    d_out, x, weight = checked(name, inputs)
     rows, columns = x.shape
     if reason := row_too_wide(columns):
         raise ValueError(reason)
@@ -52,34 +52,7 @@ def launch_persistent(  # launch parameters
     return _launched(kernel, sums, (d_out, x, weight), programs, constants)
 
 
-def launch_multi_pass(
-    name: str,
-    kernel: Any,
-    sums: int,
-    inputs: Inputs,
-    block_size: int,
-    num_warps: int,
-    per_sm: int,
-) -> Gradients:
-    """Return the same gradients: a program of ``kernel`` goes through a row several times, ``block_size``
-    columns at a time, for d_x and the row's statistics. Then ``per_sm`` programs on each multiprocessor sum
-    up over the rows. Raises ValueError for inputs that do not fit together."""
-    d_out, x, weight = _checked(name, inputs)
-    rows, columns = x.shape
-    d_x = torch.empty_like(x, memory_format=torch.contiguous_format)
-    if rows == 0:
-        return d_x, *(torch.zeros_like(weight) for _ in range(sums))
-    statistics = torch.empty((sums, rows), dtype=torch.float32, device=x.device)
-    kernel[launch_grid(rows)](
-        *(d_x, statistics, d_out, x, weight, d_out.stride(0), x.stride(0), rows, columns),
-        BLOCK_SIZE=block_size,
-        EVEN_N=columns % block_size == 0,
-        num_warps=num_warps,
-    )
-    return d_x, *summed(d_out, x, statistics, persistent_programs(x, per_sm))
-
-
-def _checked(name: str, inputs: Inputs) -> Inputs:
+def checked(name: str, inputs: Inputs) -> Inputs:
     """Return the inputs with contiguous rows and weight. Raises ValueError unless they fit together."""
     d_out, x, weight = inputs
     check_gradient(name, d_out, x)

@@ -1,8 +1,8 @@
 """Declare the parameters, the limits and the tolerances of the backward passes of norms. Imports no torch.
 
 A norm's backward pass gives the gradient of each row, and the gradients of weight and bias, which are sums
-over all rows. A persistent Triton program takes many rows and sums them up; or a second kernel reads the
-matrices again (``kernels/partial_sums.py``). Softmax's backward pass, which has no such sums, shares a limit.
+over all rows. A persistent Triton program sums up its rows; ``triton_multi_pass`` sums up in a second kernel,
+which reads the matrices again. Softmax's backward pass, which has no such sums, shares a limit.
 """
 
 from __future__ import annotations

@@ -67,9 +67,9 @@ class TimedChoice:
 
 @dataclass(frozen=True)
 class Near:
-    """A tuned problem that the rule used: its distance in doublings, and how many times as long as the best
-    there the chosen configuration takes; None if it takes more than ``rule.MOST`` times as long, or was not
-    measured."""
+    """A tuned problem that the choice rests on: its distance in doublings, and how many times as long as the
+    best there the chosen configuration takes; None if the table has no time of it there, since it takes more
+    than ``rule.MOST`` times as long or was not measured."""
 
     problem: Mapping[str, Value]
     distance: float
@@ -195,7 +195,9 @@ def _explained(
         return Explanation(loaded.name, values, slug, choice)
     if choice.how == "exact" and made.row is not None:
         return Explanation(loaded.name, values, slug, choice, made.file, *_measured(made, made.row))
-    near = tuple(_near(made, one, choice) for one in made.around)
+    label = made.label_of(choice)
+    measured = [one for one in made.comparable if label in one.tuned.near] if made.predicted else made.around
+    near = tuple(_near(made, one, choice) for one in measured[: rule.NEIGHBOURS])
     return Explanation(loaded.name, values, slug, choice, made.file, *_predicted(made, choice), near)
 
 
@@ -229,8 +231,7 @@ def _measured(made: Chooser, row: TunedProblem) -> Times:
 def _predicted(made: Chooser, choice: Choice) -> Times:
     """Return predicted times. The baseline's time is predicted by a configuration's time and its speedup over
     the baseline, which errs less than the baseline's times at other problems."""
-    ranked = sorted(made.predicted, key=made.predicted.__getitem__) or rule.ranked(made.around)
-    usable = [one for one in ranked if one in made.tuned.configurations and made.against(one) is None]
+    usable = [label for label in made.ranked if made.against(label) is None]
     is_baseline = choice.provider == made.kernel.baseline
     by = next(iter(usable), None) if is_baseline else made.label_of(choice)
     if by is None:
@@ -246,11 +247,12 @@ def _predicted(made: Chooser, choice: Choice) -> Times:
         for each in usable
         if (one := made.tuned.configurations[each]).provider not in (choice.provider, made.kernel.baseline)
     ][:1]
+    is_known = can_call or (baseline.is_prepared and baseline.us is not None)
     if is_baseline:
-        return baseline, None, next(iter(others), None)
+        runner_up = next(iter(others), None)
+        return (baseline, None, runner_up) if can_call else (None, baseline if is_known else None, runner_up)
     others += [baseline] if can_call and baseline.us is not None else []
     runner_up = min(others, key=lambda one: math.inf if one.us is None else one.us, default=None)
-    is_known = can_call or (baseline.is_prepared and baseline.us is not None)
     time = TimedChoice(choice.provider, choice.parameters, us, source="prediction")
     return time, baseline if is_known else None, runner_up
 

@@ -24,8 +24,9 @@ from .table import FEWEST, Configuration, TunedRegion
 from .tuned_problems import made_parameters
 
 FURTHEST = 4.0
-"""The largest ratio to the fastest time that a table keeps for a kernel with steps. A configuration that is
-slow at one problem, because its last wave is nearly empty, may be the fastest at the next."""
+"""The largest ratio to the fastest time that a table keeps, in place of ``rule.MOST``, for a kernel with
+steps. A configuration that is slow at one problem, because its last wave is nearly empty, may be the fastest
+at the next."""
 
 
 def has_steps(kernel: Kernel) -> bool:
@@ -69,15 +70,27 @@ class Growth:
         ``problem`` is the problem, and ``values`` are its values, perhaps in another dtype. ``gpu`` is the
         GPU in use, which may be another one. The other arguments are those of ``rule.pick``."""
         at = values, within_l2, rule.scales(self.kernel)
-        picked = rule.pick(known, *at, can, neighbours)
         comparable = rule.neighbours_of(known, *at, len(known))
+        ranked = self.ranked(comparable, problem, gpu, neighbours)
+        if not ranked:
+            return rule.pick(known, *at, can, neighbours)
+        label = next(filter(can, ranked), None)
+        same_side = (one.distance for one in comparable if one.tuned.within_l2 == within_l2)
+        return None if label is None else Pick(label, min(same_side, default=math.inf))
+
+    def ranked(
+        self,
+        comparable: Sequence[Neighbour],
+        problem: Any,
+        gpu: Gpu | None,
+        neighbours: int = rule.NEIGHBOURS,
+    ) -> list[str]:
+        """Return the labels of configurations by their predicted times, the shortest first, without those
+        that failed at one of the nearest problems; none without steps."""
         times = self.predicted(comparable, problem, gpu, neighbours)
-        if picked is None or not times:
-            return picked
         failed = {label for one in comparable[:neighbours] for label in one.tuned.failed}
-        candidates = sorted(times.keys() & self.configurations.keys() - failed)
-        usable = filter(can, candidates)
-        return Pick(min(usable, key=times.__getitem__, default=picked.label), picked.distance)
+        known = times.keys() & self.configurations.keys() - failed
+        return sorted(known, key=lambda label: (times[label], label))
 
     def predicted(
         self,
@@ -100,9 +113,9 @@ class Growth:
                 several = found.setdefault(label, [])
                 if label in launches and len(several) < neighbours:
                     steps, parameters = launches[label]
-                    growth = here[label] / steps(there, parameters, self.gpu)
-                    if growth > 0:
-                        several.append((one.weight, math.log(us * growth)))
+                    before = steps(there, parameters, self.gpu)
+                    if before > 0 and here[label] > 0:
+                        several.append((one.weight, math.log(us * here[label] / before)))
         return {
             label: math.exp(math.fsum(weight * us for weight, us in several) / sum(one for one, _ in several))
             for label, several in found.items()

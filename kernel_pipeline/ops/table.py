@@ -34,7 +34,7 @@ class TableError(Exception):
 
 
 FEWEST = 5
-"""The minimum number of problems for which a region's regret is used."""
+"""The minimum number of problems for which a region's regret is used, without times predicted from steps."""
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,9 @@ def _table(content: Mapping[str, Any]) -> Table:
         _check(kernels[name])
     head = {one: content[one] for one in (*HEAD, "environment", "rule")}
     made: Table = _record(Table, head | {"kernels": kernels})
-    _ = made.properties  # raises ValueError for an invalid compute capability
+    gpu = made.properties  # raises ValueError for an invalid compute capability
+    if gpu is not None and gpu.multiprocessors < 1:
+        raise ValueError(f"a GPU has {gpu.multiprocessors} multiprocessors")
     return made
 
 

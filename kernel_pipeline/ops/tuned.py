@@ -178,7 +178,10 @@ class Chooser:
         times of both."""
         if self.picked is None:
             return False
-        return prediction.is_clearly_faster_than(self.around, self.picked.label, self.label_of(choice))
+        label, other = self.picked.label, self.label_of(choice) or ""
+        if {label, other} <= self.predicted.keys():
+            return self.predicted[other] >= prediction.ELSEWHERE_MARGIN * self.predicted[label]
+        return prediction.is_clearly_faster_than(self.around, label, other)
 
     def label_of(self, choice: Choice) -> str | None:
         """Return the label of a choice in the table; None for one without a label, such as the baseline."""
@@ -238,6 +241,11 @@ class Chooser:
     def predicted(self) -> dict[str, float]:
         """The predicted times by label in microseconds, of a kernel whose providers have steps."""
         return self.growth.predicted(self.comparable, self.problem, self.gpu)
+
+    @property
+    def ranked(self) -> list[str]:
+        """The labels of configurations in the order of the rule or of predicted times, the best first."""
+        return self.growth.ranked(self.comparable, self.problem, self.gpu) or rule.ranked(self.around)
 
     def predicted_us(self, label: str) -> float | None:
         """Return the predicted time of a configuration in microseconds; None if it is unknown."""

@@ -69,7 +69,7 @@ kernel = Kernel(
         ),
         Provider(
             "triton_multi_pass",
-            "triton.py:multi_pass",
+            "triton_multi_pass.py:multi_pass",
             MultiPass,
             steps_fit,
             compile_weight=elements_a_thread,

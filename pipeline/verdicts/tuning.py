@@ -35,13 +35,13 @@ them."""
 @dataclass(frozen=True)
 class Measured:
     """A ledger's content at one problem: the rows of configurations that may be called, by label, and the
-    labels of configurations that failed. ``prepared_us`` is the time of a baseline that takes its inputs in
-    another form, so that it is not among the rows; None if there is none."""
+    labels of configurations that failed. ``prepared`` is the row of a baseline that takes its inputs in
+    another form, so that it may not be called; None if there is none."""
 
     problem: Values
     rows: Mapping[str, Measurement]
     failed: frozenset[str]
-    prepared_us: float | None = None
+    prepared: Measurement | None = None
 
     @property
     def times(self) -> dict[str, float]:
@@ -69,7 +69,7 @@ def measured(entry: Entry, rows: Iterable[Measurement], identity: Identity | Non
     """
     kernel = entry.loaded.kernel
     newest: dict[Point, Measurement] = {}
-    prepared: dict[Values, float] = {}
+    prepared: dict[Values, Measurement] = {}
     for row in sorted(rows, key=lambda one: one.origin.measured_at):
         point = row.point if identity is not None else _with_defaults(kernel, row.point)
         if (
@@ -80,8 +80,8 @@ def measured(entry: Entry, rows: Iterable[Measurement], identity: Identity | Non
             continue
         if may_be_called(kernel, kernel.provider(point.provider)):
             newest[point] = row if point == row.point else row.replace(point=point)
-        elif point.provider == kernel.baseline and row.outcome.timing is not None:
-            prepared[point.problem] = row.outcome.timing.median_us
+        elif point.provider == kernel.baseline and row.outcome.timing is not None and _is_valid(row):
+            prepared[point.problem] = row
     kept = list(newest.values())
     wrong = {
         label(row.point)
@@ -96,9 +96,9 @@ def measured(entry: Entry, rows: Iterable[Measurement], identity: Identity | Non
         if row.outcome.timing is None and row.outcome.status != "verified":
             failed.setdefault(row.point.problem, set()).add(name)
         elif row.outcome.timing is not None and name not in wrong:
-            if state is None or state.valid:
+            if _is_valid(row):
                 found.setdefault(row.point.problem, {})[name] = row
-            elif state.throttle is not None:
+            elif state is not None and state.throttle is not None:
                 throttled.setdefault(row.point.problem, {})[name] = row
     for problem, bounds in throttled.items():
         others = found.setdefault(problem, {})
@@ -106,6 +106,10 @@ def measured(entry: Entry, rows: Iterable[Measurement], identity: Identity | Non
             others.update(bounds)
     ordered = sorted(found, key=lambda one: order(next(iter(found[one].values())).point)[2:4])
     return [Measured(one, found[one], frozenset(failed.get(one, ())), prepared.get(one)) for one in ordered]
+
+
+def _is_valid(row: Measurement) -> bool:
+    return row.outcome.state is None or row.outcome.state.valid
 
 
 def fastest(rows: Mapping[str, Measurement]) -> float:
@@ -225,8 +229,11 @@ def _problem(kernel: Kernel, one: Measured, held: Sequence[Final], tuned: rule.T
         interval = (us - half, us + half)
     row = one.rows[best]
     others = [each for each in order_of if not _is_of(one, each[0], row.point.provider)]
-    of_baseline = (us for name, us in order_of if _is_of(one, name, kernel.baseline))
-    baseline = next(of_baseline, one.prepared_us)
+    of_baseline = [us for name, us in order_of if _is_of(one, name, kernel.baseline)]
+    if one.prepared is not None:
+        finals = [final.median_us for final in held if final.key == one.prepared.key]
+        of_baseline = finals if by_finals else [timing(one.prepared).median_us]
+    baseline = next(iter(of_baseline), None)
     assert row.outcome.max_abs_err is not None, "it was verified"
     return TunedProblem(
         problem=dict(one.problem),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 import pytest
@@ -9,8 +10,7 @@ import torch
 
 from kernel_pipeline import loading, ops
 from kernel_pipeline.contract import Gpu, Kernel, Provider, Tolerance, Work, one_of
-from kernel_pipeline.declared import Value
-from kernel_pipeline.ops import growth, rule
+from kernel_pipeline.ops import growth, rule, tuned
 from kernel_pipeline.ops.growth import Growth
 from kernel_pipeline.ops.rule import Tuned
 from kernel_pipeline.ops.table import Configuration, TunedRegion
@@ -57,7 +57,7 @@ CONFIGURATIONS = {f"cuda {size}": Configuration("cuda", {"size": size}) for size
 GROWTH = Growth(kernel(), CONFIGURATIONS, GPU)
 
 
-def tuned(blocks: int, us: float, **near: float) -> Tuned:
+def known_at(blocks: int, us: float, **near: float) -> Tuned:
     labels = {f"cuda {name[1:]}": ratio for name, ratio in near.items()}
     return Tuned({"blocks": blocks}, True, labels, us=us, baseline_us=2 * us)
 
@@ -76,47 +76,69 @@ def predicted(
 
 
 def test_a_wave_more_takes_twice_as_long() -> None:
-    known = [tuned(132, 10.0, s1=1.0, s2=1.2)]
+    known = [known_at(132, 10.0, s1=1.0, s2=1.2)]
     assert predicted(known, 100) == {"cuda 1": 10.0, "cuda 2": 12.0, "torch": 20.0}
     assert predicted(known, 133) == {"cuda 1": 20.0, "cuda 2": 12.0, "torch": 40.0}
     assert (picked(known, 100), picked(known, 133)) == ("cuda 1", "cuda 2")
 
 
 def test_another_gpu_has_its_own_waves() -> None:
-    known = [tuned(132, 10.0, s1=1.0, s2=1.2)]
+    known = [known_at(132, 10.0, s1=1.0, s2=1.2)]
     half = replace(GPU, multiprocessors=66)
     assert predicted(known, 132, half) == {"cuda 1": 20.0, "cuda 2": 12.0, "torch": 40.0}
     assert picked(known, 132, half) == "cuda 2"
 
 
 def test_a_configuration_is_predicted_where_it_was_measured() -> None:
-    known = [tuned(128, 10.0, s1=1.0), tuned(264, 24.0, s2=1.0)]
+    known = [known_at(128, 10.0, s1=1.0), known_at(264, 24.0, s2=1.0)]
     assert predicted(known, 132)["cuda 1"] == 10.0
     assert predicted(known, 132)["cuda 2"] == 24.0
 
 
 def test_the_nearer_problem_counts_for_more() -> None:
-    known = [tuned(10, 8.0, s1=1.0), tuned(100, 10.0, s1=1.0)]
+    known = [known_at(10, 8.0, s1=1.0), known_at(100, 10.0, s1=1.0)]
     assert 8.0 < predicted(known, 11)["cuda 1"] < 8.2
     assert 9.8 < predicted(known, 99)["cuda 1"] < 10.0
 
 
 def test_a_configuration_that_failed_nearby_or_is_no_longer_taken_is_not_chosen() -> None:
-    known = [replace(tuned(132, 10.0, s1=1.0, s2=1.2), failed=frozenset({"cuda 2"}))]
+    known = [replace(known_at(132, 10.0, s1=1.0, s2=1.2), failed=frozenset({"cuda 2"}))]
     assert picked(known, 133) == "cuda 1"
     stale = Growth(kernel(), CONFIGURATIONS | {"cuda 2": Configuration("cuda", {"size": 3})}, GPU)
-    assert picked([tuned(132, 10.0, s1=1.0, s2=1.2)], 133, using=stale) == "cuda 1"
+    assert picked([known_at(132, 10.0, s1=1.0, s2=1.2)], 133, using=stale) == "cuda 1"
     deleted = Growth(kernel(), CONFIGURATIONS | {"cuda 2": Configuration("gone", {})}, GPU)
-    assert picked([tuned(132, 10.0, s1=1.0, s2=1.2)], 133, using=deleted) == "cuda 1"
+    assert picked([known_at(132, 10.0, s1=1.0, s2=1.2)], 133, using=deleted) == "cuda 1"
 
 
 def test_a_problem_without_work_is_not_predicted() -> None:
-    assert predicted([tuned(132, 10.0, s1=1.0)], 0) == {}
-    assert picked([tuned(132, 10.0, s1=1.0)], 0) == "cuda 1"
+    for there, here in ((132, 0), (0, 132), (-400, 132)):
+        assert predicted([known_at(there, 10.0, s1=1.0)], here) == {}
+        assert picked([known_at(there, 10.0, s1=1.0)], here) == "cuda 1"
+
+
+def test_what_no_near_problem_knows_comes_from_farther_ones() -> None:
+    known = [known_at(blocks, 10.0, s1=1.0) for blocks in range(126, 132)] + [known_at(1320, 50.0, s2=1.0)]
+    asked: list[str] = []
+    found = GROWTH.pick(
+        *(known, {"blocks": 132}, True, Problem(blocks=132), GPU),
+        lambda label: bool(asked.append(label)) or label == "cuda 2",
+    )
+    assert found is not None and (found.label, found.distance) == ("cuda 2", pytest.approx(0.011, abs=1e-3))
+    assert sorted(asked) == ["cuda 1", "cuda 2"]
+
+
+def test_configurations_are_asked_in_the_order_of_their_times() -> None:
+    asked: list[str] = []
+    known = [known_at(132, 10.0, s1=1.0, s2=1.2)]
+    GROWTH.pick(
+        *(known, {"blocks": 133}, True, Problem(blocks=133), GPU),
+        lambda label: not asked.append(label),  # type: ignore[func-returns-value]
+    )
+    assert asked == ["cuda 2"], "the others can't be chosen, and may warn"
 
 
 def test_without_steps_or_a_gpu_the_ratios_count() -> None:
-    known = [tuned(132, 10.0, s1=1.0, s2=1.2)]
+    known = [known_at(132, 10.0, s1=1.0, s2=1.2)]
     plain = replace(kernel(), providers=tuple(replace(one, steps=None) for one in kernel().providers))
     without = Growth(plain, CONFIGURATIONS, GPU)
     for using, gpu in ((without, GPU), (Growth(kernel(), CONFIGURATIONS, None), None)):
@@ -133,7 +155,7 @@ def test_few_problems_are_enough_with_steps() -> None:
 
 
 def test_steps_of_one_provider_ask_for_those_of_the_others() -> None:
-    with pytest.raises(Exception, match=r"^cuda declares steps, and torch does not: declare all or none\.$"):
+    with pytest.raises(Exception, match=r"^cuda has steps, but not torch: declare all or none\.$"):
         kernel(of_torch=None)
 
 
@@ -163,15 +185,36 @@ def test_the_steps_of_few_rows_grow_with_instructions_of_eight_rows() -> None:
     assert times == [8 + 4, 8 + 4, 16 + 4, 16 + 4, 32 + 4, 32 + 4]
 
 
-@pytest.mark.parametrize(("m", "words"), [(256, ("measured", "49.68 us")), (300, ("predicted", "about"))])
-def test_ops_says_what_the_product_with_weights_in_16_bits_takes(m: int, words: tuple[str, str]) -> None:
-    problem: dict[str, Value] = {"m": m, "n": 8192, "k": 8192}
-    made = Int4(**problem)  # type: ignore[arg-type]
-    x = torch.empty(m, 8192, dtype=torch.bfloat16, device="meta")
-    packed = torch.empty(made.packed_shape, dtype=torch.int32, device="meta")
-    scales = torch.empty(made.scales_shape, dtype=torch.bfloat16, device="meta")
+@pytest.mark.parametrize(
+    ("m", "line"),
+    [
+        (256, r"torch, [\d.]+ us, (finals|sweep), with inputs .* once"),
+        (300, r"torch, about [\d.]+ us, with .* once"),
+    ],
+)
+def test_ops_says_what_the_product_with_weights_in_16_bits_takes(m: int, line: str) -> None:
+    made = Int4(m=m, n=8192, k=8192)
+    x, packed, scales = (
+        torch.empty(shape, dtype=dtype, device="meta")
+        for shape, dtype in (
+            ((m, 8192), torch.bfloat16),
+            (made.packed_shape, torch.int32),
+            (made.scales_shape, torch.bfloat16),
+        )
+    )
     found = ops.explain(ops.matmul_int4, x, packed, scales, gpu="nvidia-h200")
-    assert found.choice.provider != "torch" and found.baseline is not None and found.baseline.is_prepared
-    (line,) = (one for one in str(found).splitlines() if one.strip().startswith("baseline"))
-    assert line.endswith(", with inputs that the caller brings into another form once")
-    assert words[0] in str(found) and words[1] in line
+    assert found.choice.provider != "torch" and found.time is not None and not found.time.is_prepared
+    assert found.baseline is not None and found.baseline.is_prepared
+    assert re.search(rf"^  baseline   {line}$", str(found), re.MULTILINE)
+
+
+def test_the_time_of_dense_weights_is_not_that_of_a_call_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuned, "rule_digest", lambda: "another")
+    monkeypatch.setattr(tuned.table_files, "sibling", lambda *of: None)
+    made = loading.load("matmul_sparse").kernel.problem(m=64, n=8192, k=8192)
+    on_meta = [torch.empty(64, 8192, dtype=torch.bfloat16, device="meta")]
+    on_meta.append(torch.empty(made.values_shape, dtype=torch.bfloat16, device="meta"))
+    on_meta.append(torch.empty(made.metadata_shape, dtype=torch.int32, device="meta"))
+    found = ops.explain(ops.matmul_sparse, *on_meta, gpu="nvidia-h200")
+    assert (found.choice.provider, found.time) == ("torch", None)
+    assert found.baseline is not None and found.baseline.is_prepared

@@ -14,17 +14,22 @@ import pytest
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Gpu
+from kernel_pipeline.loading import Loaded
 from kernel_pipeline.ops import source, table, table_files, tuned
 from kernel_pipeline.ops.choice import WORDS, Choice
 
 SLUG = "nvidia-h200"
 H200 = Gpu((9, 0), 132, 227 * 1024, 50 * 2**20)
-SOFTMAX = loading.load("softmax")
-PROBLEMS = [
-    SOFTMAX.kernel.problem(rows=rows, columns=columns, dtype=dtype)
-    for rows, columns in ((4096, 1024), (4096, 1500), (65536, 2000))
-    for dtype in ("bfloat16", "float32")
-]
+SOFTMAX, INT4 = loading.load("softmax"), loading.load("matmul_int4")
+PROBLEMS = {
+    "softmax": [
+        SOFTMAX.kernel.problem(rows=rows, columns=columns, dtype=dtype)
+        for rows, columns in ((4096, 1024), (4096, 1500), (65536, 2000))
+        for dtype in ("bfloat16", "float32")
+    ],
+    # Times are predicted from steps.
+    "matmul_int4": [INT4.kernel.problem(m=m, n=4096, k=4096) for m in (1, 3, 0)],
+}
 HOW = set(WORDS) - {"other_dtype", "sibling"}
 DELETED = object()
 VALUES = (
@@ -33,14 +38,29 @@ VALUES = (
 )
 
 
+@pytest.fixture(scope="module", params=[SOFTMAX, INT4], ids=lambda loaded: loaded.name)
+def loaded(request: pytest.FixtureRequest) -> Loaded:
+    found: Loaded = request.param
+    return found
+
+
 @pytest.fixture(scope="module")
-def whole() -> dict[str, Any]:
+def whole(loaded: Loaded) -> dict[str, Any]:
     """A table of today's sources that trusts its rule."""
     content: dict[str, Any] = json.loads((table_files.PLACES[0] / f"{SLUG}.json").read_text())
-    one = content["kernels"]["softmax"]
-    content |= {"kernels": {"softmax": one}, "rule": tuned.rule_digest(), "l2_bytes": 50 * 2**20}
+    one = content["kernels"][loaded.name]
+    content |= {"kernels": {loaded.name: one}, "rule": tuned.rule_digest(), "l2_bytes": 50 * 2**20}
+    if loaded is INT4:
+        one["problems"] = one["problems"][:6]
+        for problem in one["problems"]:
+            problem["near"] = dict(list(problem["near"].items())[:4])
+        named = {name for problem in one["problems"] for name in (problem["best"], *problem["near"])}
+        named |= {
+            name for region in one["regions"] for those in region["fallback"].values() for name in those
+        }
+        one["configurations"] = {name: one["configurations"][name] for name in sorted(named)}
     one["sources"] = {
-        name: source.digest(SOFTMAX, name)
+        name: source.digest(loaded, name)
         for name in {each["provider"] for each in one["configurations"].values()}
     }
     for region in one["regions"]:
@@ -68,20 +88,20 @@ def mutated(whole: dict[str, Any], path: tuple[Any, ...], value: Any) -> Any:
     return made
 
 
-def chosen(text: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Choice]:
+def chosen(text: str, path: Path, monkeypatch: pytest.MonkeyPatch, loaded: Loaded = SOFTMAX) -> list[Choice]:
     """What the user's calls are given; no mutation may raise there."""
     path.write_text(text)
     monkeypatch.setenv(table_files.VARIABLE, str(path))
     table_files.read.cache_clear()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return [tuned.choose(SOFTMAX, problem, H200, SLUG) for problem in PROBLEMS]
+        return [tuned.choose(loaded, problem, H200, SLUG) for problem in PROBLEMS[loaded.name]]
 
 
 def test_the_whole_table_chooses_by_problem_and_by_rule(
-    whole: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: dict[str, Any], loaded: Loaded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = chosen(json.dumps(whole), tmp_path / "table.json", monkeypatch)
+    found = chosen(json.dumps(whole), tmp_path / "table.json", monkeypatch, loaded)
     assert {"exact", "generalised"} <= {one.how for one in found}
 
 
@@ -97,18 +117,18 @@ def test_the_committed_tables_are_of_todays_rule() -> None:
 
 @pytest.mark.slow
 def test_no_mutation_of_a_table_raises_in_a_users_call(
-    whole: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: dict[str, Any], loaded: Loaded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    variables = {one.name: one.variables() for one in SOFTMAX.kernel.providers}
+    variables = {one.name: one.variables() for one in loaded.kernel.providers}
     count, raised = 0, []
-    alike = range(2, len(whole["kernels"]["softmax"]["problems"]))
-    others = [("kernels", "softmax", "problems", index) for index in alike]
+    alike = range(2, len(whole["kernels"][loaded.name]["problems"]))
+    others = [("kernels", loaded.name, "problems", index) for index in alike]
     for path in [one for one in places(whole) if one and one[:4] not in others]:
         for value in VALUES:
             text = json.dumps(mutated(whole, path, value))
             count += 1
             try:
-                found = chosen(text, tmp_path / "table.json", monkeypatch)
+                found = chosen(text, tmp_path / "table.json", monkeypatch, loaded)
             except Exception as error:
                 raised.append(f"{path} = {value!r:.40}: {error!r}")
                 continue

@@ -52,7 +52,7 @@ def test_the_table_of_a_gpu_that_is_elsewhere_is_made_of_its_results(
 
 
 def test_a_baseline_in_another_form_is_no_candidate_and_has_a_time(
-    written: Written, monkeypatch: pytest.MonkeyPatch
+    written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tuning, "takes_inputs", lambda provider: provider.name != "torch")
     path = written(some({"torch": (5.0,), "cuda 1024x4w": (10.0,)}, (256,)))
@@ -60,6 +60,17 @@ def test_a_baseline_in_another_form_is_no_candidate_and_has_a_time(
     (problem,) = of_kernel["problems"]
     assert (problem["best"], problem["runner_up"], problem["baseline_us"]) == ("cuda 1024x4w", None, 5.0)
     assert "torch" not in {*of_kernel["measured"], *of_kernel["configurations"]}
+    torch, cuda = some({"torch": (5.0,), "cuda 1024x4w": (10.0,)}, (256,))
+    for name, held, us in (
+        ("beside", [factory.final(cuda, 9.0), factory.final(torch, 4.0)], 4.0),
+        ("alone", [factory.final(cuda, 9.0)], None),
+    ):
+        factory.write_finals(tmp_path / name, held)
+        (problem,) = json.loads(written([torch, cuda], name).read_text())["kernels"][KERNEL]["problems"]
+        assert (problem["source"], problem["us"], problem["baseline_us"]) == ("finals", 9.0, us)
+    doubtful = [row("torch", 256, 5.0, valid=False), cuda]
+    (problem,) = json.loads(written(doubtful, "doubtful").read_text())["kernels"][KERNEL]["problems"]
+    assert problem["baseline_us"] is None
 
 
 def test_with_steps_a_table_keeps_slower_configurations(
