@@ -29,6 +29,12 @@ steps. A configuration that is slow at one problem, because its last wave is nea
 at the next."""
 
 
+BEYOND = 2.0
+"""A configuration is chosen if it was measured no more than this many doublings farther away than the nearest
+problem. A time of attention with a single query, which waits for memory, says little of a prompt. With shapes
+left out of the ledgers, limits of 1 and 3 choose worse."""
+
+
 def has_steps(kernel: Kernel) -> bool:
     """Whether the kernel's providers declare their steps."""
     return any(one.steps is not None for one in kernel.providers)
@@ -85,12 +91,15 @@ class Growth:
         gpu: Gpu | None,
         neighbours: int = rule.NEIGHBOURS,
     ) -> list[str]:
-        """Return the labels of configurations by their predicted times, the shortest first, without those
-        that failed at one of the nearest problems; none without steps."""
+        """Return the labels of configurations by their predicted times, the shortest first; none without
+        steps. Left out are the baseline, configurations that failed at one of the nearest problems, and those
+        that were measured only much farther away than others."""
         times = self.predicted(comparable, problem, gpu, neighbours)
         failed = {label for one in comparable[:neighbours] for label in one.tuned.failed}
-        known = times.keys() & self.configurations.keys() - failed
-        return sorted(known, key=lambda label: (times[label], label))
+        ours = {label for label, one in self.configurations.items() if one.provider != self.kernel.baseline}
+        limit = min((one.distance for one in comparable), default=0.0) + BEYOND
+        known = {label for one in comparable if one.distance <= limit for label in one.tuned.near}
+        return sorted(times.keys() & known & ours - failed, key=lambda label: (times[label], label))
 
     def predicted(
         self,

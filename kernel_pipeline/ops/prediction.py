@@ -8,7 +8,7 @@ errors of these predictions, found by leaving out each shape of the ledgers of a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..contract import Kernel, Work
@@ -66,10 +66,17 @@ def speedup(around: Sequence[Neighbour], label: str) -> float | None:
 
 
 def is_clearly_faster(
-    around: Sequence[Neighbour], label: str, margin: float = MARGIN, slowest: float = 0.0
+    around: Sequence[Neighbour],
+    label: str,
+    margin: float = MARGIN,
+    slowest: float = 0.0,
+    by_steps: float | None = None,
 ) -> bool:
     """Whether a configuration is predicted to be at least ``margin`` times as fast as the baseline, and is at
-    least ``slowest`` times as fast at each neighbour."""
+    least ``slowest`` times as fast at each neighbour. ``by_steps`` is the ratio of times that are predicted
+    from steps, which decides alone; None without steps."""
+    if by_steps is not None:
+        return by_steps >= margin
     found = speedups(around, label)
     mean = _mean(found)
     return mean is not None and mean >= margin and min(ratio for _, ratio in found) >= slowest
@@ -86,11 +93,13 @@ def is_clearly_faster_than(around: Sequence[Neighbour], label: str, other: str |
     return mean is not None and mean >= ELSEWHERE_MARGIN
 
 
-def is_faster_all_around(around: Sequence[Neighbour], label: str) -> bool:
+def is_faster_all_around(around: Sequence[Neighbour], label: str, by_steps: float | None = None) -> bool:
     """Whether a configuration is predicted clearly faster than the baseline by neighbours that agree: by
     ``ELSEWHERE_MARGIN`` on average, and by ``MARGIN`` at each neighbour that counts. If only one counts, the
     configuration has to be faster by ``ELSEWHERE_MARGIN`` at each of at least ``ENOUGH`` neighbours, or by
-    ``ALONE``."""
+    ``ALONE``. With steps the ratio ``by_steps`` has to be ``ELSEWHERE_MARGIN``."""
+    if by_steps is not None:
+        return by_steps >= ELSEWHERE_MARGIN
     found = speedups(around, label)
     total = math.fsum(one.weight for one, _ in found)
     counting = [ratio for one, ratio in found if one.weight >= COUNTS * total]
@@ -100,6 +109,13 @@ def is_faster_all_around(around: Sequence[Neighbour], label: str) -> bool:
     if len(counting) == 1 and len(found) >= ENOUGH:
         return min(ratio for _, ratio in found) >= ELSEWHERE_MARGIN or mean >= ALONE
     return mean >= (ELSEWHERE_MARGIN if len(counting) > 1 else ALONE)
+
+
+def speedup_of(times: Mapping[str, float], kernel: Kernel, label: str) -> float | None:
+    """Return how many times as fast as the baseline a configuration is, by times that are predicted from
+    steps, by label; None if one of both is unknown."""
+    baseline, us = times.get(kernel.baseline), times.get(label)
+    return None if baseline is None or us is None else baseline / us
 
 
 def predicted_us(kernel: Kernel, comparable: Sequence[Neighbour], problem: Any, label: str) -> float | None:

@@ -247,6 +247,11 @@ class Chooser:
         """The labels of configurations in the order of the rule or of predicted times, the best first."""
         return self.growth.ranked(self.comparable, self.problem, self.gpu) or rule.ranked(self.around)
 
+    def by_steps(self, label: str) -> float | None:
+        """Return how many times as fast as the baseline a configuration is predicted to be; None without
+        steps."""
+        return prediction.speedup_of(self.predicted, self.kernel, label)
+
     def predicted_us(self, label: str) -> float | None:
         """Return the predicted time of a configuration in microseconds; None if it is unknown."""
         if self.predicted:
@@ -279,7 +284,8 @@ class Chooser:
         if choice.how != "torch" or self.picked is None:
             return choice
         is_only = safest is None and not self.has_baseline
-        if is_only or prediction.is_faster_all_around(self.around, self.picked.label):
+        by_steps = self.by_steps(self.picked.label)
+        if is_only or prediction.is_faster_all_around(self.around, self.picked.label, by_steps):
             return self._choice(self.picked.label, "guessed", reason)
         return choice
 
@@ -302,7 +308,7 @@ class Chooser:
         if (
             self._is_baseline(label)
             or not self.has_baseline
-            or prediction.is_clearly_faster(self.around, label, margin, slowest)
+            or prediction.is_clearly_faster(self.around, label, margin, slowest, self.by_steps(label))
         ):
             return self._choice(label, how, reason)
         provider = self.tuned.configurations[label].provider

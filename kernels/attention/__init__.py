@@ -42,6 +42,7 @@ from .parameters import (
     tiles_fit,
     warp_specialized_fits,
 )
+from .steps import library_steps, packed_steps, split_steps, tile_steps
 
 MOST_INTERPRETED = 160
 """The longest sequence for Triton's interpreter, with one batch entry: several blocks, the last partly
@@ -155,12 +156,19 @@ kernel = Kernel(
     any_order=True,
     providers=(
         Provider("manual", "torch.py:manual", fits=any_fits),
-        Provider("sdpa_flash", "torch.py:sdpa_flash", fits=sdpa_flash_fits),
+        Provider("sdpa_flash", "torch.py:sdpa_flash", fits=sdpa_flash_fits, steps=library_steps),
         Provider("sdpa_cudnn", "torch.py:sdpa_cudnn", fits=sdpa_cudnn_fits, devices=("cuda",)),
         Provider("sdpa_math", "torch.py:sdpa_math", fits=any_fits),
         Provider("torch_compile", "torch_compiled.py:flex", fits=any_fits, devices=("cuda",), compiled=True),
-        Provider("triton_flash", "triton.py:flash", Flash, tiles_fit, compile_weight=compile_weight),
-        Provider("triton_split_k", "triton_split_k.py:split_k", Split, split_fits),
+        Provider(
+            "triton_flash",
+            "triton.py:flash",
+            Flash,
+            tiles_fit,
+            compile_weight=compile_weight,
+            steps=tile_steps,
+        ),
+        Provider("triton_split_k", "triton_split_k.py:split_k", Split, split_fits, steps=split_steps),
         Provider(
             "triton_flash_hopper",
             "triton_hopper.py:flash_hopper",
@@ -168,6 +176,7 @@ kernel = Kernel(
             hopper_fits,
             needs="sm_90",
             compile_weight=compile_weight,
+            steps=tile_steps,
         ),
         Provider(
             "cuda_flash",
@@ -176,6 +185,7 @@ kernel = Kernel(
             warp_specialized_fits,
             extension="flash.cu",
             needs="sm_90a",
+            steps=tile_steps,
         ),
         Provider(
             "cuda_flash_packed",
@@ -184,6 +194,7 @@ kernel = Kernel(
             packed_fits,
             extension="flash.cu",
             needs="sm_90a",
+            steps=packed_steps,
         ),
         FLASH_ATTN_4,
     ),

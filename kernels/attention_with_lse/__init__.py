@@ -16,6 +16,7 @@ from kernel_pipeline.contract import Gpu, Kernel, Provider, Tolerance, Work, byt
 from .. import attention
 from ..attention import FLASH_ATTN_4, any_fits, parameters, sdpa_cudnn_fits, sdpa_flash_fits
 from ..attention.parameters import Problem, WarpSpecialized
+from ..attention.steps import library_steps, tile_steps
 
 WIDE_TILES = ((128, 128), (128, 176))
 CUDA_TILES = {64: ((128, 192), (192, 128)), 96: WIDE_TILES, 128: WIDE_TILES}
@@ -55,7 +56,7 @@ kernel = Kernel(
     any_order=True,
     providers=(
         Provider("manual", "torch.py:manual", fits=any_fits),
-        Provider("sdpa_flash", "torch.py:sdpa_flash", fits=sdpa_flash_fits),
+        Provider("sdpa_flash", "torch.py:sdpa_flash", fits=sdpa_flash_fits, steps=library_steps),
         Provider("sdpa_cudnn", "torch.py:sdpa_cudnn", fits=sdpa_cudnn_fits, devices=("cuda",)),
         Provider(
             "cuda_flash",
@@ -64,6 +65,7 @@ kernel = Kernel(
             warp_specialized_fits,
             extension="flash.cu",
             needs="sm_90a",
+            steps=tile_steps,
         ),
         FLASH_ATTN_4,
     ),

@@ -120,7 +120,8 @@ def called(
         if has_margin:
             label = _if_faster(kernel, one, label, prediction.MARGIN, slowest)
             is_left = not is_trusted and _is_baseline(kernel, label)
-            if is_left and prediction.is_faster_all_around(one.around, one.pick.label):
+            by_steps = prediction.speedup_of(one.predicted, kernel, one.pick.label)
+            if is_left and prediction.is_faster_all_around(one.around, one.pick.label, by_steps):
                 label = one.pick.label
         if label in one.times.us:
             yield one.times, label
@@ -128,8 +129,9 @@ def called(
 
 def _if_faster(kernel: Kernel, left: Left, label: str, margin: float, slowest: float = 0.0) -> str:
     """Return the label of a configuration if it is called, else the baseline's."""
+    by_steps = prediction.speedup_of(left.predicted, kernel, label)
     is_called = not takes_inputs(kernel.provider(kernel.baseline)) or prediction.is_clearly_faster(
-        left.around, label, margin, slowest
+        left.around, label, margin, slowest, by_steps
     )
     return label if is_called or _is_baseline(kernel, label) else _baseline(kernel, left.times) or ""
 
@@ -197,9 +199,11 @@ def _errors(ledger: LedgerTimes, left: Left) -> tuple[float | None, float | None
     )
     problem = problems.make(ledger.kernel.problem, Values(one.problem))
     label = left.pick.label
-    times = ledger.growth.predicted(comparable, problem, ledger.growth.gpu)
-    us = times.get(label) or prediction.predicted_us(ledger.kernel, comparable, problem, label)
-    ratio = prediction.speedup(left.around, label)
+    us = left.predicted.get(label)
+    ratio = prediction.speedup_of(left.predicted, ledger.kernel, label)
+    if not left.predicted:
+        us = prediction.predicted_us(ledger.kernel, comparable, problem, label)
+        ratio = prediction.speedup(left.around, label)
     if us is None:
         return None, None, None
     measured = left.times.us[label]

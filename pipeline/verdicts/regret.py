@@ -41,11 +41,13 @@ class Times:
 
 @dataclass(frozen=True)
 class Left:
-    """A problem that was left out, the rule's choice for it, and the tuned problems that the rule used."""
+    """A problem that was left out, the rule's choice for it, the tuned problems that the rule used, and the
+    times that are predicted from steps, by label."""
 
     times: Times
     pick: rule.Pick
     around: Sequence[rule.Neighbour]
+    predicted: Mapping[str, float]
 
     @property
     def regret(self) -> float:
@@ -79,8 +81,9 @@ def chosen(
     picked = growth.pick(others, values, within_l2, problem, gpu, one.us.__contains__, neighbours)
     if picked is None:
         return None
-    around = rule.neighbours_of(others, values, within_l2, rule.scales(kernel), neighbours)
-    return Left(one, picked, around)
+    comparable = rule.neighbours_of(others, values, within_l2, rule.scales(kernel), len(others))
+    predicted = growth.predicted(comparable, problem, gpu, neighbours)
+    return Left(one, picked, comparable[:neighbours], predicted)
 
 
 def regions(some: Sequence[Times], growth: Growth) -> list[TunedRegion]:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
+from pytest import approx
 
-from kernel_pipeline import loading, ops
+from kernel_pipeline import loading, ops, problems
 from kernel_pipeline.contract import Gpu, Kernel, Provider, Tolerance, Work, one_of
-from kernel_pipeline.ops import growth, rule, tuned
+from kernel_pipeline.ops import growth, prediction, rule, tuned
 from kernel_pipeline.ops.growth import Growth
 from kernel_pipeline.ops.rule import Tuned
 from kernel_pipeline.ops.table import Configuration, TunedRegion
+from kernels.attention.parameters import Split, WarpSpecialized
 from kernels.matmul_int4.parameters import Warps
 from kernels.matmul_int4.problem import Problem as Int4
 from kernels.transposed_tiles import Wgmma
@@ -117,14 +120,30 @@ def test_a_problem_without_work_is_not_predicted() -> None:
 
 
 def test_what_no_near_problem_knows_comes_from_farther_ones() -> None:
-    known = [known_at(blocks, 10.0, s1=1.0) for blocks in range(126, 132)] + [known_at(1320, 50.0, s2=1.0)]
+    known = [known_at(blocks, 10.0, s1=1.0) for blocks in range(126, 132)] + [known_at(396, 50.0, s2=1.0)]
     asked: list[str] = []
     found = GROWTH.pick(
         *(known, {"blocks": 132}, True, Problem(blocks=132), GPU),
         lambda label: bool(asked.append(label)) or label == "cuda 2",
     )
-    assert found is not None and (found.label, found.distance) == ("cuda 2", pytest.approx(0.011, abs=1e-3))
+    assert found is not None and (found.label, found.distance) == ("cuda 2", approx(0.011, abs=1e-3))
     assert sorted(asked) == ["cuda 1", "cuda 2"]
+
+
+def test_a_configuration_that_was_measured_much_farther_away_is_not_chosen() -> None:
+    near, far = known_at(132, 10.0, s1=1.0), known_at(132 << 3, 20.0, s2=1.0)
+    assert predicted([near, far], 132) == {"cuda 1": 10.0, "cuda 2": 5.0, "torch": approx(19.99, abs=0.02)}
+    assert (picked([near, far], 132), picked([near, far], 132 << 2)) == ("cuda 1", "cuda 2")
+
+
+def test_predicted_times_decide_against_the_baseline() -> None:
+    times = {"torch": 11.4, "cuda 1": 10.0, "cuda 2": 12.0}
+    ratio = prediction.speedup_of(times, kernel(), "cuda 1")
+    assert ratio == approx(1.14) and prediction.speedup_of({}, kernel(), "cuda 1") is None
+    assert prediction.is_clearly_faster([], "cuda 1", by_steps=ratio)
+    assert not prediction.is_clearly_faster([], "cuda 1", prediction.ELSEWHERE_MARGIN, by_steps=ratio)
+    assert not prediction.is_faster_all_around([], "cuda 1", ratio)
+    assert prediction.is_faster_all_around([], "cuda 1", 1.15)
 
 
 def test_configurations_are_asked_in_the_order_of_their_times() -> None:
@@ -175,6 +194,29 @@ def test_the_steps_of_a_product_grow_with_a_wave(name: str) -> None:
     assert steps("cuda_wgmma", tiles, 129, 66 * 128, 4096) == one, "two rows of tiles"
     assert steps("cuda_wgmma", replace(tiles, split_k=2), 128, 66 * 128, 4096) == 16 + 4
     assert steps("torch", None, 4096, 4096, 4096) > steps("torch", None, 4096, 4096, 2048)
+
+
+def test_the_steps_of_attention_follow_its_blocks() -> None:
+    attention = loading.load("attention").kernel
+
+    def steps(provider: str, parameters: object, **problem: Any) -> float:
+        found = attention.provider(provider).steps
+        assert found is not None
+        return found(problems.make(attention.problem, problem), parameters, GPU)
+
+    tiles = WarpSpecialized(block_m=128, block_n=128, stages=2)
+    one = {"batch": 1, "heads": 132, "seq_q": 128, "seq_k": 4096}
+    assert steps("cuda_flash", tiles, **one) == 32 + 2, "32 steps of 128 keys, and a start"
+    assert steps("cuda_flash", tiles, **one | {"heads": 133}) == 64 + 2
+    assert steps("cuda_flash", tiles, **one | {"head_dim": 64}) == 0.6 * 32 + 2
+    assert steps("cuda_flash", tiles, **one | {"seq_q": 4096}, causal=True) == 32 * 32 / 2 + 2
+    assert steps("cuda_flash", tiles, **one | {"seq_q": 1}, causal=True) == 32 + 2
+    few = {"batch": 4, "heads": 132, "kv_heads": 33, "seq_q": 32, "seq_k": 4096}
+    assert steps("cuda_flash", tiles, **few) == 4 * 32 + 2
+    assert steps("cuda_flash_packed", tiles, **few) == 32 + 2
+    split = Split(split_k=4, block_n=64)
+    assert steps("triton_split_k", split, **few) == 2 * 16 + 4
+    assert steps("triton_split_k", split, **few | {"batch": 1}) == 16 + 4
 
 
 def test_the_steps_of_few_rows_grow_with_instructions_of_eight_rows() -> None:
