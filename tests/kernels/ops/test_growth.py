@@ -13,6 +13,7 @@ from pytest import approx
 from kernel_pipeline import loading, ops, problems
 from kernel_pipeline.contract import Gpu, Kernel, Provider, Tolerance, Work, one_of
 from kernel_pipeline.ops import growth, prediction, rule, tuned
+from kernel_pipeline.ops.choice import Choice
 from kernel_pipeline.ops.growth import Growth
 from kernel_pipeline.ops.rule import Tuned
 from kernel_pipeline.ops.table import Configuration, TunedRegion
@@ -260,3 +261,15 @@ def test_the_time_of_dense_weights_is_not_that_of_a_call_of_torch(monkeypatch: p
     found = ops.explain(ops.matmul_sparse, *on_meta, gpu="nvidia-h200")
     assert (found.choice.provider, found.time) == ("torch", None)
     assert found.baseline is not None and found.baseline.is_prepared
+
+
+def test_another_gpus_choice_is_compared_by_predicted_times() -> None:
+    loaded = loading.load("matmul_int4")
+    _, made = tuned.chosen(loaded, Int4(m=300, n=8192, k=8192), GPU, "nvidia-h200", warns=False)
+    assert made is not None and made.picked is not None
+    times = {label: us for label, us in made.predicted.items() if label in made.tuned.configurations}
+    best, slowest = made.picked.label, max(times, key=times.__getitem__)
+    assert times[slowest] > prediction.ELSEWHERE_MARGIN * times[best]
+    for label, is_faster in ((slowest, True), (best, False)):
+        one = made.tuned.configurations[label]
+        assert made.is_faster_than(Choice(one.provider, one.parameters, "default", "")) is is_faster
