@@ -1,7 +1,8 @@
 """The problems at which others are faster than ours by more than 1 %, worst first, with the reasons.
 
-The reasons come from the kernel's page, ``docs/kernels/KERNEL.md``, from the table below "Where it loses". A
-line of the table has providers, problems and the reason. The problems are ``all``, or values of dimensions
+The reasons come from the kernel's page, ``docs/kernels/KERNEL.md``, from the table below "Where it loses", or
+from the table below "Where KERNEL loses" of a page that several kernels share. A line of the table has
+providers, problems and the reason. The problems are ``all``, or values of dimensions
 and machines, such as ``m=[512,2048] gpu=nvidia-h200``. The first line that fits counts.
 """
 
@@ -128,11 +129,11 @@ def reasons(kernel: str, pages: Path) -> tuple[Reason, ...]:
 
     Raises UserError for a line with an unknown provider or dimension, or without a reason.
     """
-    page, entry = pages / f"{kernel}.md", entry_of(kernel)
-    if entry is None or not page.is_file():
+    entry = entry_of(kernel)
+    if entry is None:
         return ()
-    _, _, section = page.read_text().partition(f"\n{HEADING}\n")
-    lines = [line for line in section.partition("\n## ")[0].splitlines() if line.startswith("|")]
+    page, section = _section(kernel, pages)
+    lines = [line for line in section.splitlines() if line.startswith("|")]
     providers = {one.name for one in entry.loaded.kernel.providers}
     known = {"gpu", *entry.loaded.kernel.dimensions()}
     found = []
@@ -148,3 +149,14 @@ def reasons(kernel: str, pages: Path) -> tuple[Reason, ...]:
             )
         found.append(Reason(others, where, text.replace("`", "")))
     return tuple(found)
+
+
+def _section(kernel: str, pages: Path) -> tuple[Path, str]:
+    """Return the page with the kernel's reasons and its section; an empty section if there is none."""
+    own = pages / f"{kernel}.md"
+    shared = [(page, f"## Where {kernel} loses") for page in sorted(pages.glob("*.md"))]
+    for page, heading in [(own, HEADING)] * own.is_file() + shared:
+        _, found, section = page.read_text().partition(f"\n{heading}\n")
+        if found:
+            return page, section.partition("\n## ")[0]
+    return own, ""
