@@ -31,8 +31,8 @@ at the next."""
 
 BEYOND = 2.0
 """A configuration is chosen if it was measured no more than this many doublings farther away than the nearest
-problem. A time of attention with a single query, which waits for memory, says little of a prompt. With shapes
-left out of the ledgers, limits of 1 and 3 choose worse."""
+problem. A time of attention with a single query, which waits for memory, says little of a prompt. Of limits
+of 1, 2, 3 and none, this one has the least 90th percentile of regret, or the same, in all replays but one."""
 
 
 def has_steps(kernel: Kernel) -> bool:
