@@ -33,7 +33,7 @@ def launch_persistent(  # launch parameters
     keeps whole rows in registers. A program takes as many rows at a time as fit into ``block_size`` elements,
     at least one. Raises ValueError for rows too wide for registers, and for inputs that do not fit together.
     """
-    d_out, x, weight = _checked(name, inputs)
+    d_out, x, weight = checked(name, inputs)
     rows, columns = x.shape
     if reason := row_too_wide(columns):
         raise ValueError(reason)
@@ -52,25 +52,7 @@ def launch_persistent(  # launch parameters
     return _launched(kernel, sums, (d_out, x, weight), programs, constants)
 
 
-def launch_multi_pass(  # launch parameters
-    name: str,
-    kernel: Any,
-    sums: int,
-    inputs: Inputs,
-    block_size: int,
-    num_warps: int,
-    per_sm: int,
-) -> Gradients:
-    """Return the same gradients: ``kernel`` goes through each row several times, ``block_size`` columns at a
-    time. Raises ValueError for inputs that do not fit together."""
-    d_out, x, weight = _checked(name, inputs)
-    rows, columns = x.shape
-    constants = {"BLOCK_SIZE": block_size, "EVEN_N": columns % block_size == 0, "num_warps": num_warps}
-    programs = min(rows, persistent_programs(x, per_sm))
-    return _launched(kernel, sums, (d_out, x, weight), programs, constants)
-
-
-def _checked(name: str, inputs: Inputs) -> Inputs:
+def checked(name: str, inputs: Inputs) -> Inputs:
     """Return the inputs with contiguous rows and weight. Raises ValueError unless they fit together."""
     d_out, x, weight = inputs
     check_gradient(name, d_out, x)

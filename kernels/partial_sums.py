@@ -1,4 +1,4 @@
-"""Add the sums that persistent Triton programs made of their rows, in the same order at every call."""
+"""Add the sums that Triton programs made of their rows, in the same order at every call."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Declare the parameters, the limits and the tolerances of the backward passes of norms. Imports no torch.
 
 A norm's backward pass gives the gradient of each row, and the gradients of weight and bias, which are sums
-over all rows. A persistent Triton program takes many rows and sums them up; ``kernels/partial_sums.py`` adds
-the sums of all programs. Softmax's backward pass, which has no such sums, shares a limit.
+over all rows. A persistent Triton program sums up its rows; ``triton_multi_pass`` sums up in a second kernel,
+which reads the matrices again. Softmax's backward pass, which has no such sums, shares a limit.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class Persistent:
 
 @dataclass(frozen=True, kw_only=True)
 class MultiPass:
-    """The launch of persistent programs that go through a row several times, in steps of ``block_size``
-    columns; a multiprocessor has ``per_sm`` programs."""
+    """The launch of a program for each row, which goes through it several times in steps of ``block_size``
+    columns, and of ``per_sm`` programs on each multiprocessor that sum up over the rows."""
 
     block_size: int = one_of(256, 512, 1024, 2048, 4096, 8192, default=2048, unit="")
     num_warps: int = one_of(1, 2, 4, 8, 16, 32, default=8, unit="w")
-    per_sm: int = one_of(1, 2, 4, default=1, unit="p")
+    per_sm: int = one_of(2, 4, 8, 16, default=8, unit="p")
 
 
 def row_too_wide(columns: int) -> str | None:
@@ -90,13 +90,13 @@ def persistent_fits(problem: Matrix, parameters: Persistent, gpu: Gpu | None, su
     return None
 
 
-def multi_pass_fits(problem: Matrix, parameters: MultiPass | Tile, sums: int) -> str | None:
-    """Return the reason why a program that goes through its rows in steps needs more warps for its
-    block_size, or None. ``sums`` is the number of sums over the rows that it adds to in the last pass."""
+def multi_pass_fits(problem: Matrix, parameters: MultiPass | Tile, registers: int) -> str | None:
+    """Return the reason why a program that goes through its row in steps needs more warps for its
+    block_size, or None. ``registers`` is the number of registers per element of an aligned row."""
     threads = 32 * parameters.num_warps
     elements = parameters.block_size // threads
     # Found by compiling for sm_90: with more elements the kernels spill.
-    registers_each = 4 * (1 + sums) * (1 if is_aligned(problem) else 2)
+    registers_each = registers * (1 if is_aligned(problem) else 2)
     most = min(MAX_REGISTERS + 1, REGISTERS // threads) // registers_each
     if elements > most:
         return f"too much for the registers: {elements} elements per thread > {most}"

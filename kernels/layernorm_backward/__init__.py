@@ -15,9 +15,8 @@ product with the weight and its addition, the product with the difference and it
 its product with d_out, the additions to both sums, and three for the differences. Memory limits the time: x
 and d_out are read once and d_x is written once as long as a program can hold its row.
 
-The Triton providers are persistent, as in ``rmsnorm_backward``: each program sums up ``d_out * n`` and
-``d_out`` of its rows in float32, after the tutorial of layer normalization in Triton's documentation, and a
-second kernel adds the sums of all programs. All providers compute in float32.
+The Triton providers sum up ``d_out * n`` and ``d_out`` in float32 as those of ``rmsnorm_backward`` do. All
+providers compute in float32.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def fits(problem: Matrix, parameters: Persistent, gpu: Gpu | None) -> str | None
 def steps_fit(problem: Matrix, parameters: MultiPass, gpu: Gpu | None) -> str | None:
     """Return the reason why a program needs more warps for its steps, or None."""
     del gpu
-    return multi_pass_fits(problem, parameters, sums=2)
+    return multi_pass_fits(problem, parameters, registers=8)
 
 
 kernel = Kernel(
@@ -69,7 +68,7 @@ kernel = Kernel(
         ),
         Provider(
             "triton_multi_pass",
-            "triton.py:multi_pass",
+            "triton_multi_pass.py:multi_pass",
             MultiPass,
             steps_fit,
             compile_weight=elements_a_thread,

@@ -1,4 +1,4 @@
-"""Layer normalization's backward pass in Triton: persistent programs, rows in registers or in three passes.
+"""Layer normalization's backward pass in Triton: persistent programs, with rows in registers.
 
 The kernels run on the current CUDA device, take rows any distance apart and return contiguous tensors.
 EVEN_N: no step reaches past a row's end, so its columns need no mask. Each program writes its sums of the
@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from ..layernorm import EPS
-from ..norm_gradients import Gradients, launch_multi_pass, launch_persistent
+from ..norm_gradients import Gradients, launch_persistent
 
 _EPS = tl.constexpr(EPS)
 
@@ -88,80 +88,6 @@ def _persistent(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
     tl.store(sums + column, tl.sum(of_bias, axis=0)[None, :], mask=in_row)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _multi_pass(  # noqa: PLR0913, PLR0917  # Triton kernel arguments
-    d_x: tl.tensor,
-    sums: tl.tensor,
-    d_out: tl.tensor,
-    x: tl.tensor,
-    weight: tl.tensor,
-    d_out_stride: tl.int64,
-    x_stride: tl.int64,
-    rows: tl.int64,
-    columns: tl.int64,
-    BLOCK_SIZE: tl.constexpr,
-    EVEN_N: tl.constexpr,
-) -> None:
-    """A program goes through each of its rows three times, BLOCK_SIZE columns at a time: for the mean, for
-    the row's other sums, and for the gradients. It adds up its sums over the rows in device memory, where
-    they stay in L2."""
-    lane = tl.arange(0, BLOCK_SIZE)
-    first = tl.program_id(0)
-    sums += first.to(tl.int64) * columns
-    sums_of_bias = sums + tl.num_programs(0).to(tl.int64) * columns
-    for at in range(first, rows, tl.num_programs(0)):
-        row = tl.cast(at, tl.int64)
-        of_x, of_d_out, to = x + row * x_stride, d_out + row * d_out_stride, d_x + row * columns
-        origin = tl.load(of_x).to(tl.float32)
-        distances = tl.zeros([BLOCK_SIZE], tl.float32)
-        for start in range(0, columns, BLOCK_SIZE):
-            column = start + lane
-            inside = None if EVEN_N else column < columns
-            values = tl.load(of_x + column, mask=inside, eviction_policy="evict_last").to(tl.float32) - origin
-            distances += values if EVEN_N else tl.where(inside, values, 0.0)
-        shift = tl.sum(distances, axis=0) / columns
-        squares = tl.zeros([BLOCK_SIZE], tl.float32)
-        total = tl.zeros([BLOCK_SIZE], tl.float32)
-        products = tl.zeros([BLOCK_SIZE], tl.float32)
-        for start in range(0, columns, BLOCK_SIZE):
-            column = start + lane
-            inside = None if EVEN_N else column < columns
-            other = None if EVEN_N else 0.0
-            values = tl.load(of_x + column, mask=inside, eviction_policy="evict_last").to(tl.float32) - origin
-            values -= shift
-            if not EVEN_N:
-                values = tl.where(inside, values, 0.0)
-            given = tl.load(of_d_out + column, mask=inside, other=other, eviction_policy="evict_last").to(
-                tl.float32
-            )
-            w = tl.load(weight + column, mask=inside, other=other, eviction_policy="evict_last").to(
-                tl.float32
-            )
-            squares += values * values
-            total += given * w
-            products += given * w * values
-        scale = tl.rsqrt(tl.sum(squares, axis=0) / columns + _EPS)
-        mean = tl.sum(total, axis=0) / columns
-        of_normalized = tl.sum(products, axis=0) * scale / columns
-        for start in range(0, columns, BLOCK_SIZE):
-            column = start + lane
-            inside = None if EVEN_N else column < columns
-            values = tl.load(of_x + column, mask=inside, eviction_policy="evict_first").to(tl.float32)
-            given = tl.load(of_d_out + column, mask=inside, eviction_policy="evict_first").to(tl.float32)
-            w = tl.load(weight + column, mask=inside, eviction_policy="evict_last").to(tl.float32)
-            normalized = (values - origin - shift) * scale
-            result = scale * (given * w - mean - normalized * of_normalized)
-            tl.store(to + column, result.to(d_x.dtype.element_ty), mask=inside)
-            # At the program's first row the memory has undefined content.
-            summed = (column < columns) & (at != first)
-            of_weight = tl.load(sums + column, mask=summed, other=0.0, eviction_policy="evict_last")
-            of_bias = tl.load(sums_of_bias + column, mask=summed, other=0.0, eviction_policy="evict_last")
-            of_weight += given * normalized
-            tl.store(sums + column, of_weight, mask=inside, eviction_policy="evict_last")
-            tl.store(sums_of_bias + column, of_bias + given, mask=inside, eviction_policy="evict_last")
-        tl.debug_barrier()  # another thread may read a sum at the next row
-
-
 def persistent(
     d_out: torch.Tensor,
     x: torch.Tensor,
@@ -176,11 +102,3 @@ def persistent(
     ValueError for rows too wide for registers."""
     inputs = (d_out, x, weight)
     return launch_persistent(_NAME, _persistent, 2, inputs, block_size, num_warps, num_stages, per_sm)
-
-
-def multi_pass(
-    d_out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, block_size: int, num_warps: int, per_sm: int
-) -> Gradients:
-    """Return the gradients for a matrix of at least one column, with ``per_sm`` programs on a multiprocessor.
-    A program goes through each of its rows three times, in steps of ``block_size`` columns."""
-    return launch_multi_pass(_NAME, _multi_pass, 2, (d_out, x, weight), block_size, num_warps, per_sm)

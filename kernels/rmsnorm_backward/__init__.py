@@ -13,10 +13,11 @@ and its addition, three for n and its product with d_out, whose addition to d_we
 the difference. Memory limits the time: x and d_out are read once and d_x is written once as long as a program
 can hold its row.
 
-The Triton providers are persistent: each program takes many rows, and sums up ``d_out * n`` of its rows in
-float32, after the tutorial of layer normalization in Triton's documentation. A second kernel adds the sums of
-all programs. Without atomics the outputs are the same at every call on the same GPU. All providers compute in
-float32; past 1e16 the squares may overflow.
+``triton_persistent`` takes many rows in each program and sums up ``d_out * n`` of its rows in float32, after
+the tutorial of layer normalization in Triton's documentation. ``triton_multi_pass`` sums up in a kernel of
+its own, which reads x and d_out again. A last kernel adds the sums of all programs. Without atomics the
+outputs are the same at every call on the same GPU. All providers compute in float32; past 1e16 the squares
+may overflow.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def fits(problem: Matrix, parameters: Persistent, gpu: Gpu | None) -> str | None
 def steps_fit(problem: Matrix, parameters: MultiPass, gpu: Gpu | None) -> str | None:
     """Return the reason why a program needs more warps for its steps, or None."""
     del gpu
-    return multi_pass_fits(problem, parameters, sums=1)
+    return multi_pass_fits(problem, parameters, registers=8)
 
 
 kernel = Kernel(
@@ -68,7 +69,7 @@ kernel = Kernel(
         ),
         Provider(
             "triton_multi_pass",
-            "triton.py:multi_pass",
+            "triton_multi_pass.py:multi_pass",
             MultiPass,
             steps_fit,
             compile_weight=elements_a_thread,

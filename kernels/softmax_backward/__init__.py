@@ -39,7 +39,7 @@ def tolerance(problem: Matrix) -> Tolerance:
 def steps_fit(problem: Matrix, parameters: Tile, gpu: Gpu | None) -> str | None:
     """Return the reason why a program needs more warps for its steps, or None."""
     del gpu
-    return multi_pass_fits(problem, parameters, sums=0)
+    return multi_pass_fits(problem, parameters, registers=4)
 
 
 kernel = Kernel(

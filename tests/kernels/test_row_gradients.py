@@ -8,7 +8,7 @@ import triton
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Gpu
-from kernels import norm_gradients
+from kernels import norm_gradients, sums_over_rows
 from kernels.row_gradients import Persistent, persistent_fits, tolerances
 from kernels.rows import Matrix
 from tests.kernels.kernel_cases import ON_GPU, Case, cases
@@ -28,13 +28,16 @@ def launch(case: Case, **wanted: int) -> dict[str, int]:
         (50, 5, 3),  # programs take many rows, the last fewer
         (3, 130, 132),  # fewer rows than programs
         (1, 1, 1),
+        (20, 300, 8),  # in passes: three blocks of columns, two parts of the rows
+        (270, 3, 40),  # in passes: more parts than are added at a time
     ],
 )
 @pytest.mark.parametrize("case", CASES)
 def test_no_rows_sum_is_left_out(
     case: Case, rows: int, columns: int, programs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(norm_gradients, "persistent_programs", lambda x, each: programs)
+    for module in (norm_gradients, sums_over_rows):
+        monkeypatch.setattr(module, "persistent_programs", lambda x, each: programs)
     problem = Matrix(rows=rows, columns=columns)
     inputs = case.inputs(problem)
     parameters = launch(case, block_size=32)

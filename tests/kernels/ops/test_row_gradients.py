@@ -46,8 +46,8 @@ class Case:
 
 X = (2, 5, 19)
 TILE = {"block_size": 32, "num_warps": 4}
-PERSISTENT = {"block_size": 32, "num_warps": 4, "num_stages": 1, "per_sm": 1}
-MULTI_PASS = {"block_size": 8, "num_warps": 1, "per_sm": 1}
+PERSISTENT = {"block_size": 32, "num_warps": 4, "num_stages": 1, "per_sm": 2}
+MULTI_PASS = {"block_size": 8, "num_warps": 1, "per_sm": 2}
 RMSNORM = (ops.rmsnorm, lambda x, w: functional.rms_norm(x, w.shape, w, 1e-6), (X, X[-1:]))
 LAYERNORM = (ops.layernorm, lambda x, w, b: functional.layer_norm(x, w.shape, w, b), (X, X[-1:], X[-1:]))
 CASES = {
