@@ -32,9 +32,9 @@ from kernel_pipeline.files import write_atomically
 from kernel_pipeline.machine import device
 from kernel_pipeline.machine.fingerprint import fingerprint
 from kernel_pipeline.ops import table
+from kernel_pipeline.ops.chooser import rule_digest
 from kernel_pipeline.ops.growth import Growth
 from kernel_pipeline.ops.table import Table, TableError, TunedKernel
-from kernel_pipeline.ops.tuned import rule_digest
 from kernel_pipeline.records.environment import UNKEYED, Environment
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.settings import TimingSettings

@@ -17,9 +17,9 @@ from ..loading import Loaded
 from . import function as function_of
 from . import plans, prediction, rule, switch, table_files, tuned
 from .choice import WORDS, Choice
+from .chooser import Chooser
 from .declaration import NotServedError
 from .table import TunedProblem
-from .tuned import Chooser
 from .tuned_problems import takes_inputs
 
 if TYPE_CHECKING:

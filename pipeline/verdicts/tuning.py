@@ -9,7 +9,7 @@ from typing import cast
 
 from kernel_pipeline import problems
 from kernel_pipeline.contract import Gpu, Kernel, Provider, Tolerance
-from kernel_pipeline.ops import rule, source, tuned
+from kernel_pipeline.ops import chooser, rule, source, tuned
 from kernel_pipeline.ops.growth import Growth, furthest
 from kernel_pipeline.ops.table import Configuration, Table, TunedKernel, TunedProblem
 from kernel_pipeline.ops.tuned_problems import completed, is_within, takes_inputs
@@ -333,6 +333,6 @@ class Caller:
             shared_memory=gpu.shared_memory,
             l2_bytes=gpu.l2_cache,
             environment={},
-            rule=tuned.rule_digest(),
+            rule=chooser.rule_digest(),
             kernels={} if made is None else {self.entry.name: made},
         )

@@ -12,7 +12,7 @@ from pytest import approx
 
 from kernel_pipeline import loading, ops, problems
 from kernel_pipeline.contract import Gpu, Kernel, Provider, Tolerance, Work, one_of
-from kernel_pipeline.ops import growth, prediction, rule, tuned
+from kernel_pipeline.ops import chooser, growth, prediction, rule, tuned
 from kernel_pipeline.ops.choice import Choice
 from kernel_pipeline.ops.growth import Growth
 from kernel_pipeline.ops.rule import Tuned
@@ -252,7 +252,7 @@ def test_ops_says_what_the_product_with_weights_in_16_bits_takes(m: int, line: s
 
 
 def test_the_time_of_dense_weights_is_not_that_of_a_call_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuned, "rule_digest", lambda: "another")
+    monkeypatch.setattr(chooser, "rule_digest", lambda: "another")
     monkeypatch.setattr(tuned.table_files, "sibling", lambda *of: None)
     made = loading.load("matmul_sparse").kernel.problem(m=64, n=8192, k=8192)
     on_meta = [torch.empty(64, 8192, dtype=torch.bfloat16, device="meta")]

@@ -17,7 +17,7 @@ from kernel_pipeline.contract import Gpu
 from kernel_pipeline.loading import Loaded
 from kernel_pipeline.ops import gradients, table_files, tuned
 from kernel_pipeline.ops.choice import Choice
-from kernel_pipeline.ops.tuned import baseline
+from kernel_pipeline.ops.chooser import baseline
 from pipeline import ROOT
 
 Gradients = tuple[torch.Tensor, ...]

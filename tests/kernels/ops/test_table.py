@@ -15,7 +15,7 @@ import pytest
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Gpu
 from kernel_pipeline.loading import Loaded
-from kernel_pipeline.ops import source, table, table_files, tuned
+from kernel_pipeline.ops import chooser, source, table, table_files, tuned
 from kernel_pipeline.ops.choice import WORDS, Choice
 
 SLUG = "nvidia-h200"
@@ -49,7 +49,7 @@ def whole(loaded: Loaded) -> dict[str, Any]:
     """A table of today's sources that trusts its rule."""
     content: dict[str, Any] = json.loads((table_files.PLACES[0] / f"{SLUG}.json").read_text())
     one = content["kernels"][loaded.name]
-    content |= {"kernels": {loaded.name: one}, "rule": tuned.rule_digest(), "l2_bytes": 50 * 2**20}
+    content |= {"kernels": {loaded.name: one}, "rule": chooser.rule_digest(), "l2_bytes": 50 * 2**20}
     if loaded is INT4:
         one["problems"] = one["problems"][:6]
         for problem in one["problems"]:
@@ -110,7 +110,7 @@ def test_the_committed_tables_are_of_todays_rule() -> None:
     makes the same choices in other words needs its digest in the tables."""
     for path in table_files.PLACES[0].glob("*.json"):
         made = table.read(path, path.stem)
-        assert made.rule == tuned.rule_digest()
+        assert made.rule == chooser.rule_digest()
         assert table.text(made) == path.read_text()
         assert made.properties is not None and made.properties.multiprocessors > 0
 

@@ -10,7 +10,7 @@ import warnings
 import pytest
 
 from kernel_pipeline.contract import Gpu
-from kernel_pipeline.ops import table_files, tuned
+from kernel_pipeline.ops import chooser, table_files, tuned
 from kernel_pipeline.ops.choice import Choice
 from tests import factory
 from tests.factory import H200
@@ -137,7 +137,7 @@ def test_between_problems_a_choice_that_is_not_clearly_faster_gives_way_to_torch
     forget_tables()
     written(some(times, columns), "c")
     assert chosen(400).how == "torch", "torch has no time, so nothing is known to be faster"
-    monkeypatch.setattr(tuned, "takes_inputs", lambda provider: provider.name != "torch")
+    monkeypatch.setattr(chooser, "takes_inputs", lambda provider: provider.name != "torch")
     assert chosen(400).provider == "cuda", "a caller can't get the measured baseline"
     assert (chosen(16000).provider, chosen(16000).how) == ("cuda", "guessed"), "nothing is known beyond L2"
 
@@ -298,6 +298,56 @@ def test_a_provider_that_was_never_measured_here_is_chosen_by_another_gpus_table
     assert json.loads(text)["kernels"][KERNEL]["measured"] == ["cuda", "torch", "triton_online"]
     path.write_text(text)
     assert (beside(PLANTED).provider, beside(PLANTED).how) == ("triton_online", "exact")
+
+
+def test_another_gpus_nearer_problem_comes_before_a_far_one_of_this_gpu(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where few problems were measured on this GPU, and many on the other."""
+    own = {"torch": (20.0,) * 3, "cuda 1024x4w": (10.0,) * 3, "triton_online 1024x8w": (12.0,) * 3}
+    own |= {"cuda 2048x8w": (13.0,) * 3}
+    path = written(some(own, (256, 300, 350)), "own")
+    other = path.parent / "nvidia-h100.json"
+    monkeypatch.setenv(table_files.VARIABLE, str(path.parent))
+
+    def beside(times: dict[str, tuple[float, ...]], columns: tuple[int, ...] = COLUMNS) -> Choice:
+        text = written(some(times, columns), "other").read_text()
+        other.write_text(text.replace(f'"gpu": "{H200}"', '"gpu": "nvidia-h100"'))
+        monkeypatch.setenv(table_files.VARIABLE, str(path.parent))
+        forget_tables()
+        return chosen(1100)
+
+    clear = PLANTED | {"cuda 1024x4w": (12.0,) * 6}
+    found = beside(clear)
+    assert (found.provider, found.parameters["block_size"], found.how) == ("cuda", 2048, "sibling")
+    assert found.reason == (
+        "The table of nvidia-h100 has a nearer problem than that of nvidia-h200. "
+        "The times of nvidia-h100 are used."
+    )
+    here = ("cuda", 1024, "default")
+    for times, columns, why in (
+        (PLANTED, COLUMNS, "10 % are not clear enough"),
+        ({name: us[:2] for name, us in clear.items()}, (64, 128), "its problems are farther away"),
+        (clear | {"torch": (10.5,) * 6}, COLUMNS, "not clearly faster than torch there"),
+    ):
+        kept = beside(times, columns)
+        assert (kept.provider, kept.parameters["block_size"], kept.how) == here, why
+    beside(clear)
+    assert chosen(300).how == "exact"
+
+
+def test_the_nearer_of_the_other_dtype_here_and_of_another_gpu_is_chosen_by(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(some(PLANTED, COLUMNS, "bfloat16"), "own")
+    far = {name: us[:2] for name, us in PLANTED.items() if name != "cuda 2048x8w"}
+    other = written(some(far, (1000, 1100), "float16"), "other").read_text()
+    (path.parent / "nvidia-h100.json").write_text(other.replace(f'"gpu": "{H200}"', '"gpu": "nvidia-h100"'))
+    monkeypatch.setenv(table_files.VARIABLE, str(path.parent))
+    forget_tables()
+    near_here, near_there = chosen(520, "float16"), chosen(1080, "float16")
+    assert (near_here.parameters["block_size"], near_here.how) == (2048, "other_dtype")
+    assert (near_there.parameters["block_size"], near_there.how) == (1024, "sibling")
 
 
 def test_a_dtype_that_was_never_tuned_is_chosen_for_by_the_other_of_its_size(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kernel_pipeline import loading
-from kernel_pipeline.ops import source, table_files, tuned
+from kernel_pipeline.ops import chooser, source, table_files, tuned
 from kernel_pipeline.ops.table import read
 from kernel_pipeline.records.settings import TimingSettings
 from pipeline import tune
@@ -309,7 +309,7 @@ def test_one_kernel_is_tuned_and_the_others_stay_in_the_table(
     assert set(read(path, H200).kernels) == {"gelu", "softmax"}
     assert tuned_for() == "" and path.read_text() == both
     assert "unknown kernel 'sofmax'. Did you mean 'softmax'?" in tuned_for("kernel=sofmax")
-    path.write_text(both.replace(f'"rule": "{tuned.rule_digest()}"', '"rule": "0"'))
+    path.write_text(both.replace(f'"rule": "{chooser.rule_digest()}"', '"rule": "0"'))
     assert "is of another rule: leave kernel= out" in tuned_for("kernel=gelu")
     path.write_text("[]")
     assert "is not a table of tuned configurations: leave kernel= out" in tuned_for("kernel=gelu")
