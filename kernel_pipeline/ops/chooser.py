@@ -129,8 +129,9 @@ class Chooser:
 
     def nearer_in(self, other: Chooser, choice: Choice) -> str | None:
         """Return the reason why another GPU's table may choose in place of a choice between this table's
-        problems, as a sentence: it has a nearer problem. None otherwise."""
-        if choice.how == "exact" or other.distance >= self.distance:
+        problems, as a sentence: it has a nearer problem, and times of the chosen provider. None
+        otherwise."""
+        if choice.how == "exact" or other.distance >= self.distance or other.lacks(choice.provider):
             return None
         return f"The table of {other.table.gpu} has a nearer problem than that of {self.table.gpu}."
 

@@ -24,14 +24,15 @@ copies the blocks: without TMA, the operands of the second product would leave t
 ``cuda_flash`` is FlashAttention-3's backward pass (Shah and others, 2024, arXiv:2407.08608) in CUDA C++ for
 Hopper alone. One kernel does the five products. It sums dq in float32 in device memory, by additions whose
 order differs from call to call unless it is ``deterministic``, and a second kernel rounds the sums.
+``cuda_flash_split`` calls it with parts of the heads that share a key head, where few blocks of keys would
+leave multiprocessors idle.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
-from kernel_pipeline.contract import EPSILON, Gpu, Kernel, Provider, Tolerance, Work, bytes_of, one_of
+from kernel_pipeline.contract import EPSILON, Kernel, Provider, Tolerance, Work, bytes_of
 
 from ..attention import (
     FLASH_ATTN_4,
@@ -41,39 +42,9 @@ from ..attention import (
     sdpa_cudnn_fits,
     sdpa_flash_fits,
 )
-from ..attention.parameters import Problem, refused, too_large, too_much_shared, uneven
-
-MAX_ACCUMULATORS = 192
-"""The maximum number of float32 scores and sums that a thread may keep; with more it spills."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Flash:
-    """The keys, or the queries, that a program keeps (``block``), and the queries, or the keys, that it takes
-    per step (``block_step``)."""
-
-    block: int = one_of(32, 64, 128, default=128, unit="")
-    block_step: int = one_of(32, 64, 128, default=64, unit="")
-    num_warps: int = one_of(2, 4, 8, default=8, unit="w")
-    num_stages: int = one_of(1, 2, 3, default=2, unit="s")
-
-
-WIDE_TILES = ((64, 2), (64, 3), (80, 2))
-CUDA_TILES = {64: ((128, 2),), 96: WIDE_TILES, 128: WIDE_TILES}
-"""The tiles that ``flash.cu`` has, as (block_m, stages), by head_dim. A block has 128 keys. A tile's dq has
-two parts, one for each warpgroup: 64 by 64, or, of 80 queries, 64 columns each. With 96 columns a quarter of
-each product multiplies zeros. A head_dim of 256 does not fit: dk and dv of 128 keys would take 256 registers
-per thread, and there are 240."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WarpSpecialized:
-    """The queries of a tile, the stages of the buffer for queries and d_out, and whether blocks add their
-    parts of dq in turns, so that the sums are the same at every call (``deterministic``)."""
-
-    block_m: int = one_of(64, 80, 128, default=64, unit="")
-    stages: int = one_of(2, 3, default=2, unit="s")
-    deterministic: bool = one_of(False, True, omit_default=True)
+from ..attention.parameters import Problem
+from .parameters import Flash, SplitGroup, WarpSpecialized, flash_fits, split_fits, warp_specialized_fits
+from .steps import cuda_steps, library_steps, split_steps, triton_steps
 
 
 def work(problem: Problem) -> Work:
@@ -109,38 +80,6 @@ def tolerance(problem: Problem) -> tuple[Tolerance, ...]:
     return tuple(Tolerance(rtol=4 * eps, atol=eps * (16 * size + 2 * largest)) for size in sizes)
 
 
-def flash_fits(problem: Problem, tiles: Flash, gpu: Gpu | None) -> str | None:
-    """Return the reason why these tiles don't fit or are larger than needed, or None."""
-    if reason := refused(problem) or uneven(problem):
-        return reason
-    for name in ("block", "block_step"):
-        shorter = min(problem.seq_q, problem.seq_k)
-        if reason := too_large(name, getattr(tiles, name), shorter, 64):
-            return reason
-    if tiles.block < 16 * tiles.num_warps:
-        return f"a warp takes 16 rows: {tiles.num_warps} warps > {tiles.block} / 16"
-    # A thread keeps two sums of the block, and a step's scores and their gradients.
-    kept = 2 * tiles.block * (problem.head_dim + tiles.block_step) // (32 * tiles.num_warps)
-    if kept > MAX_ACCUMULATORS:
-        return f"too much for the registers: {kept} scores and sums per thread > {MAX_ACCUMULATORS}"
-    staged = 2 * tiles.block + 2 * tiles.num_stages * tiles.block_step
-    step = 2 * tiles.block * tiles.block_step
-    return too_much_shared(2 * problem.head_dim * staged + step, tiles.num_stages, gpu)
-
-
-def warp_specialized_fits(problem: Problem, tiles: WarpSpecialized, gpu: Gpu | None) -> str | None:
-    """Return the reason why the CUDA C++ kernel, which has fixed tiles for each head_dim, does not have these
-    tiles, or None."""
-    del gpu
-    if reason := refused(problem):
-        return reason
-    have = CUDA_TILES[problem.head_dim]
-    if (tiles.block_m, tiles.stages) not in have:
-        names = " and ".join(f"{m} x {n}s" for m, n in have)
-        return f"its queries and stages for a head_dim of {problem.head_dim} are {names}"
-    return None
-
-
 def compile_weight(tiles: Flash) -> float:
     """Return a weight of the compile time: a thread's products per step."""
     return tiles.block * tiles.block_step / tiles.num_warps
@@ -159,10 +98,16 @@ kernel = Kernel(
     any_order=True,
     providers=(
         Provider("manual", "torch.py:manual", fits=any_fits),
-        Provider("sdpa_flash", "torch.py:sdpa_flash", fits=sdpa_flash_fits),
+        Provider("sdpa_flash", "torch.py:sdpa_flash", fits=sdpa_flash_fits, steps=library_steps),
         Provider("sdpa_cudnn", "torch.py:sdpa_cudnn", fits=sdpa_cudnn_fits, devices=("cuda",)),
         Provider(
-            "triton_flash", "triton.py:flash", Flash, flash_fits, needs="sm_90", compile_weight=compile_weight
+            "triton_flash",
+            "triton.py:flash",
+            Flash,
+            flash_fits,
+            needs="sm_90",
+            compile_weight=compile_weight,
+            steps=triton_steps,
         ),
         Provider(
             "cuda_flash",
@@ -171,6 +116,16 @@ kernel = Kernel(
             warp_specialized_fits,
             extension="flash.cu",
             needs="sm_90a",
+            steps=cuda_steps,
+        ),
+        Provider(
+            "cuda_flash_split",
+            "cuda_split.py:cuda_flash_split",
+            SplitGroup,
+            split_fits,
+            extension="flash.cu",
+            needs="sm_90a",
+            steps=split_steps,
         ),
         FLASH_ATTN_4,
     ),

@@ -10,7 +10,7 @@ import torch
 
 from kernel_pipeline import loading
 from kernels.attention.parameters import Problem
-from kernels.attention_backward import CUDA_TILES, WarpSpecialized
+from kernels.attention_backward.parameters import CUDA_TILES, WarpSpecialized
 from tests.gpu.test_attention import CUDA, OF_DTYPES, apart, between, lengths_of, padded, shifted
 from tests.kernels.kernel_cases import Case, gpu
 
@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.builds]
 
 LOADED = loading.load("attention_backward")
 FLASH = Case(LOADED, LOADED.kernel.provider("cuda_flash"))
+SPLIT = Case(LOADED, LOADED.kernel.provider("cuda_flash_split"))
 
 
 def flash(
@@ -103,6 +104,18 @@ def test_gives_the_same_bits_each_time(head_dim: int, causal: bool) -> None:
         for _ in range(100):
             again = FLASH.call(problem, inputs, dataclasses.asdict(tiles))
             assert all(map(torch.equal, again, first))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("head_dim", CUDA_TILES)
+def test_parts_of_the_heads_of_a_key_head(head_dim: int, causal: bool) -> None:
+    if not SPLIT.runs_here:
+        pytest.skip("needs Hopper")
+    problem = lengths_of((2, 16, 2, 333, 400), head_dim, causal)
+    inputs = SPLIT.inputs(problem)
+    for split in (2, 8):
+        block_m, stages = CUDA_TILES[head_dim][-1]
+        SPLIT.verify(problem, inputs, {"block_m": block_m, "stages": stages, "split": split})
 
 
 def test_refuses_tiles_that_there_are_none_of() -> None:

@@ -19,7 +19,7 @@ from kernels.attention.checks import check_attention
 from kernels.attention.cuda_checks import check_flash
 from kernels.attention.descriptors import copied_if_needed
 from kernels.attention.parameters import Problem, refused
-from kernels.attention_backward.reference import hidden, scaled
+from kernels.attention_backward.reference import hidden, reference, scaled
 from tests.kernels.agreement import agree, wrong
 
 FORWARD = loading.load("attention")
@@ -334,6 +334,28 @@ def test_packed_queries_are_those_of_one_head(
     assert torch.equal(out, call("manual", (q, k, v), causal))
     with pytest.raises(ValueError, match="queries of one tile would have different masks: seq_q is 2"):
         entry(q[:, :, :1].expand(-1, -1, 2, -1), k, v, causal=True, block_m=128, block_n=128, stages=3)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_parts_of_the_heads_of_a_key_head_are_added(monkeypatch: pytest.MonkeyPatch, causal: bool) -> None:
+    problem = small(heads=8, kv_heads=2, seq_q=9, seq_k=9, dtype="float16")
+    inputs = BACKWARD.inputs(problem, torch.device("cpu"), 0)
+
+    def flash(q: torch.Tensor, k: torch.Tensor, *others: Any) -> Any:
+        *tensors, is_causal, block_m, stages, deterministic = others
+        assert (k.shape[1], is_causal, block_m, stages, deterministic) == (4, causal, 64, 3, False)
+        return tuple(one.half() for one in reference(q, k, *tensors, is_causal))
+
+    monkeypatch.setattr(torch.ops.attention_backward, "cuda_flash", flash, raising=False)
+    provider = BACKWARD.kernel.provider("cuda_flash_split")
+    found = BACKWARD.entry(provider)(*inputs, causal=causal, block_m=64, stages=3, split=2)
+    for one, expected, of in zip(
+        found, reference(*inputs, causal), BACKWARD.kernel.tolerance(problem), strict=True
+    ):
+        assert one.shape == expected.shape
+        torch.testing.assert_close(one.double(), expected, rtol=of.rtol, atol=of.atol)
+    with pytest.raises(ValueError, match="2 key heads for 8 heads don't make 3 equal parts each"):
+        BACKWARD.entry(provider)(*inputs, causal=causal, block_m=64, stages=3, split=3)
 
 
 def test_operations_are_counted_as_papers_do() -> None:

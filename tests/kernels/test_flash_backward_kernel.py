@@ -13,7 +13,8 @@ import torch
 
 from kernel_pipeline import loading
 from kernels.attention.parameters import Problem, tile_columns
-from kernels.attention_backward import CUDA_TILES, tolerance
+from kernels.attention_backward import tolerance
+from kernels.attention_backward.parameters import CUDA_TILES
 from tests.kernels.agreement import agree
 from tests.kernels.compiled import answer, program
 

@@ -9,7 +9,7 @@ import itertools
 import pytest
 
 from kernel_pipeline import loading
-from kernels.attention_backward import CUDA_TILES
+from kernels.attention_backward.parameters import CUDA_TILES
 from tests.kernels import compiled
 
 SOURCE = """

@@ -18,6 +18,7 @@ from kernel_pipeline.ops.growth import Growth
 from kernel_pipeline.ops.rule import Tuned
 from kernel_pipeline.ops.table import Configuration, TunedRegion
 from kernels.attention.parameters import Split, WarpSpecialized
+from kernels.attention_backward import parameters as backward_parameters
 from kernels.matmul_int4.parameters import Warps
 from kernels.matmul_int4.problem import Problem as Int4
 from kernels.transposed_tiles import Wgmma
@@ -218,6 +219,32 @@ def test_the_steps_of_attention_follow_its_blocks() -> None:
     split = Split(split_k=4, block_n=64)
     assert steps("triton_split_k", split, **few) == 2 * 16 + 4
     assert steps("triton_split_k", split, **few | {"batch": 1}) == 16 + 4
+
+
+def test_the_steps_of_the_backward_pass_follow_its_blocks_of_keys() -> None:
+    backward = loading.load("attention_backward").kernel
+
+    def steps(provider: str, parameters: object, **problem: Any) -> float:
+        found = backward.provider(provider).steps
+        assert found is not None
+        return found(problems.make(backward.problem, problem), parameters, GPU)
+
+    tiles = backward_parameters.WarpSpecialized(block_m=64, stages=2)
+    split = backward_parameters.SplitGroup(block_m=64, stages=2, split=4)
+    few = {"batch": 1, "heads": 32, "kv_heads": 2, "seq_q": 4096}
+    by_key_heads, by_parts = steps("cuda_flash", tiles, **few), steps("cuda_flash_split", split, **few)
+    assert 16 * 64 < by_key_heads < 1.3 * 16 * 64, "64 blocks, each with 64 tiles of 16 heads"
+    assert by_key_heads / by_parts == pytest.approx(2, rel=0.1), "256 blocks with a quarter of the tiles"
+    assert steps("cuda_flash", tiles, **few, causal=True) == pytest.approx(by_key_heads, rel=0.05), (
+        "the longest"
+    )
+    many = few | {"kv_heads": 32}
+    assert steps("cuda_flash", tiles, **many, causal=True) < 0.6 * steps("cuda_flash", tiles, **many)
+    assert steps("sdpa_flash", None, **few) == steps("sdpa_flash", None, **many)
+    one, two = (
+        steps("triton_flash", backward_parameters.Flash(), **many | {"batch": batch}) for batch in (1, 2)
+    )
+    assert 1.8 * one < two < 2.2 * one
 
 
 def test_the_steps_of_few_rows_grow_with_instructions_of_eight_rows() -> None:

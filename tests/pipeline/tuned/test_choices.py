@@ -329,6 +329,11 @@ def test_another_gpus_nearer_problem_comes_before_a_far_one_of_this_gpu(
         (PLANTED, COLUMNS, "10 % are not clear enough"),
         ({name: us[:2] for name, us in clear.items()}, (64, 128), "its problems are farther away"),
         (clear | {"torch": (10.5,) * 6}, COLUMNS, "not clearly faster than torch there"),
+        (
+            {"torch": (20.0,) * 6, "triton_online 1024x8w": (5.0,) * 6},
+            COLUMNS,
+            "it has no time of what is called here",
+        ),
     ):
         kept = beside(times, columns)
         assert (kept.provider, kept.parameters["block_size"], kept.how) == here, why

@@ -1,0 +1,76 @@
+"""The steps of the backward pass's providers: what their times grow with.
+
+A step multiplies 64 queries by a block of 128 keys, of a head_dim of 128, five times. The kernels before and
+after the products go through the rows of the queries.
+"""
+
+from __future__ import annotations
+
+from kernel_pipeline.contract import Gpu
+
+from ..attention.parameters import Problem, tile_columns
+from ..waves import START, up_to
+from .parameters import Flash, SplitGroup, WarpSpecialized
+
+KEYS = 128
+"""The keys of a block, and of a usual block in a library."""
+
+ROWS = 4200
+"""Elements of queries that a multiprocessor's share of the memory's rate moves in the time of a step."""
+
+
+def cuda_steps(problem: Problem, tiles: WarpSpecialized, gpu: Gpu) -> float:
+    """Return the steps of the CUDA C++ kernel, whose blocks keep the keys of a key head."""
+    return _cuda(problem, problem.kv_heads, tiles, gpu)
+
+
+def split_steps(problem: Problem, tiles: SplitGroup, gpu: Gpu) -> float:
+    """Return the same with ``split`` copies of each key head, and of the sums of its gradients."""
+    copies = problem.batch * problem.kv_heads * problem.seq_k * (tiles.split + 1)
+    return _cuda(problem, problem.kv_heads * tiles.split, tiles, gpu) + _rows(problem, gpu, copies) + START
+
+
+def triton_steps(problem: Problem, tiles: Flash, gpu: Gpu) -> float:
+    """Return the steps of the Triton kernels: of keys with four products, and of queries with three."""
+    tile = tiles.block, tiles.block_step
+    keys = _keys(problem, problem.kv_heads, tile, gpu)
+    blocks = problem.batch * problem.heads * up_to(problem.seq_q, tiles.block)
+    queries = _busiest(problem, blocks, up_to(problem.seq_k, tiles.block_step), tile, gpu)
+    return (4 * keys + 3 * queries) / 5 * problem.head_dim / 128 + _all_rows(problem, gpu)
+
+
+def library_steps(problem: Problem, parameters: None, gpu: Gpu) -> float:
+    """Return the steps of torch's kernel, whose blocks keep keys for one head of queries."""
+    del parameters
+    return _keys(problem, problem.heads, (KEYS, 64), gpu) * problem.head_dim / 128 + _all_rows(problem, gpu)
+
+
+def _cuda(problem: Problem, heads: int, tiles: WarpSpecialized | SplitGroup, gpu: Gpu) -> float:
+    products = _keys(problem, heads, (KEYS, tiles.block_m), gpu)
+    return products * tile_columns(problem.head_dim) / 128 + _all_rows(problem, gpu)
+
+
+def _keys(problem: Problem, heads: int, tile: tuple[int, int], gpu: Gpu) -> float:
+    """Return the steps of blocks that each keep keys of one of ``heads``, and take the queries of all heads
+    that share them."""
+    blocks = problem.batch * heads * up_to(problem.seq_k, tile[0])
+    tiles = problem.heads // heads * up_to(problem.seq_q, tile[1])
+    return _busiest(problem, blocks, tiles, tile, gpu)
+
+
+def _busiest(problem: Problem, blocks: int, tiles: int, tile: tuple[int, int], gpu: Gpu) -> float:
+    """Return the steps of the busiest multiprocessor. A mask skips half of the tiles, and the longest blocks
+    come first, so that all end at about the same time."""
+    each = tiles * tile[0] * tile[1] / (KEYS * 64)
+    if problem.causal:
+        return max(each, blocks * (each / 2 + START / 4) / gpu.multiprocessors) + START / 4
+    return up_to(blocks, gpu.multiprocessors) * (each + START / 4)
+
+
+def _all_rows(problem: Problem, gpu: Gpu) -> float:
+    """Return the steps of the kernels before and after the products, and of the launches."""
+    return _rows(problem, gpu, problem.batch * problem.heads * problem.seq_q) + START
+
+
+def _rows(problem: Problem, gpu: Gpu, rows: int) -> float:
+    return rows * problem.head_dim / gpu.multiprocessors / ROWS
