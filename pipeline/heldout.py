@@ -95,23 +95,31 @@ class Stage:
     def hold(self, until: float) -> None:
         """Measure the rounds, and write each turn as it comes. No problem is begun after ``until``."""
         config, here = self.config, self.session.device
-        matches = [one.match for one in self.drawn if len(one.match.candidates) > 1]
         limits = RoundLimits(config.rounds, max(config.rounds, config.most_rounds), until)
         with Progress(console, f"held-out problems on {here.slug}") as progress:
 
             def report(turn: Turn) -> None:
                 turns.append(self._path(turn.point.kernel), turn)
                 progress.advance(f"round {turn.round + 1}: {turn.point}")
+                self._drop_failures([turn])
 
             def prepare(some: Sequence[Match]) -> None:
                 build_libraries((one.side.where, one.point) for match in some for one in match.candidates)
 
             rule = Rule(margin=config.by)
-            self.measured = Rounds(matches, limits, rule, self.run, report, progress.expect, prepare=prepare)
-            for entry in self.entries:
-                self.measured.know(turns.read(self._path(entry.name), warn))
+            self.measured = Rounds([], limits, rule, self.run, report, progress.expect, prepare=prepare)
+            before = [turn for one in self.entries for turn in turns.read(self._path(one.name), warn)]
+            self._drop_failures(before)
+            self.measured.know(before)
             timing, canary = config.timing.settings, self.session.canary
             self.measured.hold(here, timing, config.seed, config.point_timeout_s, canary)
+
+    def _drop_failures(self, some: Sequence[Turn]) -> None:
+        """Compare with the providers that still give times: one that fails at a problem must not leave it
+        undecided."""
+        last = {turn.key: turn.outcome for turn in some}
+        self.drawn = [one.without_failures(last) for one in self.drawn]
+        self.measured.matches = [one.match for one in self.drawn if len(one.match.candidates) > 1]
 
     def _path(self, kernel: str) -> Path:
         return held_out.path(self.session.output, kernel, self.session.device.slug, self.draw)

@@ -3,8 +3,8 @@ other projects' providers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ from kernel_pipeline.ops.choice import Choice
 from kernel_pipeline.problems import identity_of
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.ceilings import Ceilings
+from kernel_pipeline.records.measurement import Outcome
 from kernel_pipeline.records.point import Point
 
 from .. import ROOT
@@ -31,11 +32,26 @@ from .rounds import Candidate, Match, Rounds, Side, medians
 @dataclass(frozen=True)
 class Drawn:
     """A drawn problem of a kernel. The match's first candidate is the called configuration; without others it
-    is not measured."""
+    is not measured. ``failed`` has the reasons of other providers that failed, which the match lacks."""
 
     entry: Entry
     choice: Choice
     match: Match
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+    def without_failures(self, last: Mapping[str, Outcome]) -> Drawn:
+        """Return the problem without the other providers that have no time in their last outcome, which
+        ``last`` has by key. The called configuration is compared with the rest."""
+        failures = {
+            one: outcome
+            for one in self.match.candidates[1:]
+            if (outcome := last.get(one.key)) is not None and outcome.timing is None
+        }
+        if not failures:
+            return self
+        left = tuple(one for one in self.match.candidates if one not in failures)
+        failed = {one.point.provider: outcome.error or outcome.status for one, outcome in failures.items()}
+        return replace(self, match=replace(self.match, candidates=left), failed={**self.failed, **failed})
 
     @property
     def called(self) -> Candidate:
@@ -54,7 +70,7 @@ class Drawn:
             called=notation.label(point),
             provider=point.provider,
             how=cast(How, self.choice.how),
-            failed=failed,
+            failed={**self.failed, **failed},
         )
         times = measured.times(self.match)
         middle = medians(times)

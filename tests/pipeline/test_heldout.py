@@ -3,20 +3,33 @@ and summed up without hiding a loss."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
 from kernel_pipeline.contract import Gpu
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.machine.device import Device
+from kernel_pipeline.ops.choice import Choice
 from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.measurement import Outcome
+from kernel_pipeline.records.point import Point
+from kernel_pipeline.records.settings import TimingSettings
+from pipeline.command.option_groups import TimingConfig
+from pipeline.command.options import HeldoutConfig
+from pipeline.execution import session
+from pipeline.execution.session import Session
+from pipeline.heldout import Stage
 from pipeline.points import catalog
 from pipeline.points.catalog import Span
 from pipeline.points.drawn import MOST, draw
 from pipeline.points.plan import Target
 from pipeline.store.held_out import HeldOut, HeldOutProblem, Other, summary, worst
 from pipeline.store.turns import Turn
-from pipeline.verdicts.drawn_problems import _others
+from pipeline.verdicts.drawn_problems import Drawn, _others
+from pipeline.verdicts.rounds import Candidate, Match, Side
+from tests import factory
 from tests.project import python
 
 H200 = Gpu(capability=(9, 0), multiprocessors=132, shared_memory=232448, l2_cache=50 << 20)
@@ -65,12 +78,13 @@ def test_a_kernel_without_what_to_draw_and_too_many_problems_are_sentences() -> 
 
 
 @pytest.mark.parametrize(("target", "is_there"), [(Target("cpu", None), True), (Target("cuda", H200), False)])
-def test_on_a_gpu_torchs_separate_operators_are_left_out(target: Target, is_there: bool) -> None:
-    entry = catalog.find("attention")
+@pytest.mark.parametrize("name", ["attention", "attention_with_lse", "attention_backward"])
+def test_on_a_gpu_torchs_separate_operators_are_left_out(name: str, target: Target, is_there: bool) -> None:
+    entry = catalog.find(name)
     (problem,) = draw(entry, "cuda", 7, 1)
     found = {point.provider for point in _others(entry, problem, Values(), target)}
     assert "sdpa_flash" in found
-    assert ({"manual", "sdpa_math"} <= found) is is_there
+    assert ("manual" in found) is is_there
 
 
 def test_no_loss_is_hidden_in_the_sum() -> None:
@@ -88,6 +102,71 @@ def test_no_loss_is_hidden_in_the_sum() -> None:
         ("torch", "quack", 0.5),
         ("triton", "torch", 0.7),
     ]
+
+
+GOOD = factory.measurement("softmax", "torch", 777, median_us=10.0).outcome
+BAD = Outcome(status="runtime_error", error="777 is not divisible by 8")
+
+
+def three() -> Drawn:
+    """A problem with a called configuration, torch and a peer."""
+    side = Side("tree", Path("tree"), "softmax")
+    values = Values({"rows": 3, "columns": 777, "dtype": "float32"})
+    names = ("triton_row", "torch", "quack")
+    points = (Point(kernel="softmax", provider=name, problem=values) for name in names)
+    match = Match(tuple(Candidate(side, point, point.provider) for point in points))
+    return Drawn(catalog.find("softmax"), Choice("triton_row", {}, "guessed", ""), match)
+
+
+def test_a_provider_that_fails_is_no_longer_compared() -> None:
+    one = three()
+    assert one.without_failures({"torch": GOOD}) is one
+    assert one.without_failures({"triton_row": BAD}) is one, (
+        "without the called configuration nothing is left"
+    )
+    left = one.without_failures({"quack": BAD, "torch": GOOD})
+    assert [each.point.provider for each in left.match.candidates] == ["triton_row", "torch"]
+    assert left.without_failures({"torch": BAD}).failed.keys() == {"torch", "quack"}
+
+
+def test_a_failure_leaves_the_other_providers_rounds_to_be_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time, and its reason stays in the record."""
+    asked: list[str] = []
+
+    class Failing:
+        def __init__(self, *given: object, **options: object) -> None:
+            del given, options
+
+        def start(self) -> None:
+            pass
+
+        def measure(self, where: str, point: Point) -> Outcome:
+            asked.append(point.provider)
+            return BAD if point.provider == "quack" else GOOD
+
+        def __enter__(self) -> Failing:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+    monkeypatch.setattr(session, "Supervisor", Failing)
+    stage = Stage.__new__(Stage)
+    stage.config = HeldoutConfig.model_construct(
+        rounds=2, most_rounds=2, by=0.03, seed=0, point_timeout_s=1.0, timing=TimingConfig()
+    )
+    stage.session = Session(Device(kind="cpu", name="CPU", index=0), TimingSettings(), 0, 1.0, tmp_path)
+    stage.draw, stage.entries, stage.run = 7, [catalog.find("softmax")], "r"
+    for expected in (["triton_row", "torch", "quack", "torch", "triton_row"], []):
+        stage.drawn = [three()]
+        stage.hold(math.inf)
+        assert asked == expected
+        asked.clear()
+        found = stage.drawn[0].result(stage.measured)
+        assert (found.rounds, [each.provider for each in found.others]) == (2, ["torch"])
+        assert found.failed == {"quack": "777 is not divisible by 8"}
 
 
 @pytest.mark.long
