@@ -45,7 +45,7 @@ from .points.catalog import Entry
 from .reporting import gpus, losses
 from .reporting.cells import distrust_notes, time_cell
 from .reporting.content import describe
-from .reporting.field import HeadToHead, head_to_heads, head_to_heads_of_finals
+from .reporting.field import HeadToHead, finals_count, head_to_heads, head_to_heads_of_finals
 from .reporting.frames import best_configurations
 from .reporting.headlines import doubt
 from .reporting.loading import LoadedResults, load
@@ -222,8 +222,7 @@ class Figures:
         x = "problem" if any("=" in extent for extent, _ in request.problems) else " = ".join(kernel.size)
         for gpu in self._gpus:
             by_sweep, by_finals = (_times(rows, request, gpu) for rows in self._best)
-            # Finals count unless they lack the provider that is the fastest since then.
-            by_finals = {at: one for at, one in by_finals.items() if _fastest(by_sweep.get(at, one)) in one}
+            by_finals = {at: one for at, one in by_finals.items() if finals_count(one, by_sweep.get(at, one))}
             every = ((place, by_finals.get(place) or by_sweep.get(place)) for place in request.problems)
             times = {place: some for place, some in every if some}
             there = {name for some in times.values() for name in some}
@@ -346,10 +345,6 @@ def _times(best: pd.DataFrame, request: Request, gpu: str) -> dict[tuple[str, st
         if (row["extent"], row["words"]) in request.problems:
             found.setdefault((row["extent"], row["words"]), {})[row["provider"]] = row
     return found
-
-
-def _fastest(some: Mapping[str, dict[str, Any]]) -> str:
-    return min(some, key=lambda name: float(some[name]["median_us"]))
 
 
 def _floor_us(entry: Entry, problem: Any, ceilings: Ceilings | None) -> float | None:

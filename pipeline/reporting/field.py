@@ -191,14 +191,27 @@ def _ratio(ours: ProviderTime, other: ProviderTime, against: Against | None = No
 
 
 LATER = 0.97
-"""The share of the finals' time below which a later sweep's time of another provider outdoes them."""
+"""The share of the finals' time below which a later sweep's time of another provider or source outdoes
+them."""
 
 
-def _is_outdone(swept: ProviderTime | None, ours: ProviderTime, held: set[str]) -> bool:
-    """Whether a sweep after the finals found a faster provider of ours that they lack."""
-    if swept is None or swept.provider in held or swept.measured_at <= ours.measured_at:
+def _is_outdone(swept: ProviderTime | None, ours: ProviderTime, held: Mapping[str, str]) -> bool:
+    """Whether a sweep after the finals found a faster provider of ours that they lack, or had from another
+    source. ``held`` are the sources of the finals' providers."""
+    if swept is None or held.get(swept.provider) == swept.source or swept.measured_at <= ours.measured_at:
         return False
     return swept.us < LATER * ours.us
+
+
+def finals_count(held: Mapping[str, dict[str, Any]], swept: Mapping[str, dict[str, Any]]) -> bool:
+    """Whether the rows of finals count, beside each provider's fastest in the sweeps at the problem: they
+    have the fastest provider there, and no later source of it outdoes them."""
+    fastest = min(swept.values(), key=lambda row: float(row["median_us"]))
+    final = held.get(fastest["provider"])
+    if final is None or final["source"] == fastest["source"]:
+        return final is not None
+    least = min(float(row["median_us"]) for row in held.values())
+    return bool(final["measured_at"] > fastest["measured_at"] or fastest["median_us"] >= LATER * least)
 
 
 def head_to_heads_of_finals(
@@ -207,7 +220,8 @@ def head_to_heads_of_finals(
     """Return every problem with finals of ours, by its newest finals.
 
     ``rows`` are the finals of every run. ``swept`` are the problems by the ledgers, for the oracles. Finals
-    that lack the provider of ours that a later sweep found the fastest are left out.
+    that lack the provider of ours that a later sweep found the fastest, or had it from another source, are
+    left out.
     """
     oracles = {one.place: one.ours for one in swept}
     rows = [row for row in newest_with_ours(rows) if row.power == "burst"]
@@ -222,7 +236,7 @@ def head_to_heads_of_finals(
             continue
         name, ours = named[best], time_of_final(best)
         place = place_of(name)
-        if _is_outdone(oracles.get(place), ours, {row.point.provider for row in some}):
+        if _is_outdone(oracles.get(place), ours, {row.point.provider: row.parts.source for row in some}):
             continue
         others = {other: _ratio(ours, time) for other, time in times.beside(place, ours).items()}
         side_by_side: dict[str, Final] = {}

@@ -31,7 +31,8 @@ class ProviderTime:
     """The time of a provider's configuration in microseconds, from a sweep or from finals.
 
     ``rounds`` is 0 for a sweep. ``is_bound`` marks an upper bound. ``doubt`` is why the time is distrusted,
-    or empty. ``environment`` is the digest of the environment in the row's key.
+    or empty. ``environment`` and ``source`` are the digests of the environment and of the provider's source
+    in the row's key.
     """
 
     provider: str
@@ -39,6 +40,7 @@ class ProviderTime:
     us: float
     run: str
     environment: str
+    source: str
     measured_at: datetime
     rounds: int = 0
     is_bound: bool = False
@@ -152,7 +154,7 @@ def place_of(row: Mapping[Any, Any]) -> Place:
 
 def time_of(row: Mapping[Any, Any]) -> ProviderTime:
     """Return the time of a frame's row."""
-    same = {name: row[name] for name in ("provider", "label", "run", "environment", "measured_at")}
+    same = {name: row[name] for name in ("provider", "label", "run", "environment", "source", "measured_at")}
     return ProviderTime(**same, us=row["median_us"], is_bound=is_bound(row), doubt=doubt(row))
 
 
@@ -164,6 +166,7 @@ def time_of_final(row: Final) -> ProviderTime:
         us=row.median_us,
         run=row.origin.run,
         environment=row.parts.environment,
+        source=row.parts.source,
         measured_at=row.origin.measured_at,
         rounds=len(row.rounds_us),
     )

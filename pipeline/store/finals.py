@@ -7,7 +7,7 @@ newest run is used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -167,17 +167,36 @@ def read(file: Path, warn: Callable[[str], None]) -> list[Final]:
 
 
 def newest(rows: Sequence[Final]) -> list[Final]:
-    """Return the finals of each problem's last run on each machine."""
-    last = {(row.origin.gpu, row.place): row.origin.run for row in rows}
-    return [row for row in rows if row.origin.run == last[row.origin.gpu, row.place]]
+    """Return the finals of each problem's last run on each machine. An interrupted run does not count if an
+    earlier run measured the same in more rounds."""
+    deciding = _deciding(rows)
+    return [row for row in rows if row.origin.run == deciding.get((row.origin.gpu, row.place))]
 
 
 def newest_with_ours(rows: Sequence[Final]) -> list[Final]:
-    """Return the finals of each problem's last run on each machine that measured an own provider; if no run
-    did, the finals of the last run."""
-    ours = [row for row in rows if row.by == "own"]
-    last = {(row.origin.gpu, row.place): row.origin.run for some in (rows, ours) for row in some}
-    return [row for row in rows if row.origin.run == last[row.origin.gpu, row.place]]
+    """Return the finals of each problem's last run, as ``newest``, among the runs that measured an own
+    provider; if no run did, among all."""
+    ours = {(row.origin.run, row.place) for row in rows if row.by == "own"}
+    deciding = _deciding(rows) | _deciding([row for row in rows if (row.origin.run, row.place) in ours])
+    return [row for row in rows if row.origin.run == deciding.get((row.origin.gpu, row.place))]
+
+
+def _deciding(rows: Iterable[Final]) -> dict[tuple[str, tuple[str, Values]], str]:
+    """Return the run whose finals count, by machine and problem."""
+    runs: dict[tuple[str, tuple[str, Values]], dict[str, list[Final]]] = {}
+    for row in rows:
+        if row.power == "burst":
+            of_problem = runs.setdefault((row.origin.gpu, row.place), {})
+            of_problem[row.origin.run] = [*of_problem.pop(row.origin.run, []), row]
+    found = {}
+    for at, some in runs.items():
+        found[at], last = some.popitem()
+        keys, rounds = {row.key for row in last}, max(len(row.rounds_us) for row in last)
+        for run, before in some.items():
+            least = min(len(row.rounds_us) for row in before)
+            if keys <= {row.key for row in before} and least > rounds:
+                found[at], rounds = run, least
+    return found
 
 
 def fastest_of_ours(some: Sequence[Final]) -> Final | None:

@@ -169,6 +169,17 @@ def test_finals_that_lack_our_fastest_provider_since_are_left_out(figures: Figur
         assert ("| softmax | 1024 |" in Figures(figures.folder).text("finals")) is is_there
 
 
+def test_finals_of_an_earlier_source_than_our_fastest_are_left_out(figures: Figures) -> None:
+    ours, torch = (factory.measurement("softmax", name, 1024) for name in ("cuda", "torch"))
+    factory.write_finals(figures.folder, [factory.final(ours, 2.0)])
+    later = factory.MEASURED_AT + timedelta(days=1)
+    again = factory.measurement("softmax", "cuda", 1024, median_us=1.5, measured_at=later)
+    edited = again.parts.replace(source="0" * 16)
+    for one, is_there in ((again, True), (again.replace(parts=edited, key=edited.key), False)):
+        factory.write_results(figures.folder, [one, torch])
+        assert ("| softmax | 1024 |" in Figures(figures.folder).text("finals")) is is_there
+
+
 def test_a_table_of_finals_can_show_the_largest_problem_alone(figures: Figures) -> None:
     finals = [factory.final(factory.measurement("softmax", "cuda", size), 2.0) for size in (1024, 4096, 256)]
     factory.write_finals(figures.folder, finals)

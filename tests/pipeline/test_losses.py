@@ -156,7 +156,7 @@ def test_environments_are_equal_as_far_as_the_others_provider_depends_on_them() 
     environments = Environments(runs, {})
 
     def time(provider: str, run: str, digest: str) -> ProviderTime:
-        return ProviderTime(provider, provider, 1.0, run, digest, MEASURED_AT)
+        return ProviderTime(provider, provider, 1.0, run, digest, "source", MEASURED_AT)
 
     ours = time(OURS, "ours", "1")
     assert environments.equal(KERNEL, H200, ours, time("sdpa_cudnn", "triton", "2")), "it has no Triton"
