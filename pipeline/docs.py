@@ -188,12 +188,14 @@ class Figures:
         """Yield the newest finals of each GPU."""
         for gpu in self._gpus:
             shown = [one for one in met if one.gpu == gpu]
-            left = 0
+            left, level = 0, ""
             if is_largest:
-                most = _largest(shown)
+                most = sorted(_largest(shown), key=lambda one: one.is_level)
                 worst = [one for one in losses.losses([], shown) if one not in most]
-                chosen = [*most, *worst[: max(0, MOST_LINES - len(most))]]
-                shown, left = [one for one in shown if one in chosen], len(most) + len(worst) - len(chosen)
+                chosen = [*most[:MOST_LINES], *worst[: max(0, MOST_LINES - len(most))]]
+                level = ", ".join(sorted(one.kernel for one in most[MOST_LINES:]))
+                left = len(worst) - max(0, len(chosen) - len(most))
+                shown = [one for one in shown if one in chosen]
             if shown:
                 numbers = ("us", "of ceiling", "baseline / ours", "torch.compile / ours", "best peer / ours")
                 columns = ("kernel", "problem", "dtype", "our fastest", *numbers)
@@ -202,6 +204,8 @@ class Figures:
                 caption = f"{self._name(gpu)}, finals of {at}."
                 if left:
                     caption += f" At {left} more problems another provider is faster by more than 1 %."
+                if level:
+                    caption += f" Not shown: {level}."
                 yield "\n\n".join([f"*{caption}*", table.markdown(has_code=True), *losses.doubts(shown)])
 
     def gpus(self) -> Iterator[str]:

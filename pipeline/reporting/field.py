@@ -92,6 +92,11 @@ class HeadToHead:
         return self.kernel, self.gpu, self.words, self.extent
 
     @property
+    def is_level(self) -> bool:
+        """Whether every other provider's time is within 1 % of ours."""
+        return all(NEAR <= one.ratio <= 1 / NEAR for one in self.others.values())
+
+    @property
     def lost(self) -> list[str]:
         """The names of the others that are faster, the fastest first."""
         faster = [other for other, one in self.others.items() if one.is_faster]

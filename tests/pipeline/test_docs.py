@@ -191,6 +191,20 @@ def test_a_table_of_finals_can_show_the_largest_problem_alone(figures: Figures) 
     assert extents["finals problems=largest"] == ["4096"]
 
 
+def test_where_kernels_are_more_than_lines_those_that_are_level_with_others_are_left_out(
+    figures: Figures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [factory.measurement("gelu", name, 256) for name in ("cuda", "torch")]
+    factory.write_finals(figures.folder, finals_of(256, 4.0, {"torch": (3.0, "faster")}))
+    level = [factory.final(rows[0], 2.0), factory.final(rows[1], 2.0, against=(rows[0], 2.0, "same"))]
+    factory.write_finals(figures.folder, level)
+    for lines, shown, caption in ((2, ["gelu", "softmax"], ""), (1, ["softmax"], " Not shown: gelu.")):
+        monkeypatch.setattr(docs, "MOST_LINES", lines)
+        table = figures.text("finals problems=largest")
+        assert re.findall(r"^\| (\w+) \| 256 ", table, re.MULTILINE) == shown
+        assert re.search(r"finals of commit `\w+`\.(.*)\*$", table, re.MULTILINE)[1] == caption
+
+
 def test_finals_of_a_kernel_are_of_the_problems_that_are_asked_for(figures: Figures) -> None:
     finals = [
         *finals_of(256, 4.0, {"torch": (8.0, "slower")}),
