@@ -137,8 +137,18 @@ class Chooser:
 
     @functools.cached_property
     def known(self) -> list[rule.Tuned]:
-        """The table's problems."""
-        return tuned_of(self.kernel, self.tuned)
+        """The table's problems. If our fastest configurations at all of the nearest don't fit, as for wider
+        rows than theirs, the other problems."""
+        every = tuned_of(self.kernel, self.tuned)
+        at = self.values, self.within_l2, rule.scales(self.kernel)
+        if not all(self._fits_nowhere(one.tuned) for one in rule.neighbours_of(every, *at)):
+            return every
+        return [one for one in every if not self._fits_nowhere(one)] or every
+
+    def _fits_nowhere(self, one: rule.Tuned) -> bool:
+        """Whether a tuned problem has fast configurations of ours, and none can be called here."""
+        ours = [label for label in one.near if not self._is_baseline(label)]
+        return bool(ours) and all(self.against(label) is not None for label in ours)
 
     @functools.cached_property
     def comparable(self) -> list[rule.Neighbour]:

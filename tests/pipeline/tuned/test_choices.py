@@ -192,6 +192,22 @@ def test_where_torch_is_the_safest_the_rule_is_followed_if_all_around_it_is_fast
         assert chosen(400).how == how, "a single neighbour may be a cliff"
 
 
+def test_for_wider_rows_than_the_nearest_problems_ones_with_a_configuration_that_fits_count(
+    written: Written,
+) -> None:
+    columns = (256, 300, 400, 512, 600, 700)
+    narrow = [row("triton_tile", size, 5.0, block_size=1024, num_warps=4) for size in columns]
+    rows = [*narrow, *some({"torch": (20.0,) * 6}, columns)]
+    wide = {"torch": (200.0,) * 2, "cuda 2048x8w": (100.0,) * 2}
+    written([*rows, *some(wide, (8192, 16384))], "a")
+    found = chosen(8000, rows=64)
+    assert (found.provider, found.parameters["block_size"], found.how) == ("cuda", 2048, "guessed")
+    forget_tables()
+    slow = {"torch": (20.0,), "cuda 1024x4w": (30.0,)}
+    written([*rows, *some(slow, (900,)), *some(wide, (8192, 16384))], "b")
+    assert chosen(8000, rows=64).provider == "torch", "of the nearest one says that ours was too slow"
+
+
 def test_a_gpu_without_a_table_uses_that_of_another_of_its_architecture(
     written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
