@@ -26,9 +26,12 @@ def launch_multi_pass(
     num_warps: int,
     per_sm: int,
 ) -> Gradients:
-    """Return the same gradients: a program of ``kernel`` goes through a row several times, ``block_size``
-    columns at a time, for d_x and the row's statistics. Then ``per_sm`` programs on each multiprocessor sum
-    up over the rows. Raises ValueError for inputs that do not fit together."""
+    """Return d_x, and the gradients of the weight and, with two ``sums``, of the bias.
+
+    A program of ``kernel`` goes through a row several times, ``block_size`` columns at a time, for d_x and
+    the row's statistics. Then about ``per_sm`` programs on each multiprocessor sum up over the rows. Raises
+    ValueError for inputs that do not fit together.
+    """
     d_out, x, weight = checked(name, inputs)
     rows, columns = x.shape
     d_x = torch.empty_like(x, memory_format=torch.contiguous_format)

@@ -191,11 +191,12 @@ class Figures:
             left, level = 0, ""
             if is_largest:
                 most = sorted(_largest(shown), key=lambda one: one.is_level)
+                given_up = [one for one in most[MOST_LINES:] if one.is_level]
+                level = ", ".join(sorted(one.kernel for one in given_up))
                 worst = [one for one in losses.losses([], shown) if one not in most]
-                chosen = [*most[:MOST_LINES], *worst[: max(0, MOST_LINES - len(most))]]
-                level = ", ".join(sorted(one.kernel for one in most[MOST_LINES:]))
-                left = len(worst) - max(0, len(chosen) - len(most))
-                shown = [one for one in shown if one in chosen]
+                more = worst[: max(0, MOST_LINES - len(most))]
+                chosen = [one for one in (*most, *more) if one not in given_up]
+                shown, left = [one for one in shown if one in chosen], len(worst) - len(more)
             if shown:
                 numbers = ("us", "of ceiling", "baseline / ours", "torch.compile / ours", "best peer / ours")
                 columns = ("kernel", "problem", "dtype", "our fastest", *numbers)
@@ -205,7 +206,7 @@ class Figures:
                 if left:
                     caption += f" At {left} more problems another provider is faster by more than 1 %."
                 if level:
-                    caption += f" Not shown: {level}."
+                    caption += f" Level with all others, not shown: {level}."
                 yield "\n\n".join([f"*{caption}*", table.markdown(has_code=True), *losses.doubts(shown)])
 
     def gpus(self) -> Iterator[str]:

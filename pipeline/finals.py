@@ -204,7 +204,9 @@ class Finals:
         rows = self.rows()
         for entry in self.entries:
             path = finals.path(self.output, entry.name, self.slug)
-            known = {(row.key, row.power, row.rounds_us) for row in finals.newest(finals.read(path, warn))}
+            known = {
+                (row.key, row.power, row.rounds_us) for row in finals.of_last_run(finals.read(path, warn))
+            }
             new = [
                 row
                 for match, of_match in rows.items()

@@ -90,12 +90,12 @@ def _caches() -> Iterator[str]:
     """Yield the folders in which compilers and packages keep compiled kernels."""
     with suppress(OSError, KeyError):  # the user has no name
         of_user = Path(tempfile.gettempdir(), getpass.getuser())
-        for package in ("quack", "flash_attention_cute_dsl"):
-            usual = str(of_user / f"{package}_cache")
-            yield os.path.realpath(os.environ.get(f"{package.upper()}_CACHE_DIR") or usual)
+        for variable in inductor.PACKAGE_CACHES:
+            usual = str(of_user / variable.lower().removesuffix("_dir"))
+            yield os.path.realpath(os.environ.get(variable) or usual)
     for variable, usual in (
         ("XDG_CACHE_HOME", "~/.cache"),
-        ("TRITON_CACHE_DIR", "~/.triton"),
+        (inductor.TRITON_CACHE, "~/.triton"),
         (inductor.CACHE, "~/.cache"),
     ):
         yield os.path.realpath(os.environ.get(variable) or Path(usual).expanduser())

@@ -129,9 +129,13 @@ class Chooser:
 
     def nearer_in(self, other: Chooser, choice: Choice) -> str | None:
         """Return the reason why another GPU's table may choose in place of a choice between this table's
-        problems, as a sentence: it has a nearer problem, and times of the chosen provider. None
-        otherwise."""
-        if choice.how == "exact" or other.distance >= self.distance or other.lacks(choice.provider):
+        problems that the rule is not trusted with, as a sentence: it has a nearer problem in this dtype, and
+        times of the chosen configuration, and its own was nowhere wrong on this GPU. None otherwise."""
+        if choice.how in ("exact", "generalised") or other.dtype is not None:
+            return None
+        if other.distance >= self.distance or other.label_of(choice) is None or other.lacks(choice.provider):
+            return None
+        if other.picked is None or any(other.picked.label in one.failed for one in self.tuned.problems):
             return None
         return f"The table of {other.table.gpu} has a nearer problem than that of {self.table.gpu}."
 

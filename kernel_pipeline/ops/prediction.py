@@ -18,10 +18,10 @@ from .rule import Neighbour
 MARGIN = 1.05
 """The rule's choice is called if it is predicted to be at least this many times as fast as the baseline.
 
-With each shape of both ledgers left out, the choices between tuned problems are slower than the baseline by
-more than 3 % at 6 of 386 problems without a margin, and at 1 with this margin and ``SLOWEST``. 56 choices are
-given up, which are 0.6 % faster than the baseline on average. A margin of 2 % loses at 2 problems, of 3 % at
-1, and of 10 % at none, where the choices given up are 1.2 % faster."""
+With each shape of the ledgers of 2026-11-30 left out, the choices between tuned problems are slower than the
+baseline by more than 3 % at 6 of 386 problems without a margin, and at 1 with this margin and ``SLOWEST``. 56
+choices are given up, which are 0.6 % faster than the baseline on average. A margin of 2 % loses at 2
+problems, of 3 % at 1, and of 10 % at none, where the choices given up are 1.2 % faster."""
 
 SLOWEST = 0.97
 """A provider's default configuration is not called if it is less than this many times as fast as the baseline
@@ -29,9 +29,10 @@ at a neighbour. Unlike the rule's choice, it was not chosen by its times there. 
 choices lose."""
 
 ELSEWHERE_MARGIN = 1.15
-"""The margin for times of another GPU or dtype. Choosing for an H200 by an H100's table and the reverse, none
-of 395 choices is slower than the baseline by more than 3 % with this margin, also with each shape left out.
-Then 10 lose with a margin of 5 %, and 15 without one, at the same mean speed."""
+"""The margin for times of another GPU or dtype. By the ledgers of 2026-11-30, choosing for an H200 by an
+H100's table and the reverse, none of 395 choices is slower than the baseline by more than 3 % with this
+margin, also with each shape left out. Then 10 lose with a margin of 5 %, and 15 without one, at the same mean
+speed."""
 
 COUNTS, ALONE, ENOUGH = 0.05, 10.0, 3
 """A neighbour with ``COUNTS`` of the weights counts. Far from tuned problems, where callers would get the

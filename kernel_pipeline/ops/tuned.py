@@ -5,10 +5,10 @@ choice of the rule (module ``rule``) if the table trusts the rule there. Otherwi
 rule's choice, a provider's default configuration, and torch. A problem in float16 or bfloat16 that no tuned
 problem compares with gets the rule's choice by problems in the other of these dtypes. A GPU without a table
 gets the rule's choice by the table of another GPU of the same compute capability. So does a problem for which
-that table has a nearer problem, or a provider that was not measured on this GPU or was edited since, if the
-choice is clearly faster by that table. Except at a tuned problem, torch is called unless the choice is
-predicted clearly faster (module ``prediction``). A configuration is chosen only if it was verified with the
-present source, on the GPU and in the dtype whose times are used.
+that table has a nearer problem, where the rule is not trusted, or a provider that was not measured on this
+GPU or was edited since, if the choice is clearly faster by that table. Except at a tuned problem, torch is
+called unless the choice is predicted clearly faster (module ``prediction``). A configuration is chosen only
+if it was verified with the present source, on the GPU and in the dtype whose times are used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The caches of torch.compile and Triton, and Inductor's checks of this host's vector instructions.
+"""The caches of compilers, and Inductor's checks of this host's vector instructions.
 
 Before its first kernel for a CPU, Inductor compiles and loads a test program for each vector instruction set
 of the CPU. This takes eight seconds the first time, and one second in every later process
@@ -31,6 +31,12 @@ from ..records.base import digest
 PASSED = "TORCHINDUCTOR_VEC_ISA_OK"
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 TRITON_CACHE = "TRITON_CACHE_DIR"
+PACKAGE_CACHES = {"QUACK_CACHE_DIR": "quack", "FLASH_ATTENTION_CUTE_DSL_CACHE_DIR": "flash-attention"}
+"""The variables of packages that compile by the CuTe DSL, and the names of their folders."""
+
+FLASH_ATTENTION_CACHED = {"FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED": "1"}
+"""Without it FlashAttention-4 compiles each shape again in each process, for about ten seconds."""
+
 MEND = "code that is compiled there is run; remove it"
 COMPILES_ALONE = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
@@ -55,17 +61,20 @@ CPUINFO = Path("/proc/cpuinfo")
 
 
 def variables() -> dict[str, str]:
-    """Return the environment variables for a process that runs torch.compile: the caches, the known result of
-    the checks, and no pool of compile processes. Starting the pool takes longer than compiling a kernel, and
-    the pool outlives a killed worker. Raises UserError as ``caches`` does."""
+    """Return the environment variables for a process that runs kernels: the caches, the known result of
+    the checks, and no pool of processes for torch.compile. Starting the pool takes longer than compiling a
+    kernel, and the pool outlives a killed worker. Raises UserError as ``caches`` does."""
     found = COMPILES_ALONE | caches()
+    found |= {name: value for name, value in FLASH_ATTENTION_CACHED.items() if name not in os.environ}
     if PASSED not in os.environ and _is_noted():
         found[PASSED] = "1"
     return found
 
 
 def caches() -> dict[str, str]:
-    """Return the variables that set the caches of torch.compile and Triton, unless the environment sets them.
+    """Return the variables that set the caches of torch.compile, Triton and other packages, unless the
+    environment sets them. Their own folders lie among temporary files, where another account could create
+    them first.
 
     Raises UserError if a folder is not this user's alone, because the code in it is run.
     """
@@ -74,6 +83,9 @@ def caches() -> dict[str, str]:
         found[CACHE] = str(cache())
     if TRITON_CACHE not in os.environ:
         found[TRITON_CACHE] = str(lock.own_folder(runtime_folder() / "triton", MEND))
+    for name, folder in PACKAGE_CACHES.items():
+        if name not in os.environ:
+            found[name] = str(lock.own_folder(runtime_folder() / folder, MEND))
     return found
 
 

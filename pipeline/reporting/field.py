@@ -93,8 +93,8 @@ class HeadToHead:
 
     @property
     def is_level(self) -> bool:
-        """Whether every other provider's time is within 1 % of ours."""
-        return all(NEAR <= one.ratio <= 1 / NEAR for one in self.others.values())
+        """Whether there are other providers, and every time of theirs is within 1 % of ours."""
+        return bool(self.others) and all(NEAR <= one.ratio <= 1 / NEAR for one in self.others.values())
 
     @property
     def lost(self) -> list[str]:

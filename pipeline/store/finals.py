@@ -2,12 +2,12 @@
 each.
 
 A file holds the finals of every run, so that it shows when a provider became faster. For each problem the
-newest run is used.
+newest run is used, but not a run of one round, which decides nothing, after a longer one of the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -166,37 +166,52 @@ def read(file: Path, warn: Callable[[str], None]) -> list[Final]:
     return own
 
 
+def of_last_run(rows: Sequence[Final]) -> list[Final]:
+    """Return the finals of each problem's last run on each machine."""
+    last = {(row.origin.gpu, row.place): row.origin.run for row in rows}
+    return [row for row in rows if row.origin.run == last[row.origin.gpu, row.place]]
+
+
 def newest(rows: Sequence[Final]) -> list[Final]:
-    """Return the finals of each problem's last run on each machine. An interrupted run does not count if an
-    earlier run measured the same in more rounds."""
+    """Return the finals of each problem's last run on each machine. A run of one round, as after an
+    interruption, does not count if an earlier run measured the same in more."""
     deciding = _deciding(rows)
-    return [row for row in rows if row.origin.run == deciding.get((row.origin.gpu, row.place))]
+    return [row for row in rows if row.origin.run == deciding[row.origin.gpu, row.place]]
 
 
 def newest_with_ours(rows: Sequence[Final]) -> list[Final]:
-    """Return the finals of each problem's last run, as ``newest``, among the runs that measured an own
-    provider; if no run did, among all."""
+    """Return the finals of each problem as ``newest``, among the runs that measured an own provider; if no
+    run did, among all."""
     ours = {(row.origin.run, row.place) for row in rows if row.by == "own"}
     deciding = _deciding(rows) | _deciding([row for row in rows if (row.origin.run, row.place) in ours])
-    return [row for row in rows if row.origin.run == deciding.get((row.origin.gpu, row.place))]
+    return [row for row in rows if row.origin.run == deciding[row.origin.gpu, row.place]]
 
 
-def _deciding(rows: Iterable[Final]) -> dict[tuple[str, tuple[str, Values]], str]:
+def _deciding(rows: Sequence[Final]) -> dict[tuple[str, tuple[str, Values]], str]:
     """Return the run whose finals count, by machine and problem."""
     runs: dict[tuple[str, tuple[str, Values]], dict[str, list[Final]]] = {}
     for row in rows:
-        if row.power == "burst":
-            of_problem = runs.setdefault((row.origin.gpu, row.place), {})
-            of_problem[row.origin.run] = [*of_problem.pop(row.origin.run, []), row]
+        of_problem = runs.setdefault((row.origin.gpu, row.place), {})
+        of_problem[row.origin.run] = [*of_problem.pop(row.origin.run, []), row]
     found = {}
     for at, some in runs.items():
         found[at], last = some.popitem()
-        keys, rounds = {row.key for row in last}, max(len(row.rounds_us) for row in last)
-        for run, before in some.items():
-            least = min(len(row.rounds_us) for row in before)
-            if keys <= {row.key for row in before} and least > rounds:
-                found[at], rounds = run, least
+        keys, rounds = _measured(last)
+        longer = (run for run, before in reversed(some.items()) if _is_longer(before, keys))
+        if rounds == 1:
+            found[at] = next(longer, found[at])
     return found
+
+
+def _is_longer(some: Sequence[Final], keys: set[str]) -> bool:
+    measured, rounds = _measured(some)
+    return keys <= measured and rounds > 1
+
+
+def _measured(some: Sequence[Final]) -> tuple[set[str], int]:
+    """Return the keys of a run's finals at full clocks, and the fewest rounds of one."""
+    burst = [row for row in some if row.power == "burst"]
+    return {row.key for row in burst}, min((len(row.rounds_us) for row in burst), default=0)
 
 
 def fastest_of_ours(some: Sequence[Final]) -> Final | None:

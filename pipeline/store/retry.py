@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from kernel_pipeline.records.measurement import Measurement
+from kernel_pipeline.records.measurement import Measurement, Outcome
 
 MOST_ATTEMPTS = 3
 """The maximum number of runs that try a point whose failure may pass."""
@@ -22,10 +22,10 @@ def has_failed(row: Measurement) -> bool:
     return row.outcome.status not in ("ok", "verified", "not_judged")
 
 
-def may_pass(row: Measurement) -> bool:
+def may_pass(outcome: Outcome) -> bool:
     """Whether the failure may be due to the machine's state at that moment: too little memory, no time, a
     killed process. A wrong output, a compiler error and an exception of the provider are final."""
-    status, error = row.outcome.status, row.outcome.error or ""
+    status, error = outcome.status, outcome.error or ""
     return status in ("timeout", "out_of_memory") or (status == "runtime_error" and error.startswith(ENDED))
 
 
@@ -33,4 +33,4 @@ def is_due(row: Measurement, retry: Retry) -> bool:
     """Whether the point of a row is measured again."""
     if retry == "failed":
         return has_failed(row)
-    return may_pass(row) and row.attempts < MOST_ATTEMPTS
+    return may_pass(row.outcome) and row.attempts < MOST_ATTEMPTS

@@ -24,6 +24,7 @@ from ..points.catalog import Entry
 from ..points.plan import Target, unavailable
 from ..store.finals import How, written_by
 from ..store.held_out import HeldOutProblem, Other
+from ..store.retry import may_pass
 from . import rounds
 from .finalists import TREE
 from .rounds import Candidate, Match, Rounds, Side, medians
@@ -40,18 +41,18 @@ class Drawn:
     failed: Mapping[str, str] = field(default_factory=dict)
 
     def without_failures(self, last: Mapping[str, Outcome]) -> Drawn:
-        """Return the problem without the other providers that have no time in their last outcome, which
-        ``last`` has by key. The called configuration is compared with the rest."""
+        """Return the problem without the other providers whose last outcome, which ``last`` has by key, gives
+        no time to compare, now or later. The called configuration is compared with the rest."""
         failures = {
-            one: outcome
+            one: why
             for one in self.match.candidates[1:]
-            if (outcome := last.get(one.key)) is not None and outcome.timing is None
+            if (outcome := last.get(one.key)) is not None and (why := _failure(outcome)) is not None
         }
         if not failures:
             return self
         left = tuple(one for one in self.match.candidates if one not in failures)
-        failed = {one.point.provider: outcome.error or outcome.status for one, outcome in failures.items()}
-        return replace(self, match=replace(self.match, candidates=left), failed={**self.failed, **failed})
+        failed = {**self.failed, **{one.point.provider: why for one, why in failures.items()}}
+        return replace(self, match=replace(self.match, candidates=left), failed=failed)
 
     @property
     def called(self) -> Candidate:
@@ -130,3 +131,10 @@ def _others(entry: Entry, problem: Any, values: Values, target: Target) -> Itera
 
 def _defaults(provider: Provider) -> dict[str, Any]:
     return {name: one.default for name, one in provider.variables().items()}
+
+
+def _failure(outcome: Outcome) -> str | None:
+    """Return why a provider gives no time to compare at a problem, if that will not pass; None otherwise."""
+    if outcome.timing is not None:
+        return outcome.incomparable
+    return None if may_pass(outcome) else outcome.error or outcome.status

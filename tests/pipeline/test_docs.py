@@ -198,7 +198,10 @@ def test_where_kernels_are_more_than_lines_those_that_are_level_with_others_are_
     factory.write_finals(figures.folder, finals_of(256, 4.0, {"torch": (3.0, "faster")}))
     level = [factory.final(rows[0], 2.0), factory.final(rows[1], 2.0, against=(rows[0], 2.0, "same"))]
     factory.write_finals(figures.folder, level)
-    for lines, shown, caption in ((2, ["gelu", "softmax"], ""), (1, ["softmax"], " Not shown: gelu.")):
+    for lines, shown, caption in (
+        (2, ["gelu", "softmax"], ""),
+        (1, ["softmax"], " Level with all others, not shown: gelu."),
+    ):
         monkeypatch.setattr(docs, "MOST_LINES", lines)
         table = figures.text("finals problems=largest")
         assert re.findall(r"^\| (\w+) \| 256 ", table, re.MULTILINE) == shown

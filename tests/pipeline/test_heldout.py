@@ -84,7 +84,7 @@ def test_on_a_gpu_torchs_separate_operators_are_left_out(name: str, target: Targ
     (problem,) = draw(entry, "cuda", 7, 1)
     found = {point.provider for point in _others(entry, problem, Values(), target)}
     assert "sdpa_flash" in found
-    assert ("manual" in found) is is_there
+    assert all((name in found) is is_there for name in entry.config.unfused)
 
 
 def test_no_loss_is_hidden_in_the_sum() -> None:
@@ -106,6 +106,7 @@ def test_no_loss_is_hidden_in_the_sum() -> None:
 
 GOOD = factory.measurement("softmax", "torch", 777, median_us=10.0).outcome
 BAD = Outcome(status="runtime_error", error="777 is not divisible by 8")
+PASSING = Outcome(status="timeout", error="120 s")
 
 
 def three() -> Drawn:
@@ -124,6 +125,9 @@ def test_a_provider_that_fails_is_no_longer_compared() -> None:
     assert one.without_failures({"triton_row": BAD}) is one, (
         "without the called configuration nothing is left"
     )
+    assert one.without_failures({"torch": PASSING}) is one, "the next run tries it again"
+    unkeyed = GOOD.replace(unkeyed="/tmp/elsewhere.py")
+    assert one.without_failures({"quack": unkeyed}).failed["quack"].startswith("it depends on files")
     left = one.without_failures({"quack": BAD, "torch": GOOD})
     assert [each.point.provider for each in left.match.candidates] == ["triton_row", "torch"]
     assert left.without_failures({"torch": BAD}).failed.keys() == {"torch", "quack"}

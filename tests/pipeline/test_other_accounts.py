@@ -62,7 +62,10 @@ def read_locked(path: Path, account: int) -> Iterator[int]:
         process.stdin.close()
 
 
-@pytest.mark.parametrize("cache", [inductor.CACHE, inductor.TRITON_CACHE])
+CACHES = [inductor.CACHE, inductor.TRITON_CACHE, *inductor.PACKAGE_CACHES]
+
+
+@pytest.mark.parametrize("cache", CACHES)
 def test_what_is_compiled_lies_in_a_folder_of_this_user_alone(
     temporary: Path, monkeypatch: pytest.MonkeyPatch, cache: str
 ) -> None:
@@ -75,14 +78,20 @@ def test_what_is_compiled_lies_in_a_folder_of_this_user_alone(
 
 
 @pytest.mark.parametrize(
-    "place", ["kernel-pipeline-{uid}/inductor", "kernel-pipeline-{uid}/triton", "torchinductor_{user}"]
+    "place",
+    [
+        "kernel-pipeline-{uid}/inductor",
+        "kernel-pipeline-{uid}/triton",
+        "kernel-pipeline-{uid}/flash-attention",
+        "torchinductor_{user}",
+    ],
 )
 @pytest.mark.parametrize("kind", ["link", "for others to write", "another's"])
 def test_code_that_another_account_put_there_is_not_run(
     temporary: Path, monkeypatch: pytest.MonkeyPatch, kind: str, place: str
 ) -> None:
     """Torch puts precompiled headers into its own folder, whatever cache folder is set."""
-    for cache in (inductor.CACHE, inductor.TRITON_CACHE):
+    for cache in CACHES:
         monkeypatch.delenv(cache, raising=False)
     lock.runtime_folder()
     folder = temporary / place.format(uid=os.geteuid(), user=getpass.getuser())

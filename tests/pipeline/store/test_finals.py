@@ -21,11 +21,11 @@ def run(name: str, rounds: int, **sources: str) -> list[Final]:
     return found
 
 
-def test_the_last_run_counts_unless_an_earlier_one_has_more_rounds_of_the_same() -> None:
+def test_the_last_run_counts_unless_it_has_one_round_and_an_earlier_one_more_of_the_same() -> None:
     long, short, edited = run("a", 3), run("b", 1), run("c", 1, cuda="0")
     of_torch = run("d", 3)[1:]
     for before, last, expected in (
-        (long, run("b", 3), "the last"),
+        (long, run("b", 2), "the last"),
         (short, long, "the last"),
         (long, short, "the one before"),
         (long, edited, "the last"),
@@ -36,3 +36,8 @@ def test_the_last_run_counts_unless_an_earlier_one_has_more_rounds_of_the_same()
         assert finals.newest_with_ours([*before, *last]) == counting
     assert finals.newest_with_ours([*long, *of_torch]) == long
     assert finals.newest([*long, *short, *edited]) == edited
+    again = run("e", 2)
+    assert finals.newest([*long, *again, *short]) == again, "the later of two"
+    assert finals.of_last_run([*long, *again, *short]) == short
+    sustained = [row.replace(power="sustained") for row in long]
+    assert finals.newest(sustained) == sustained

@@ -326,8 +326,10 @@ def test_another_gpus_nearer_problem_comes_before_a_far_one_of_this_gpu(
     other = path.parent / "nvidia-h100.json"
     monkeypatch.setenv(table_files.VARIABLE, str(path.parent))
 
-    def beside(times: dict[str, tuple[float, ...]], columns: tuple[int, ...] = COLUMNS) -> Choice:
-        text = written(some(times, columns), "other").read_text()
+    def beside(
+        times: dict[str, tuple[float, ...]], columns: tuple[int, ...] = COLUMNS, dtype: str = "float32"
+    ) -> Choice:
+        text = written(some(times, columns, dtype), "other").read_text()
         other.write_text(text.replace(f'"gpu": "{H200}"', '"gpu": "nvidia-h100"'))
         monkeypatch.setenv(table_files.VARIABLE, str(path.parent))
         forget_tables()
@@ -345,16 +347,41 @@ def test_another_gpus_nearer_problem_comes_before_a_far_one_of_this_gpu(
         (PLANTED, COLUMNS, "10 % are not clear enough"),
         ({name: us[:2] for name, us in clear.items()}, (64, 128), "its problems are farther away"),
         (clear | {"torch": (10.5,) * 6}, COLUMNS, "not clearly faster than torch there"),
-        (
-            {"torch": (20.0,) * 6, "triton_online 1024x8w": (5.0,) * 6},
-            COLUMNS,
-            "it has no time of what is called here",
-        ),
+        ({"torch": (20.0,) * 6, "triton_online 1024x8w": (5.0,) * 6}, COLUMNS, "it has no time of cuda"),
+        ({"torch": (20.0,) * 6, "cuda 2048x8w": (5.0,) * 6}, COLUMNS, "nor of the configuration"),
     ):
         kept = beside(times, columns)
         assert (kept.provider, kept.parameters["block_size"], kept.how) == here, why
     beside(clear)
     assert chosen(300).how == "exact"
+    both = {"torch": (20.0,) * 6, "triton_online 1024x8w": (5.0,) * 6, "cuda 1024x4w": (6.0,) * 6}
+    assert beside(both).provider == "triton_online"
+    text = other.read_text()
+    other.write_text(text.replace(json.loads(text)["kernels"][KERNEL]["sources"]["cuda"], "of another time"))
+    forget_tables()
+    kept = chosen(1100)
+    assert (kept.provider, kept.parameters["block_size"], kept.how) == here, "its times are of another source"
+    wrong = row("cuda", 350, status="incorrect", block_size=2048, num_warps=8)
+    path.write_text(written([*some(own, (256, 300, 350)), wrong], "wrong").read_text())
+    kept = beside(clear)
+    assert (kept.provider, kept.parameters["block_size"], kept.how) == here, "it was wrong on this GPU"
+    path.write_text(written(some(own, (256, 300, 350), "float16"), "in 16 bits").read_text())
+    beside(clear, dtype="bfloat16")
+    assert chosen(1100, "float16").how == "default", "the nearer problem is in another dtype"
+
+
+def test_the_rule_where_it_is_trusted_comes_before_another_gpus_nearer_problem(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = (256, 300, 400, 512, 600, 700)
+    own = {"torch": (20.0,) * 6, "cuda 1024x4w": (10.0,) * 6, "cuda 2048x8w": (14.0,) * 6}
+    path = written(some(own, columns), "own")
+    theirs = {"torch": (20.0,), "cuda 1024x4w": (14.0,), "cuda 2048x8w": (10.0,)}
+    other = written(some(theirs, (401,)), "other").read_text()
+    (path.parent / "nvidia-h100.json").write_text(other.replace(f'"gpu": "{H200}"', '"gpu": "nvidia-h100"'))
+    monkeypatch.setenv(table_files.VARIABLE, str(path.parent))
+    forget_tables()
+    assert (chosen(402).parameters["block_size"], chosen(402).how) == (1024, "generalised")
 
 
 def test_the_nearer_of_the_other_dtype_here_and_of_another_gpu_is_chosen_by(
