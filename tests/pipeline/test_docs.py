@@ -206,6 +206,12 @@ def test_where_kernels_are_more_than_lines_those_that_are_level_with_others_are_
         table = figures.text("finals problems=largest")
         assert re.findall(r"^\| (\w+) \| 256 ", table, re.MULTILINE) == shown
         assert re.search(r"finals of commit `\w+`\.(.*)\*$", table, re.MULTILINE)[1] == caption
+    later = "20260902T120000Z-abcdef"
+    slower = factory.final(rows[1], 4.0, against=(rows[0], 2.0, "slower"), run=later)
+    faster = [factory.final(rows[0], 2.0, run=later), slower]
+    factory.write_finals(figures.folder, faster)
+    table = Figures(figures.folder).text("finals problems=largest")
+    assert "| gelu | 256 |" in table and "| softmax | 256 |" in table, "neither is level with the others"
 
 
 def test_finals_of_a_kernel_are_of_the_problems_that_are_asked_for(figures: Figures) -> None:
