@@ -150,9 +150,13 @@ class Chooser:
         return [one for one in every if not self._fits_nowhere(one)] or every
 
     def _fits_nowhere(self, one: rule.Tuned) -> bool:
-        """Whether a tuned problem has fast configurations of ours, and none can be called here."""
-        ours = [label for label in one.near if not self._is_baseline(label)]
-        return bool(ours) and all(self.against(label) is not None for label in ours)
+        """Whether a tuned problem has fast configurations of ours, and none fits the problem here. One of an
+        edited provider may fit."""
+        ours = [self.tuned.configurations[label] for label in one.near if not self._is_baseline(label)]
+        return bool(ours) and all(
+            not self._unusable(each.provider) and self._unfit(self.kernel.provider(each.provider), each)
+            for each in ours
+        )
 
     @functools.cached_property
     def comparable(self) -> list[rule.Neighbour]:
