@@ -22,5 +22,5 @@ def cuda_flash(
     keys and values that don't fit together, and RuntimeError for tiles that don't exist for the head_dim."""
     check_flash(q, k, v, causal)
     ready = (copied_if_needed(q), copied_if_needed(k), copied_if_needed(v))
-    out: torch.Tensor = torch.ops.attention.cuda_flash(*ready, causal, block_m, block_n, stages)
+    out: torch.Tensor = torch.ops.attention.cuda_flash(*ready, causal, q.shape[2], block_m, block_n, stages)
     return out

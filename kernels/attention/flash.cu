@@ -7,20 +7,20 @@ Tensor empty_output(const Tensor& q) {
   return torch::stable::new_empty(q, {q.size(0), q.size(1), q.size(2), q.size(3)});
 }
 
-Tensor cuda_flash(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, int64_t block_m, int64_t block_n,
-                  int64_t stages) {
-  check_together(q, k, v, causal, stages);
+Tensor cuda_flash(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, int64_t queries, int64_t block_m,
+                  int64_t block_n, int64_t stages) {
+  check_together(q, k, v, causal, queries, stages);
   const torch::stable::accelerator::DeviceGuard guard(q.get_device_index());
   const Tensor out = empty_output(q);
   if (out.numel() > 0) {
     attend<Tiles<128, 128, 128>, Tiles<128, 128, 160>, Tiles<128, 128, 176>, Tiles<64, 128, 128>, Tiles<64, 128, 192>,
            Tiles<64, 192, 128>>(q, k, v, causal, block_m, block_n,
-                                arguments_of(q, k, stages, out.mutable_data_ptr(), nullptr));
+                                arguments_of(q, k, queries, stages, out.mutable_data_ptr(), nullptr));
   }
   return out;
 }
 
-Tensor meta_flash(const Tensor& q, const Tensor&, const Tensor&, bool, int64_t, int64_t, int64_t) {
+Tensor meta_flash(const Tensor& q, const Tensor&, const Tensor&, bool, int64_t, int64_t, int64_t, int64_t) {
   return empty_output(q);
 }
 
@@ -28,7 +28,8 @@ Tensor meta_flash(const Tensor& q, const Tensor&, const Tensor&, bool, int64_t, 
 
 STABLE_TORCH_LIBRARY(attention, m) {
   m.def(
-      "cuda_flash(Tensor q, Tensor k, Tensor v, bool causal, int block_m, int block_n, int stages) -> Tensor");
+      "cuda_flash(Tensor q, Tensor k, Tensor v, bool causal, int queries, int block_m, int block_n, int stages) -> "
+      "Tensor");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(attention, Meta, m) { m.impl("cuda_flash", TORCH_BOX(&attention::meta_flash)); }

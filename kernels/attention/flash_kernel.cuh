@@ -41,6 +41,7 @@ struct Arguments {
   int heads;  // of one batch entry
   int group;  // query heads that share a key head
   int seq_q;
+  int queries;  // of a head: seq_q, or less if the rows of q are those of several heads, one after the other
   int seq_k;
   int columns;  // head_dim, which may be less than the tiles'
   int stages;
@@ -50,6 +51,16 @@ struct Arguments {
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// Blocks of keys that the tile whose first row is `row` sees. A tile with the end of one head and the begin of the next
+// may have any of a head's queries.
+template <int kBlockM, int kBlockN, bool kCausal>
+__device__ __forceinline__ KeyBlocks blocks_seen(int row, const Arguments& of) {
+  const int first = row % of.queries;
+  const bool has_one_head = first + kBlockM <= of.queries || row - first + of.queries >= of.seq_q;
+  return key_blocks(has_one_head ? first : 0, has_one_head ? kBlockM : of.queries, kBlockN, of.queries, of.seq_k,
+                    kCausal);
+}
 
 // Registers of a thread: no more in all than the block was launched with, which is the most that fits.
 template <int kBlockM>
@@ -99,7 +110,7 @@ __device__ __forceinline__ void copy_tiles(unsigned char* shared, Barriers* barr
     const int head = tile.head % of.heads;
     const int key_head = head / of.group;
     const int row = tile.block * kBlockM;
-    const int end = key_blocks(row, kBlockM, kBlockN, of.seq_q, of.seq_k, kCausal).end;
+    const int end = blocks_seen<kBlockM, kBlockN, kCausal>(row, of).end;
     // A barrier that no phase has completed yet lets the parity 1 pass: the buffers begin empty.
 #pragma unroll 1
     for (int n = end; n >= 0; --n) {
@@ -192,11 +203,11 @@ __device__ __forceinline__ void attend_tiles(unsigned char* shared, Barriers* ba
       continue;
     }
     const int row = tile.block * kBlockM + own_row;
-    const KeyBlocks seen = key_blocks(tile.block * kBlockM, kBlockM, kBlockN, of.seq_q, of.seq_k, kCausal);
+    const KeyBlocks seen = blocks_seen<kBlockM, kBlockN, kCausal>(tile.block * kBlockM, of);
     int sees[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int last = row + half * 8 + of.seq_k - of.seq_q + 1;
+      const int last = (row + half * 8) % of.queries + of.seq_k - of.queries + 1;
       sees[half] = kCausal && last < of.seq_k ? last : of.seq_k;
     }
 

@@ -47,7 +47,9 @@ inline void check(const Tensor& x) {
   require(is_aligned, "cuda_flash takes rows that begin at multiples of 16 bytes");
 }
 
-inline void check_together(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, int64_t stages) {
+// Each head has `queries` rows of q, which may have the rows of several heads as those of one.
+inline void check_together(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, int64_t queries,
+                           int64_t stages) {
   require(q.dim() == 4 && k.dim() == 4 && v.dim() == 4 && q.scalar_type() == k.scalar_type() &&
               k.scalar_type() == v.scalar_type() && q.get_device_index() == k.get_device_index() &&
               k.get_device_index() == v.get_device_index(),
@@ -55,7 +57,8 @@ inline void check_together(const Tensor& q, const Tensor& k, const Tensor& v, bo
   require(q.size(0) == k.size(0) && k.size(0) == v.size(0) && k.size(1) == v.size(1) && k.size(2) == v.size(2) &&
               q.size(3) == k.size(3) && k.size(3) == v.size(3) && k.size(1) > 0 && q.size(1) % k.size(1) == 0,
           "cuda_flash takes queries, keys and values that belong together");
-  require(k.size(2) > 0 && (!causal || q.size(2) <= k.size(2)), "cuda_flash takes queries that each see a key");
+  require(q.size(2) == 0 || (queries > 0 && q.size(2) % queries == 0), "cuda_flash takes whole heads");
+  require(k.size(2) > 0 && (!causal || queries <= k.size(2)), "cuda_flash takes queries that each see a key");
   require(q.size(2) <= INT32_MAX / 2 && k.size(2) <= INT32_MAX / 2 && q.size(0) * q.size(1) <= INT32_MAX / 2,
           "cuda_flash takes fewer than 2**30 rows and heads");
   require(stages >= 2 && stages <= kMostStages, "stages must be from 2 to 8, not " + std::to_string(stages));
@@ -64,11 +67,12 @@ inline void check_together(const Tensor& q, const Tensor& k, const Tensor& v, bo
 }
 
 // The kernel's arguments without those that depend on tiles. `lse` is null if nobody wants it.
-inline Arguments arguments_of(const Tensor& q, const Tensor& k, int64_t stages, void* out, void* lse) {
+inline Arguments arguments_of(const Tensor& q, const Tensor& k, int64_t queries, int64_t stages, void* out, void* lse) {
   Arguments of{};
   of.heads = static_cast<int>(q.size(1));
   of.group = static_cast<int>(q.size(1) / k.size(1));
   of.seq_q = static_cast<int>(q.size(2));
+  of.queries = static_cast<int>(queries);
   of.seq_k = static_cast<int>(k.size(2));
   of.columns = static_cast<int>(q.size(3));
   of.stages = static_cast<int>(stages);
@@ -90,7 +94,9 @@ void launch(const Tensor& q, const Tensor& k, const Tensor& v, Arguments of) {
   int multiprocessors = 0;
   cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, q.get_device_index());
   const dim3 grid(static_cast<unsigned>(std::min<int64_t>(blocks * heads, multiprocessors)));
-  of.schedule = Schedule(static_cast<int>(heads), static_cast<int>(blocks), static_cast<int>(grid.x), kCausal);
+  // A mask shortens the tiles of one head in the order that the schedule expects, but not those of several heads.
+  const bool is_ordered = kCausal && of.queries == of.seq_q;
+  of.schedule = Schedule(static_cast<int>(heads), static_cast<int>(blocks), static_cast<int>(grid.x), is_ordered);
 
   auto* const function = flash_persistent<kElement, kHeadDim, kBlockM, kBlockN, kCausal>;
   const int shared_bytes = SharedLayout(kHeadDim, kBlockM, kBlockN).bytes(of.stages);

@@ -174,8 +174,6 @@ def packed_fits(problem: Problem, tiles: WarpSpecialized, gpu: Gpu | None) -> st
         return reason
     if problem.group == 1:
         return "each query head has a key head of its own"
-    if problem.causal and problem.seq_q > 1:
-        return "the queries of one tile would have different masks"
     if problem.seq_q > MOST_PACKED:
         return f"few rows of a tile are empty without packing: {problem.seq_q} queries > {MOST_PACKED}"
     one_head = dataclasses.replace(

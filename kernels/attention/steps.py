@@ -47,9 +47,10 @@ def _steps(problem: Problem, heads: int, seq_q: int, tile: tuple[int, int], gpu:
     blocks = problem.batch * heads * up_to(seq_q, tile[0])
     steps = up_to(problem.seq_k, tile[1])
     busiest: float = waves(blocks, gpu) * steps
-    if problem.causal and problem.seq_q > 1:
-        # The mask skips half of the steps, and blocks are scheduled so that they end at about the same time.
-        busiest = max(steps, blocks * steps / 2 / gpu.multiprocessors)
+    if problem.causal and problem.seq_q > tile[0]:
+        # Blocks that skip steps because of the mask are scheduled so that they end at about the same time.
+        seen = 1 - problem.seq_q / problem.seq_k / 2
+        busiest = max(steps, blocks * steps * seen / gpu.multiprocessors)
     return busiest * _weight(problem) + START / 2
 
 

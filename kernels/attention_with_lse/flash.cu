@@ -18,14 +18,14 @@ Outputs empty_outputs(const Tensor& q) {
 
 Outputs cuda_flash(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, int64_t block_m, int64_t block_n,
                    int64_t stages) {
-  attention::check_together(q, k, v, causal, stages);
+  attention::check_together(q, k, v, causal, q.size(2), stages);
   const torch::stable::accelerator::DeviceGuard guard(q.get_device_index());
   const Outputs result = empty_outputs(q);
   const auto& [out, lse] = result;
   if (out.numel() > 0) {
     attention::attend<Tiles<128, 128, 128>, Tiles<128, 128, 176>, Tiles<64, 128, 192>, Tiles<64, 192, 128>>(
         q, k, v, causal, block_m, block_n,
-        attention::arguments_of(q, k, stages, out.mutable_data_ptr(), lse.mutable_data_ptr()));
+        attention::arguments_of(q, k, q.size(2), stages, out.mutable_data_ptr(), lse.mutable_data_ptr()));
   }
   return result;
 }

@@ -156,11 +156,12 @@ def flash(
 
 @pytest.mark.builds
 @pytest.mark.parametrize("head_dim", CUDA_TILES)
-@pytest.mark.parametrize("lengths", [(32, 64, 1, 28, 28), (2, 6, 2, 77, 300), (3, 4, 1, 1, 1409)])
-def test_packed_queries(lengths: tuple[int, int, int, int, int], head_dim: int) -> None:
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("lengths", [(32, 64, 1, 28, 28), (2, 6, 2, 77, 300), (2, 8, 2, 150, 389), (3, 4, 1, 1, 1409)])
+def test_packed_queries(lengths: tuple[int, int, int, int, int], causal: bool, head_dim: int) -> None:
     if not PACKED.runs_here:
         pytest.skip("needs Hopper")
-    problem = lengths_of(lengths, head_dim, causal=lengths[3] == 1)
+    problem = lengths_of(lengths, head_dim, causal=causal)
     q, k, v = PACKED.inputs(problem)
     for given in (q, q.transpose(1, 2).contiguous().transpose(1, 2)):
         PACKED.verify(problem, (given, k, v), {"block_m": 128, "block_n": 128, "stages": 2})

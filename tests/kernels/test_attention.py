@@ -315,9 +315,9 @@ def test_flash_attention_4_gets_what_it_takes(
 
 
 @pytest.mark.parametrize("is_apart", [False, True])
-@pytest.mark.parametrize(("seq_q", "causal"), [(6, False), (1, True)])
+@pytest.mark.parametrize(("seq_q", "causal", "is_masked"), [(6, False, False), (6, True, True), (1, True, False)])
 def test_packed_queries_are_those_of_one_head(
-    monkeypatch: pytest.MonkeyPatch, seq_q: int, causal: bool, is_apart: bool
+    monkeypatch: pytest.MonkeyPatch, seq_q: int, causal: bool, is_masked: bool, is_apart: bool
 ) -> None:
     """Also where the heads of q do not lie one behind the other."""
     q, k, v = FORWARD.inputs(small(heads=4, kv_heads=2, seq_q=seq_q, seq_k=9), torch.device("cpu"), 0)
@@ -325,15 +325,15 @@ def test_packed_queries_are_those_of_one_head(
         q = q.transpose(1, 2).contiguous().transpose(1, 2)
 
     def flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *others: Any) -> torch.Tensor:
-        assert (q.shape, k.shape[:2], others) == ((2, 2, 2 * seq_q, 64), (2, 2), (False, 128, 128, 3))
-        return call("manual", (q, k, v), False).contiguous()
+        assert (q.shape, k.shape[:2]) == ((2, 2, 2 * seq_q, 64), (2, 2))
+        assert others == (is_masked, seq_q, 128, 128, 3)
+        heads = q.reshape(2, 4, seq_q, 64)
+        return call("manual", (heads, k, v), is_masked).reshape(q.shape)
 
     monkeypatch.setattr(torch.ops.attention, "cuda_flash", flash, raising=False)
     entry = FORWARD.entry(FORWARD.kernel.provider("cuda_flash_packed"))
     out = entry(q, k, v, causal=causal, block_m=128, block_n=128, stages=3)
     assert torch.equal(out, call("manual", (q, k, v), causal))
-    with pytest.raises(ValueError, match="queries of one tile would have different masks: seq_q is 2"):
-        entry(q[:, :, :1].expand(-1, -1, 2, -1), k, v, causal=True, block_m=128, block_n=128, stages=3)
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -63,9 +63,11 @@ def check(
     seed: int,
     runs: Sequence[str] | None = None,
     with_lse: bool = True,
+    is_packed: bool = False,
 ) -> None:
     """The kernel gives the reference's answer, and ends. The program has these runs, or its own alone. It is
-    called as by attention_with_lse, or as by attention, which wants no lse."""
+    called as by attention_with_lse, or as by attention, which wants no lse. Heads that share a key head may
+    be packed."""
     inputs = WITH_LSE.inputs(problem, CPU, seed)
     lengths = [
         problem.batch,
@@ -78,7 +80,7 @@ def check(
     own = run(problem, tiles)
     runs = [own] if runs is None else runs
     path = program(folder / "run" / "flash.cpp", RUNS=",".join(runs))
-    chosen = [launch.stages, launch.grid, seed, problem.head_dim, int(with_lse)]
+    chosen = [launch.stages, launch.grid, seed, problem.head_dim, int(with_lse), int(is_packed)]
     made = answer(path, inputs, [runs.index(own), *lengths, *chosen])
     out, lse = made[: inputs[0].numel()], made[inputs[0].numel() :].clone().view(torch.float32)
     exact = WITH_LSE.expected(problem, inputs)
@@ -101,6 +103,33 @@ def test_tiles_follow_each_other(folder: Path, with_lse: bool, causal: bool, see
     )
     tiles = (192, 128)
     check(folder, problem, tiles, Launch(stages=2, grid=3), seed, with_lse=with_lse)
+
+
+@pytest.mark.xdist_group("emulated packed")
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("queries", "heads", "seq_k"),
+    [
+        pytest.param(7, 40, 389, id="several heads in a tile"),
+        pytest.param(150, 2, 300, id="tiles within a head, and across two"),
+        pytest.param(150, 2, 150, id="as many queries as keys"),
+        pytest.param(64, 5, 64, id="whole heads in a tile"),
+    ],
+)
+def test_packed_heads_have_masks_of_their_own(
+    folder: Path, queries: int, heads: int, seq_k: int, seed: int
+) -> None:
+    problem = Problem(
+        batch=2,
+        heads=2 * heads,
+        kv_heads=2,
+        seq_q=queries,
+        seq_k=seq_k,
+        head_dim=64,
+        causal=True,
+        dtype="bfloat16",
+    )
+    check(folder, problem, (128, 128), Launch(stages=2, grid=3), seed, is_packed=True)
 
 
 EVERY = [
@@ -129,6 +158,8 @@ def test_every_tile(folder: Path, problem: Problem, tiles: tuple[int, int]) -> N
 FAULTS = {
     "keys are given back before they are used": {"      wgmma_wait_group<1>();\n": ""},
     "no warpgroup gives the first turn": {"if (which == kWarpgroups - 1) {": "if (which == kWarpgroups) {"},
+    "packed heads share a mask": {"(row + half * 8) % of.queries": "(row + half * 8)"},
+    "a tile of two heads is masked as one": {"const bool has_one_head = ": "const bool has_one_head = true || "},
     "no key is masked": {"scores[i] = -INFINITY;": ""},
     "a row's logarithm lacks its maximum": {"(rows.largest[half] + log2f(total))": "log2f(total)"},
 }
@@ -146,8 +177,8 @@ def test_a_fault_shows(folder: Path, fault: str, tmp_path: Path) -> None:
     for path, text in headers.items():
         path.write_text(text)
     problem = Problem(
-        batch=1, heads=3, kv_heads=3, seq_q=150, seq_k=417, head_dim=64, causal=True, dtype="bfloat16"
+        batch=1, heads=3, kv_heads=1, seq_q=150, seq_k=400, head_dim=64, causal=True, dtype="bfloat16"
     )
     with pytest.raises((AssertionError, subprocess.TimeoutExpired)):
         for seed in SEEDS:
-            check(tmp_path, problem, (192, 128), Launch(stages=2, grid=2), seed)
+            check(tmp_path, problem, (192, 128), Launch(stages=2, grid=2), seed, is_packed="head" in fault)

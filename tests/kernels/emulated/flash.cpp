@@ -1,6 +1,7 @@
 // Runs flash_persistent on the emulated multiprocessor, as attention does, or as attention_with_lse does. The macro RUNS
 // lists instances of run, the rest is told by arguments. It reads q, k and v from a file, contiguous and one after the
-// other, and writes out and lse, which is NaN if the kernel was not asked for it.
+// other, and writes out and lse, which is NaN if the kernel was not asked for it. If the heads are packed, those that
+// share a key head are one head.
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -19,7 +20,9 @@ CUtensorMap tensor_map(const uint16_t* data, int batch, int heads, int rows, int
 template <Element kElement, int kHeadDim, int kBlockM, int kBlockN>
 void run(char** argv) {
   const auto told = [&](int i) { return std::stoi(argv[i]); };
-  const int batch = told(4), heads = told(5), kv_heads = told(6), seq_q = told(7), seq_k = told(8);
+  const int batch = told(4), kv_heads = told(6), queries = told(7), seq_k = told(8);
+  const int packed = told(15) != 0 ? told(5) / kv_heads : 1;
+  const int heads = told(5) / packed, seq_q = queries * packed;
   const bool causal = told(9) != 0;
   const int stages = told(10), grid = told(11);
   const auto seed = static_cast<unsigned>(told(12));
@@ -38,10 +41,11 @@ void run(char** argv) {
   const CUtensorMap map_v = tensor_map(given.data() + of_q + of_k, batch, kv_heads, seq_k, columns, kBlockN);
 
   attention::Arguments of{};
-  of.schedule = attention::Schedule(batch * heads, (seq_q + kBlockM - 1) / kBlockM, grid, causal);
+  of.schedule = attention::Schedule(batch * heads, (seq_q + kBlockM - 1) / kBlockM, grid, causal && packed == 1);
   of.heads = heads;
   of.group = heads / kv_heads;
   of.seq_q = seq_q;
+  of.queries = queries;
   of.seq_k = seq_k;
   of.columns = columns;
   of.stages = stages;
