@@ -94,7 +94,7 @@ class Chooser:
             return False
         label, other = self.picked.label, self.label_of(choice) or ""
         if {label, other} <= self.predicted.keys():
-            return self.predicted[other] >= prediction.ELSEWHERE_MARGIN * self.predicted[label]
+            return self._is_predicted_faster(other)
         return prediction.is_clearly_faster_than(self.around, label, other)
 
     def label_of(self, choice: Choice) -> str | None:
@@ -212,8 +212,8 @@ class Chooser:
 
     def fallback(self, reason: str) -> Choice:
         """Return the choice if the rule is not trusted: the safest of the default configurations that fit,
-        the baseline, and the rule's choice, by the 90th percentile of their regret. Where that is the
-        baseline, it is the rule's choice if this is faster at all neighbours that count; or if callers can't
+        the baseline, and the rule's choice, by the 90th percentile of their regret; or the rule's choice if
+        its time predicted from steps is clearly shorter. Where that is the baseline, it is the rule's choice if this is faster at all neighbours that count; or if callers can't
         get the baseline and no default fits."""
         region = self.region
         known = {} if region is None else region.fallback.get(words_text(self.values), {})
@@ -221,7 +221,9 @@ class Chooser:
             (label for label in known if self._is_baseline(label) or self.against(label) is None), None
         )
         is_by_rule = (
-            region is not None and safest is not None and is_safer(self.kernel, region, known[safest])
+            region is not None
+            and safest is not None
+            and (is_safer(self.kernel, region, known[safest]) or self._is_predicted_faster(safest))
         )
         if is_by_rule and self.picked:
             return self._if_faster(self.picked.label, "guessed", reason)
@@ -235,6 +237,14 @@ class Chooser:
         if is_only or prediction.is_faster_all_around(self.around, self.picked.label, by_steps):
             return self._choice(self.picked.label, "guessed", reason)
         return choice
+
+    def _is_predicted_faster(self, label: str) -> bool:
+        """Whether the rule's choice is clearly faster than another configuration by times predicted from
+        steps."""
+        times = self.predicted
+        if self.picked is None or not {label, self.picked.label} <= times.keys():
+            return False
+        return times[label] >= prediction.ELSEWHERE_MARGIN * times[self.picked.label]
 
     def choose_elsewhere(self, reason: str) -> Choice | None:
         """Return the choice by times of another GPU or dtype, by which no problem counts as tuned; None if no

@@ -31,12 +31,14 @@ def split_steps(problem: Problem, tiles: SplitGroup, gpu: Gpu) -> float:
 
 
 def triton_steps(problem: Problem, tiles: Flash, gpu: Gpu) -> float:
-    """Return the steps of the Triton kernels: of keys with four products, and of queries with three."""
+    """Return the steps of the Triton kernels: of keys with four products, and of queries with three. They are
+    two launches more than one kernel's."""
     tile = tiles.block, tiles.block_step
     keys = _keys(problem, problem.kv_heads, tile, gpu)
     blocks = problem.batch * problem.heads * up_to(problem.seq_q, tiles.block)
     queries = _busiest(problem, blocks, up_to(problem.seq_k, tiles.block_step), tile, gpu)
-    return (4 * keys + 3 * queries) / 5 * problem.head_dim / 128 + _all_rows(problem, gpu)
+    products = (4 * keys + 3 * queries) / 5 * problem.head_dim / 128
+    return products + _all_rows(problem, gpu) + 2 * START
 
 
 def library_steps(problem: Problem, parameters: None, gpu: Gpu) -> float:
