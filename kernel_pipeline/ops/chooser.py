@@ -213,8 +213,9 @@ class Chooser:
     def fallback(self, reason: str) -> Choice:
         """Return the choice if the rule is not trusted: the safest of the default configurations that fit,
         the baseline, and the rule's choice, by the 90th percentile of their regret; or the rule's choice if
-        its time predicted from steps is clearly shorter. Where that is the baseline, it is the rule's choice if this is faster at all neighbours that count; or if callers can't
-        get the baseline and no default fits."""
+        it is clearly faster by times predicted from steps. In place of the baseline it is the rule's choice
+        if this is faster at all neighbours that count; or if callers can't get the baseline and no default
+        fits."""
         region = self.region
         known = {} if region is None else region.fallback.get(words_text(self.values), {})
         safest = next(

@@ -157,7 +157,9 @@ def flash(
 @pytest.mark.builds
 @pytest.mark.parametrize("head_dim", CUDA_TILES)
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("lengths", [(32, 64, 1, 28, 28), (2, 6, 2, 77, 300), (2, 8, 2, 150, 389), (3, 4, 1, 1, 1409)])
+@pytest.mark.parametrize(
+    "lengths", [(32, 64, 1, 28, 28), (2, 6, 2, 77, 300), (2, 8, 2, 150, 389), (3, 4, 1, 1, 1409)]
+)
 def test_packed_queries(lengths: tuple[int, int, int, int, int], causal: bool, head_dim: int) -> None:
     if not PACKED.runs_here:
         pytest.skip("needs Hopper")

@@ -315,7 +315,9 @@ def test_flash_attention_4_gets_what_it_takes(
 
 
 @pytest.mark.parametrize("is_apart", [False, True])
-@pytest.mark.parametrize(("seq_q", "causal", "is_masked"), [(6, False, False), (6, True, True), (1, True, False)])
+@pytest.mark.parametrize(
+    ("seq_q", "causal", "is_masked"), [(6, False, False), (6, True, True), (1, True, False)]
+)
 def test_packed_queries_are_those_of_one_head(
     monkeypatch: pytest.MonkeyPatch, seq_q: int, causal: bool, is_masked: bool, is_apart: bool
 ) -> None:

@@ -159,7 +159,9 @@ FAULTS = {
     "keys are given back before they are used": {"      wgmma_wait_group<1>();\n": ""},
     "no warpgroup gives the first turn": {"if (which == kWarpgroups - 1) {": "if (which == kWarpgroups) {"},
     "packed heads share a mask": {"(row + half * 8) % of.queries": "(row + half * 8)"},
-    "a tile of two heads is masked as one": {"const bool has_one_head = ": "const bool has_one_head = true || "},
+    "a tile of two heads is masked as one": {
+        "const bool has_one_head = ": "const bool has_one_head = true || "
+    },
     "no key is masked": {"scores[i] = -INFINITY;": ""},
     "a row's logarithm lacks its maximum": {"(rows.largest[half] + log2f(total))": "log2f(total)"},
 }

@@ -17,6 +17,7 @@ from kernel_pipeline.ops.choice import Choice
 from kernel_pipeline.ops.growth import Growth
 from kernel_pipeline.ops.rule import Tuned
 from kernel_pipeline.ops.table import Configuration, TunedRegion
+from kernel_pipeline.ops.tuned_problems import words_text
 from kernels.attention.parameters import Split, WarpSpecialized
 from kernels.attention_backward import parameters as backward_parameters
 from kernels.matmul_int4.parameters import Warps
@@ -208,14 +209,22 @@ def test_the_steps_of_attention_follow_its_blocks() -> None:
 
     tiles = WarpSpecialized(block_m=128, block_n=128, stages=2)
     one = {"batch": 1, "heads": 132, "seq_q": 128, "seq_k": 4096}
-    assert steps("cuda_flash", tiles, **one) == 32 + 2, "32 steps of 128 keys, and a start"
-    assert steps("cuda_flash", tiles, **one | {"heads": 133}) == 64 + 2
-    assert steps("cuda_flash", tiles, **one | {"head_dim": 64}) == 0.6 * 32 + 2
-    assert steps("cuda_flash", tiles, **one | {"seq_q": 4096}, causal=True) == 32 * 32 / 2 + 2
-    assert steps("cuda_flash", tiles, **one | {"seq_q": 1}, causal=True) == 32 + 2
+    start = 1 + 2  # of a block, and of the launch
+    assert steps("cuda_flash", tiles, **one) == 32 + start, "32 steps of 128 keys"
+    assert steps("cuda_flash", tiles, **one | {"heads": 133}) == 2 * (32 + 1) + 2
+    assert steps("cuda_flash", tiles, **one | {"head_dim": 64}) == 0.6 * 32 + start
+    assert steps("cuda_flash", tiles, **one | {"seq_q": 4096}, causal=True) == 32 * (32 / 2 + 1 / 2 + 1) + 2
+    last = {"heads": 33, "seq_q": 512}
+    assert steps("cuda_flash", tiles, **one | last, causal=True) == 32 + start, "the longest block"
+    assert steps("cuda_flash", tiles, **one | {"seq_q": 1}, causal=True) == 32 + start
+    assert steps("cuda_flash", tiles, **one, causal=True) == 32 + start, "no block skips a step"
     few = {"batch": 4, "heads": 132, "kv_heads": 33, "seq_q": 32, "seq_k": 4096}
-    assert steps("cuda_flash", tiles, **few) == 4 * 32 + 2
-    assert steps("cuda_flash_packed", tiles, **few) == 32 + 2
+    assert steps("cuda_flash", tiles, **few) == 4 * (32 + 1) + 2
+    assert steps("cuda_flash_packed", tiles, **few) == 32 + start
+    assert steps("cuda_flash_packed", tiles, **few, causal=True) == 32 + start
+    assert steps("sdpa_flash", None, **one) == 32 + 1 / 2 + 1
+    longest = 32 * (16 + 1 / 2 + 1 / 2) + 32
+    assert steps("sdpa_flash", None, **one | {"seq_q": 4096}, causal=True) == longest + 1, "comes last"
     split = Split(split_k=4, block_n=64)
     assert steps("triton_split_k", split, **few) == 2 * 16 + 4
     assert steps("triton_split_k", split, **few | {"batch": 1}) == 16 + 4
@@ -300,3 +309,23 @@ def test_another_gpus_choice_is_compared_by_predicted_times() -> None:
     for label, is_faster in ((slowest, True), (best, False)):
         one = made.tuned.configurations[label]
         assert made.is_faster_than(Choice(one.provider, one.parameters, "default", "")) is is_faster
+
+
+def test_a_default_gives_way_to_a_choice_that_is_clearly_faster_by_predicted_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loaded = loading.load("attention_backward")
+    shape = {"batch": 4, "heads": 16, "kv_heads": 8, "seq_q": 1900, "seq_k": 1900, "head_dim": 128}
+    problem = problems.make(loaded.kernel.problem, {**shape, "causal": True, "dtype": "bfloat16"})
+    _, made = tuned.chosen(loaded, problem, GPU, "nvidia-h200", warns=False)
+    assert made is not None and made.picked is not None and made.region is not None
+    region, best = made.region, made.picked.label
+    times = {label: us for label, us in made.predicted.items() if made.against(label) is None}
+    slow = max(times.keys() - {"sdpa_flash"}, key=times.__getitem__)
+    near = next(label for label, us in times.items() if label != best and us < 1.1 * times[best])
+    for default, how, called in ((slow, "guessed", best), (near, "default", near)):
+        # The regret of the rule says too little for it to be trusted.
+        known = {words_text(made.values): {default: 0.0}}
+        changed = replace(region, distance=None, regret_p90=1.0, fallback=known)
+        monkeypatch.setattr(chooser.Chooser, "region", property(lambda _, changed=changed: changed))
+        assert (made.fallback("").how, made.label_of(made.fallback(""))) == (how, called)
