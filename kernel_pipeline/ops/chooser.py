@@ -94,7 +94,7 @@ class Chooser:
             return False
         label, other = self.picked.label, self.label_of(choice) or ""
         if {label, other} <= self.predicted.keys():
-            return self._is_predicted_faster(other)
+            return prediction.is_faster_by_steps(self.predicted, label, other)
         return prediction.is_clearly_faster_than(self.around, label, other)
 
     def label_of(self, choice: Choice) -> str | None:
@@ -221,13 +221,11 @@ class Chooser:
         safest = next(
             (label for label in known if self._is_baseline(label) or self.against(label) is None), None
         )
-        is_by_rule = (
-            region is not None
-            and safest is not None
-            and (is_safer(self.kernel, region, known[safest]) or self._is_predicted_faster(safest))
-        )
-        if is_by_rule and self.picked:
-            return self._if_faster(self.picked.label, "guessed", reason)
+        if region is not None and safest is not None and self.picked is not None:
+            by_rule = self.picked.label
+            is_faster = prediction.is_faster_by_steps(self.predicted, by_rule, safest)
+            if is_faster or is_safer(self.kernel, region, known[safest]):
+                return self._if_faster(by_rule, "guessed", reason)
         choice = baseline(self.kernel, reason)
         if safest is not None and not self._is_baseline(safest):
             choice = self._if_faster(safest, "default", reason, slowest=prediction.SLOWEST)
@@ -238,14 +236,6 @@ class Chooser:
         if is_only or prediction.is_faster_all_around(self.around, self.picked.label, by_steps):
             return self._choice(self.picked.label, "guessed", reason)
         return choice
-
-    def _is_predicted_faster(self, label: str) -> bool:
-        """Whether the rule's choice is clearly faster than another configuration by times predicted from
-        steps."""
-        times = self.predicted
-        if self.picked is None or not {label, self.picked.label} <= times.keys():
-            return False
-        return times[label] >= prediction.ELSEWHERE_MARGIN * times[self.picked.label]
 
     def choose_elsewhere(self, reason: str) -> Choice | None:
         """Return the choice by times of another GPU or dtype, by which no problem counts as tuned; None if no

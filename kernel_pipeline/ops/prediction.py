@@ -119,6 +119,12 @@ def speedup_of(times: Mapping[str, float], kernel: Kernel, label: str) -> float 
     return None if baseline is None or us is None else baseline / us
 
 
+def is_faster_by_steps(times: Mapping[str, float], label: str, other: str) -> bool:
+    """Whether a configuration is clearly faster than another by times that are predicted from steps, by
+    label: at least ``ELSEWHERE_MARGIN`` times as fast."""
+    return {label, other} <= times.keys() and times[other] >= ELSEWHERE_MARGIN * times[label]
+
+
 def predicted_us(kernel: Kernel, comparable: Sequence[Neighbour], problem: Any, label: str) -> float | None:
     """Return the predicted time of a configuration in microseconds; None if its time is unknown.
 

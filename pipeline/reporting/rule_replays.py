@@ -97,9 +97,9 @@ def called(
 ) -> Iterator[Chosen]:
     """Yield the configurations that callers get on a side of the L2 cache; None means both.
 
-    Callers get the rule's choice if it is trusted or safer than the safest default that fits, else that
-    default. If it is not predicted clearly faster than the baseline, they get the baseline, unless the rule's
-    choice is faster at all neighbours that count.
+    Callers get the rule's choice if it is trusted, or safer than the safest default that fits, or clearly
+    faster by steps; else that default. If it is not predicted clearly faster than the baseline, they get the
+    baseline, unless the rule's choice is faster at all neighbours that count.
     """
     if side is None:
         for within_l2 in (True, False):
@@ -115,7 +115,14 @@ def called(
         known = region.fallback[words_text(one.times.tuned.problem)]
         safest = next((label for label in known if label in one.times.us), None)
         label, slowest = one.pick.label, 0.0
-        if not is_trusted and (safest is None or not is_safer(kernel, region, known[safest])):
+        is_by_rule = is_trusted or (
+            safest is not None
+            and (
+                is_safer(kernel, region, known[safest])
+                or prediction.is_faster_by_steps(one.predicted, label, safest)
+            )
+        )
+        if not is_by_rule:
             label, slowest = safest or "", prediction.SLOWEST
         if has_margin:
             label = _if_faster(kernel, one, label, prediction.MARGIN, slowest)
