@@ -43,7 +43,7 @@ from .reporting.terminal import Progress
 from .store import commit, held_out, results, turns
 from .store.held_out import HeldOut, summary
 from .store.turns import Turn
-from .verdicts.drawn_problems import Drawn, drawn
+from .verdicts.drawn_problems import Drawn, drawn, judge
 from .verdicts.rounds import Match, RoundLimits, Rounds
 
 
@@ -127,6 +127,7 @@ class Stage:
     def write(self) -> list[HeldOut]:
         """Write and return the record of each kernel."""
         head, _ = commit.head(ROOT)
+        judged = judge(self.measured)
         found = []
         for entry in self.entries:
             one = HeldOut(
@@ -139,7 +140,9 @@ class Stage:
                 commit=None if head == "unknown" else head,
                 at=datetime.now(UTC),
                 by=self.config.by,
-                problems=tuple(each.result(self.measured) for each in self.drawn if each.entry is entry),
+                problems=tuple(
+                    each.result(self.measured, judged) for each in self.drawn if each.entry is entry
+                ),
             )
             write_atomically(self._path(entry.name).with_suffix(".json"), one.to_json(indent=2) + b"\n")
             found.append(one)

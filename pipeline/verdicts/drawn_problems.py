@@ -16,6 +16,7 @@ from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.ceilings import Ceilings
 from kernel_pipeline.records.measurement import Outcome
 from kernel_pipeline.records.point import Point
+from kernel_pipeline.statistics.verdicts import Estimate, Verdict
 
 from .. import ROOT
 from ..keys.identity import Identity
@@ -28,6 +29,15 @@ from ..store.retry import may_pass
 from . import rounds
 from .finalists import TREE
 from .rounds import Candidate, Match, Rounds, Side, medians
+
+Judged = Mapping[tuple[Match, Candidate], tuple[Estimate, Verdict]]
+"""The ratio of each other provider's time to that of the called configuration, and the verdict on it."""
+
+
+def judge(measured: Rounds) -> Judged:
+    """Compare all rounds so far. The false discoveries of all verdicts are held together."""
+    verdicts = measured.verdicts()
+    return {key: (estimate, verdicts[key]) for key, estimate in measured.estimates().items()}
 
 
 @dataclass(frozen=True)
@@ -59,8 +69,8 @@ class Drawn:
         """The configuration that callers get."""
         return self.match.candidates[0]
 
-    def result(self, measured: Rounds) -> HeldOutProblem:
-        """Return the result of the rounds so far."""
+    def result(self, measured: Rounds, judged: Judged) -> HeldOutProblem:
+        """Return the result of the rounds so far, which ``judged`` compares."""
         point = self.called.point
         failed = {
             one.point.provider: outcome.error or outcome.status
@@ -77,10 +87,9 @@ class Drawn:
         middle = medians(times)
         if self.called not in middle:
             return found
-        estimates, verdicts = measured.estimates(), measured.verdicts()
         others = []
         for one in self.match.candidates[1:]:
-            estimate = estimates[self.match, one]
+            estimate, verdict = judged[self.match, one]
             others.append(
                 Other(
                     provider=one.point.provider,
@@ -88,7 +97,7 @@ class Drawn:
                     ratio=estimate.ratio,
                     low=estimate.low,
                     high=estimate.high if isfinite(estimate.high) else None,
-                    verdict=verdicts[self.match, one],
+                    verdict=verdict,
                 )
             )
         return found.replace(us=middle[self.called], rounds=len(times[self.called]), others=tuple(others))

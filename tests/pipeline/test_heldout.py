@@ -27,7 +27,7 @@ from pipeline.points.drawn import MOST, draw
 from pipeline.points.plan import Target
 from pipeline.store.held_out import HeldOut, HeldOutProblem, Other, summary, worst
 from pipeline.store.turns import Turn
-from pipeline.verdicts.drawn_problems import Drawn, _others
+from pipeline.verdicts.drawn_problems import Drawn, _others, judge
 from pipeline.verdicts.rounds import Candidate, Match, Side
 from tests import factory
 from tests.project import python
@@ -168,7 +168,7 @@ def test_a_failure_leaves_the_other_providers_rounds_to_be_measured(
         stage.hold(math.inf)
         assert asked == expected
         asked.clear()
-        found = stage.drawn[0].result(stage.measured)
+        found = stage.drawn[0].result(stage.measured, judge(stage.measured))
         assert (found.rounds, [each.provider for each in found.others]) == (2, ["torch"])
         assert found.failed == {"quack": "777 is not divisible by 8"}
 
