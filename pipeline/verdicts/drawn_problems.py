@@ -16,7 +16,7 @@ from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.ceilings import Ceilings
 from kernel_pipeline.records.measurement import Outcome
 from kernel_pipeline.records.point import Point
-from kernel_pipeline.statistics.verdicts import Estimate, Verdict
+from kernel_pipeline.statistics.verdicts import Estimate, Verdict, verdicts
 
 from .. import ROOT
 from ..keys.identity import Identity
@@ -36,8 +36,9 @@ Judged = Mapping[tuple[Match, Candidate], tuple[Estimate, Verdict]]
 
 def judge(measured: Rounds) -> Judged:
     """Compare all rounds so far. The false discoveries of all verdicts are held together."""
-    verdicts = measured.verdicts()
-    return {key: (estimate, verdicts[key]) for key, estimate in measured.estimates().items()}
+    estimates = measured.estimates()
+    found = verdicts(estimates, measured.rule)
+    return {key: (estimate, found[key]) for key, estimate in estimates.items()}
 
 
 @dataclass(frozen=True)
