@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernel_pipeline.contract import Gpu
 
 START = 4
-"""Steps that the start and the end of a block take as long as."""
+"""Steps that a launch of one wave takes beside its blocks' steps."""
 
 
 def up_to(extent: int, block: int) -> int:

@@ -1,7 +1,8 @@
 // FlashAttention-3's forward pass for Hopper (Shah and others, 2024, arXiv:2407.08608), after the paper's algorithms 1
 // and 2, with what the PTX ISA says of the instructions:
 //
-// - A block stays on its multiprocessor and takes tile after tile of kBlockM queries of one head (persistent).
+// - A block stays on its multiprocessor and takes tile after tile of kBlockM queries of one head (persistent). The
+//   "head" may be all heads that share a key head, one after the other: `queries` are those of each.
 // - One warp copies, by TMA: a tile's queries once, its keys and values a block of kBlockN after the other, from the
 //   last to the first. They go round `stages` buffers each. A buffer's barrier `full` says that its bytes are there,
 //   its barrier `empty` that every warp that multiplies is done with it. What is outside of a head comes as zeros.
@@ -52,7 +53,7 @@ struct Arguments {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// Blocks of keys that the tile whose first row is `row` sees. A tile with the end of one head and the begin of the next
+// Blocks of keys that the tile whose first row is `row` sees. A tile with the end of one head and the start of the next
 // may have any of a head's queries.
 template <int kBlockM, int kBlockN, bool kCausal>
 __device__ __forceinline__ KeyBlocks blocks_seen(int row, const Arguments& of) {

@@ -26,7 +26,8 @@ struct TileIndex {
 // together take as long as the second last and the second. So the grid goes through such pairs, head by head. Where
 // pairs make no whole number of rounds, the tiles of the last round and a part are sorted. Those that see most keys come
 // first (LPT, Graham, 1969), and in every other round the grid takes them the other way round: the block that had the
-// longest tile has the shortest one next.
+// longest tile has the shortest one next. Tiles with the queries of several heads come as without a mask (`causal` is
+// false), whatever keys they see.
 struct Schedule {
   int heads;
   int blocks;  // of queries in a head

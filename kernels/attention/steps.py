@@ -17,31 +17,43 @@ SOFTMAX = 32
 OF_BLOCK = 1
 """Steps that a block's first loads and its output take as long as."""
 
+LAUNCH = 2
+"""Steps that the launch takes as long as."""
+
 LIBRARY_TILE = 128, 64
 """A usual tile of queries and keys in a library."""
 
+LIBRARY_BLOCK, LIBRARY_LAUNCH = 1 / 2, 1
+"""What a block and the launch of torch's kernel take, in its steps of 128 keys. These two were fitted to 60
+times on an H200, as ``OF_BLOCK`` and ``LAUNCH`` were to 128 of ``cuda_flash``."""
+
 
 def tile_steps(problem: Problem, tiles: Flash | Hopper | WarpSpecialized, gpu: Gpu) -> float:
-    """Return the steps of a kernel that takes tiles of the queries of a head."""
-    return _steps(problem, problem.heads, problem.seq_q, (tiles.block_m, tiles.block_n), gpu)
+    """Return the steps of a kernel that takes tiles of the queries of a head. With a mask its blocks are
+    scheduled so that they end at about the same time."""
+    blocks = problem.batch * problem.heads * up_to(problem.seq_q, tiles.block_m)
+    shortest, seen, longest = (
+        steps + OF_BLOCK for steps in _steps(problem, (tiles.block_m, tiles.block_n), tiles.block_n)
+    )
+    return max(longest, blocks * seen / gpu.multiprocessors, waves(blocks, gpu) * shortest) + LAUNCH
 
 
 def packed_steps(problem: Problem, tiles: WarpSpecialized, gpu: Gpu) -> float:
-    """Return the steps of a kernel that takes tiles of the queries of all heads that share a key head."""
-    queries = problem.group * problem.seq_q
-    return _steps(problem, problem.kv_heads, queries, (tiles.block_m, tiles.block_n), gpu)
+    """Return the steps of a kernel that takes tiles of the queries of all heads that share a key head. With a
+    mask a multiprocessor may get the longest of the tiles each time."""
+    blocks = problem.batch * problem.kv_heads * up_to(problem.group * problem.seq_q, tiles.block_m)
+    steps = up_to(problem.seq_k, tiles.block_n) * _weight(problem)
+    return waves(blocks, gpu) * (steps + OF_BLOCK) + LAUNCH
 
 
 def library_steps(problem: Problem, parameters: None, gpu: Gpu) -> float:
     """Return the steps of a fused kernel of torch, in steps of 128 keys. With a mask its longest blocks come
     last."""
     del parameters
-    block_m, block_n = LIBRARY_TILE
-    blocks = problem.batch * problem.heads * up_to(problem.seq_q, block_m)
-    steps = up_to(problem.seq_k, block_n) * block_n / 128 * _weight(problem)
-    if _skips(problem, block_m):
-        return blocks * (_seen(problem, steps) + 1 / 2) / gpu.multiprocessors + steps + 1
-    return waves(blocks, gpu) * (steps + 1 / 2) + 1
+    blocks = problem.batch * problem.heads * up_to(problem.seq_q, LIBRARY_TILE[0])
+    shortest, seen, longest = (steps + LIBRARY_BLOCK for steps in _steps(problem, LIBRARY_TILE, 128))
+    last = longest - LIBRARY_BLOCK if shortest < longest else 0.0
+    return max(blocks * seen / gpu.multiprocessors + last, waves(blocks, gpu) * shortest) + LIBRARY_LAUNCH
 
 
 def split_steps(problem: Problem, split: Split, gpu: Gpu) -> float:
@@ -52,25 +64,18 @@ def split_steps(problem: Problem, split: Split, gpu: Gpu) -> float:
     return max(1.0, blocks / gpu.multiprocessors / 2) * steps * _weight(problem) + START
 
 
-def _steps(problem: Problem, heads: int, seq_q: int, tile: tuple[int, int], gpu: Gpu) -> float:
-    blocks = problem.batch * heads * up_to(seq_q, tile[0])
-    steps = up_to(problem.seq_k, tile[1]) * _weight(problem)
-    busiest: float = waves(blocks, gpu) * (steps + OF_BLOCK)
-    if _skips(problem, tile[0]):
-        # Blocks are scheduled so that they end at about the same time.
-        seen = _seen(problem, steps) + OF_BLOCK
-        busiest = max(steps + OF_BLOCK, blocks * seen / gpu.multiprocessors)
-    return busiest + START / 2
-
-
-def _skips(problem: Problem, block_m: int) -> bool:
-    """Whether the mask skips steps of some blocks of queries."""
-    return problem.causal and problem.seq_q > block_m
-
-
-def _seen(problem: Problem, steps: float) -> float:
-    """Return the steps of a block on average, if the mask skips some. A step on the diagonal counts whole."""
-    return steps * (1 - problem.seq_q / problem.seq_k / 2) + _weight(problem) / 2
+def _steps(problem: Problem, tile: tuple[int, int], keys: int) -> tuple[float, float, float]:
+    """Return the steps of the shortest block, of a block on average, and of the longest, in steps of
+    ``keys``. They differ if the mask skips steps of some blocks."""
+    block_m, block_n = tile
+    weight = _weight(problem) * block_n / keys
+    every = up_to(problem.seq_k, block_n) * weight
+    if not problem.causal or problem.seq_q <= block_m:
+        return every, every, every
+    shortest = up_to(problem.seq_k - problem.seq_q + block_m, block_n) * weight
+    # A step on the diagonal counts whole.
+    seen = every * (1 - problem.seq_q / problem.seq_k / 2) + _weight(problem) / 2
+    return shortest, min(seen, every), every
 
 
 def _weight(problem: Problem) -> float:

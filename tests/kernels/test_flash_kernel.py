@@ -108,16 +108,17 @@ def test_tiles_follow_each_other(folder: Path, with_lse: bool, causal: bool, see
 @pytest.mark.xdist_group("emulated packed")
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
-    ("queries", "heads", "seq_k"),
+    ("queries", "heads", "seq_k", "block_m"),
     [
-        pytest.param(7, 40, 389, id="several heads in a tile"),
-        pytest.param(150, 2, 300, id="tiles within a head, and across two"),
-        pytest.param(150, 2, 150, id="as many queries as keys"),
-        pytest.param(64, 5, 64, id="whole heads in a tile"),
+        pytest.param(7, 40, 389, 128, id="several heads in a tile"),
+        pytest.param(150, 2, 300, 128, id="tiles within a head, and across two"),
+        pytest.param(150, 3, 400, 192, id="tiles across two heads and three"),
+        pytest.param(150, 2, 150, 128, id="as many queries as keys"),
+        pytest.param(64, 5, 64, 128, id="whole heads in a tile"),
     ],
 )
 def test_packed_heads_have_masks_of_their_own(
-    folder: Path, queries: int, heads: int, seq_k: int, seed: int
+    folder: Path, queries: int, heads: int, seq_k: int, block_m: int, seed: int
 ) -> None:
     problem = Problem(
         batch=2,
@@ -129,7 +130,7 @@ def test_packed_heads_have_masks_of_their_own(
         causal=True,
         dtype="bfloat16",
     )
-    check(folder, problem, (128, 128), Launch(stages=2, grid=3), seed, is_packed=True)
+    check(folder, problem, (block_m, 128), Launch(stages=2, grid=3), seed, is_packed=True)
 
 
 EVERY = [
@@ -158,22 +159,29 @@ def test_every_tile(folder: Path, problem: Problem, tiles: tuple[int, int]) -> N
 FAULTS = {
     "keys are given back before they are used": {"      wgmma_wait_group<1>();\n": ""},
     "no warpgroup gives the first turn": {"if (which == kWarpgroups - 1) {": "if (which == kWarpgroups) {"},
-    "packed heads share a mask": {"(row + half * 8) % of.queries": "(row + half * 8)"},
-    "a tile of two heads is masked as one": {
-        "const bool has_one_head = ": "const bool has_one_head = true || "
-    },
     "no key is masked": {"scores[i] = -INFINITY;": ""},
     "a row's logarithm lacks its maximum": {"(rows.largest[half] + log2f(total))": "log2f(total)"},
 }
 """One of each kind of mistake: each compiles the kernel anew."""
+OF_PACKED = {
+    "heads share a mask": {"(row + half * 8) % of.queries": "(row + half * 8)"},
+    "a tile of two heads is masked as one": {"has_one_head = first": "has_one_head = true || first"},
+}
+"""The same for packed heads."""
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_shows(folder: Path, fault: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("fault", "is_packed"),
+    [
+        *(pytest.param(fault, False, id=name) for name, fault in FAULTS.items()),
+        *(pytest.param(fault, True, id=name) for name, fault in OF_PACKED.items()),
+    ],
+)
+def test_a_fault_shows(folder: Path, fault: dict[str, str], is_packed: bool, tmp_path: Path) -> None:
     """Or these tests would say nothing."""
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*-*"))
     headers = {path: path.read_text() for path in (tmp_path / "attention").iterdir()}
-    for before, after in FAULTS[fault].items():
+    for before, after in fault.items():
         assert any(before in text for text in headers.values())
         headers = {path: text.replace(before, after) for path, text in headers.items()}
     for path, text in headers.items():
@@ -183,4 +191,4 @@ def test_a_fault_shows(folder: Path, fault: str, tmp_path: Path) -> None:
     )
     with pytest.raises((AssertionError, subprocess.TimeoutExpired)):
         for seed in SEEDS:
-            check(tmp_path, problem, (192, 128), Launch(stages=2, grid=2), seed, is_packed="head" in fault)
+            check(tmp_path, problem, (192, 128), Launch(stages=2, grid=2), seed, is_packed=is_packed)
