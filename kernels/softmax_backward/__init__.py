@@ -42,6 +42,30 @@ def steps_fit(problem: Matrix, parameters: Tile, gpu: Gpu | None) -> str | None:
     return multi_pass_fits(problem, parameters, registers=4)
 
 
+MOST_BLOCKS, MOST_WARPS, MOST_VECTORS = 16, 16, 8
+"""The most blocks of a cluster, the most warps of a block, and the most vectors of each input that a thread
+of ``cuda.cu`` keeps."""
+
+
+def cluster_fits(problem: Matrix, parameters: Tile, gpu: Gpu | None) -> str | None:
+    """Return the reason why a row does not fit into the registers of a cluster, or None."""
+    del gpu
+    if parameters.num_warps > MOST_WARPS:
+        return f"a block has {MOST_WARPS} warps at most, not {parameters.num_warps}"
+    if parameters.block_size > max(256, 1 << (problem.columns - 1).bit_length()):
+        return f"a smaller block_size is enough for {problem.columns} columns"
+    blocks = 1 << (-(-problem.columns // parameters.block_size) - 1).bit_length()
+    if blocks > MOST_BLOCKS:
+        columns = MOST_BLOCKS * parameters.block_size
+        return f"a cluster has {MOST_BLOCKS} blocks at most: {problem.columns} columns > {columns}"
+    bytes_of_row = bytes_of(problem.dtype, (problem.columns,))
+    vectors = problem.columns if bytes_of_row % 16 else bytes_of_row // 16
+    of_thread = -(-vectors // (blocks * 32 * parameters.num_warps))
+    if of_thread > MOST_VECTORS:
+        return f"too much for the registers: {of_thread} vectors per thread > {MOST_VECTORS}"
+    return None
+
+
 kernel = Kernel(
     problem=Matrix,
     size=("columns",),
@@ -55,6 +79,7 @@ kernel = Kernel(
         Provider("torch_compile", "torch.py:formula", compiled=True),
         Provider("triton_tile", "triton.py:tile", Tile, rows_fit_tile, compile_weight=elements_a_thread),
         Provider("triton_two_pass", "triton.py:two_pass", Tile, steps_fit, compile_weight=elements_a_thread),
+        Provider("cuda", "cuda.py:cuda", Tile, cluster_fits, extension="cuda.cu", needs="sm_90"),
         Provider("quack", "peers.py:quack", language="torch", devices=("cuda",), package="quack-kernels"),
         Provider("liger", "peers.py:liger", None, row_fits, "triton", package="liger-kernel"),
     ),

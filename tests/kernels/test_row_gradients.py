@@ -141,3 +141,29 @@ def test_a_tolerance_is_wide_where_rows_are_close_to_zero_alone() -> None:
 def test_as_many_rows_as_in_training(case: Case) -> None:
     problem = Matrix(rows=16384, columns=1823, dtype="bfloat16")
     case.verify(problem, case.inputs(problem), case.configuration(problem))
+
+
+def test_wide_rows_of_softmax_begin_at_multiples_of_16_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or they have more vectors than a cluster's registers hold."""
+    loaded = loading.load("softmax_backward")
+    entry = loaded.entry(loaded.kernel.provider("cuda"))
+    formula = loaded.module("torch.py").formula
+    copied = []
+
+    def gradient(d_out: torch.Tensor, out: torch.Tensor, *launch: int) -> torch.Tensor:
+        assert launch == (4096, 16)
+        copied.append((d_out is not given, out is not values))
+        if out.shape[1] > 65536:
+            assert not any(x.data_ptr() % 16 or x.stride(0) * x.itemsize % 16 for x in (d_out, out))
+        made: torch.Tensor = formula(d_out, out)
+        return made
+
+    monkeypatch.setattr(torch.ops.softmax_backward, "cuda", gradient, raising=False)
+    for columns, expected in ((65544, (True, False)), (65536, (False, False)), (600, (False, False))):
+        wide = torch.randn(3, columns + 8, dtype=torch.bfloat16)
+        given, values = wide[:, 1 : columns + 1], torch.rand(3, columns).to(torch.bfloat16)
+        assert torch.equal(entry(given, values, block_size=4096, num_warps=16), formula(given, values))
+        assert copied.pop() == expected
+    odd = torch.ones(1, 65537)
+    with pytest.raises(ValueError, match="a cluster holds a row: 65537 columns > 65536"):
+        entry(odd, odd, block_size=4096, num_warps=16)
