@@ -10,7 +10,7 @@ from ..declared import Value
 WORDS = {
     "exact": "the table of tuned problems",
     "generalised": "the rule between tuned problems, which is trusted here",
-    "guessed": "the rule between tuned problems, too far from them to be trusted, but safer than the others",
+    "guessed": "the rule between tuned problems, too far from them to be trusted, but the safest or fastest",
     "default": "a default configuration, the safest that fits",
     "other_dtype": "the rule between tuned problems in another dtype of the same size",
     "sibling": "the rule between tuned problems of another GPU of the same architecture",
