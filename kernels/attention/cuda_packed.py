@@ -29,8 +29,8 @@ def cuda_flash_packed(
     don't exist for the head_dim.
     """
     check_flash(q, k, v, causal)
-    batch, _, seq_q, head_dim = q.shape
-    packed = q.reshape(batch, k.shape[1], -1, head_dim)
+    batch, heads, seq_q, head_dim = q.shape
+    packed = q.reshape(batch, k.shape[1], heads // k.shape[1] * seq_q, head_dim)
     ready = (copied_if_needed(packed), copied_if_needed(k), copied_if_needed(v))
     is_masked = causal and seq_q > 1  # a single query sees all keys
     out: torch.Tensor = torch.ops.attention.cuda_flash(*ready, is_masked, seq_q, block_m, block_n, stages)

@@ -94,9 +94,8 @@ void launch(const Tensor& q, const Tensor& k, const Tensor& v, Arguments of) {
   int multiprocessors = 0;
   cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, q.get_device_index());
   const dim3 grid(static_cast<unsigned>(std::min<int64_t>(blocks * heads, multiprocessors)));
-  // A mask shortens the tiles of one head in the order that the schedule expects, but not those of several heads.
-  const bool is_ordered = kCausal && of.queries == of.seq_q;
-  of.schedule = Schedule(static_cast<int>(heads), static_cast<int>(blocks), static_cast<int>(grid.x), is_ordered);
+  of.schedule = Schedule(static_cast<int>(heads), static_cast<int>(blocks), static_cast<int>(grid.x), kCausal,
+                         of.queries < of.seq_q);
 
   auto* const function = flash_persistent<kElement, kHeadDim, kBlockM, kBlockN, kCausal>;
   const int shared_bytes = SharedLayout(kHeadDim, kBlockM, kBlockN).bytes(of.stages);

@@ -26,13 +26,14 @@ struct TileIndex {
 // together take as long as the second last and the second. So the grid goes through such pairs, head by head. Where
 // pairs make no whole number of rounds, the tiles of the last round and a part are sorted. Those that see most keys come
 // first (LPT, Graham, 1969), and in every other round the grid takes them the other way round: the block that had the
-// longest tile has the shortest one next. Tiles with the queries of several heads come as without a mask (`causal` is
-// false), whatever keys they see.
+// longest tile has the shortest one next. Tiles with the queries of several heads come head by head, too, in every other
+// round the other way round: their lengths repeat, and a block would get the longest each time.
 struct Schedule {
   int heads;
   int blocks;  // of queries in a head
   int grid;
   bool causal;
+  bool is_packed;  // a tile may have the queries of several heads
   int pairs_of_head;
   int alone;        // 1 if a head's last block is a pair of its own, since their number is odd
   int rounds;       // of pairs
@@ -43,11 +44,12 @@ struct Schedule {
   int short_tiles;  // and the earlier one
 
   Schedule() = default;
-  Schedule(int heads_, int blocks_, int grid_, bool causal_)
+  Schedule(int heads_, int blocks_, int grid_, bool causal_, bool is_packed_)
       : heads(heads_),
         blocks(blocks_),
         grid(grid_),
         causal(causal_),
+        is_packed(is_packed_),
         pairs_of_head((blocks + 1) / 2),
         alone(blocks % 2) {
     const int pairs = heads * pairs_of_head;
@@ -62,8 +64,8 @@ struct Schedule {
 
   // The tile of block `at` of the grid that comes as number `number`.
   KERNELS_HOST_DEVICE TileIndex tile(int number, int at) const {
-    if (!causal) {
-      const int place = number * grid + at;
+    if (!causal || is_packed) {
+      const int place = number * grid + (causal && number % 2 == 1 ? grid - 1 - at : at);
       return place < heads * blocks ? TileIndex{place % blocks, place / blocks} : TileIndex{-1, -1};
     }
     if (number < 2 * rounds) {

@@ -167,9 +167,14 @@ def warp_specialized_fits(
     return too_much_shared(needed, tiles.stages, gpu)
 
 
-def packed_fits(problem: Problem, tiles: WarpSpecialized, gpu: Gpu | None) -> str | None:
+def packed_fits(
+    problem: Problem,
+    tiles: WarpSpecialized,
+    gpu: Gpu | None,
+    have: Mapping[int, Sequence[tuple[int, int]]] = CUDA_TILES,
+) -> str | None:
     """Return the reason why the queries of the heads that share a key head can't be those of one head, or
-    that they need not, or None."""
+    that they need not, or None. ``have`` is as for ``warp_specialized_fits``."""
     if reason := refused(problem):
         return reason
     if problem.group == 1:
@@ -179,7 +184,7 @@ def packed_fits(problem: Problem, tiles: WarpSpecialized, gpu: Gpu | None) -> st
     one_head = dataclasses.replace(
         problem, heads=problem.kv_heads, seq_q=problem.group * problem.seq_q, causal=False
     )
-    return warp_specialized_fits(one_head, tiles, gpu)
+    return warp_specialized_fits(one_head, tiles, gpu, have)
 
 
 def tile_columns(head_dim: int) -> int:

@@ -39,11 +39,18 @@ def tile_steps(problem: Problem, tiles: Flash | Hopper | WarpSpecialized, gpu: G
 
 
 def packed_steps(problem: Problem, tiles: WarpSpecialized, gpu: Gpu) -> float:
-    """Return the steps of a kernel that takes tiles of the queries of all heads that share a key head. With a
-    mask a multiprocessor may get the longest of the tiles each time."""
-    blocks = problem.batch * problem.kv_heads * up_to(problem.group * problem.seq_q, tiles.block_m)
-    steps = up_to(problem.seq_k, tiles.block_n) * _weight(problem)
-    return waves(blocks, gpu) * (steps + OF_BLOCK) + LAUNCH
+    """Return the steps of a kernel that takes tiles of the queries of all heads that share a key head. They
+    are shared evenly. With a mask a tile with queries of two heads takes all keys of a head."""
+    rows, every = problem.group * problem.seq_q, []
+    for row in range(0, rows, tiles.block_m):
+        last = row % problem.seq_q + tiles.block_m
+        is_of_one_head = last <= problem.seq_q or row // problem.seq_q == problem.group - 1
+        sees = problem.seq_k
+        if problem.causal and is_of_one_head:
+            sees = min(sees, last + problem.seq_k - problem.seq_q)
+        every.append(up_to(sees, tiles.block_n) * _weight(problem) + OF_BLOCK)
+    blocks = problem.batch * problem.kv_heads * len(every)
+    return max(*every, waves(blocks, gpu) * sum(every) / len(every)) + LAUNCH
 
 
 def library_steps(problem: Problem, parameters: None, gpu: Gpu) -> float:

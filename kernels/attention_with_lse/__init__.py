@@ -5,8 +5,9 @@ float32: the natural logarithm of the sum of a row's ``exp(q @ k.T / sqrt(head_d
 recomputes the probabilities from it, without the row's maximum and sum (FlashAttention, Dao and others, 2022,
 arXiv:2205.14135).
 
-The work is that of ``attention``, with lse written once. ``cuda_flash`` is the same kernel as in
-``attention``, which writes lse here alone. Providers of ``attention`` that return no logarithms are not here.
+The work is that of ``attention``, with lse written once. ``cuda_flash`` and ``cuda_flash_packed`` are the
+same kernel as in ``attention``, which writes lse here alone. Providers of ``attention`` that return no
+logarithms are not here.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from kernel_pipeline.contract import Gpu, Kernel, Provider, Tolerance, Work, byt
 from .. import attention
 from ..attention import FLASH_ATTN_4, any_fits, parameters, sdpa_cudnn_fits, sdpa_flash_fits
 from ..attention.parameters import Problem, WarpSpecialized
-from ..attention.steps import library_steps, tile_steps
+from ..attention.steps import library_steps, packed_steps, tile_steps
 
 WIDE_TILES = ((128, 128), (128, 176))
 CUDA_TILES = {64: ((128, 192), (192, 128)), 96: WIDE_TILES, 128: WIDE_TILES}
@@ -44,6 +45,12 @@ def warp_specialized_fits(problem: Problem, tiles: WarpSpecialized, gpu: Gpu | N
     return parameters.warp_specialized_fits(problem, tiles, gpu, CUDA_TILES)
 
 
+def packed_fits(problem: Problem, tiles: WarpSpecialized, gpu: Gpu | None) -> str | None:
+    """Return the reason why the queries of the heads that share a key head can't be those of one head in
+    these tiles, or that they need not, or None."""
+    return parameters.packed_fits(problem, tiles, gpu, CUDA_TILES)
+
+
 kernel = Kernel(
     problem=Problem,
     size=("seq_q",),
@@ -66,6 +73,15 @@ kernel = Kernel(
             extension="flash.cu",
             needs="sm_90a",
             steps=tile_steps,
+        ),
+        Provider(
+            "cuda_flash_packed",
+            "cuda_packed.py:cuda_flash_packed",
+            WarpSpecialized,
+            packed_fits,
+            extension="flash.cu",
+            needs="sm_90a",
+            steps=packed_steps,
         ),
         FLASH_ATTN_4,
     ),

@@ -23,6 +23,6 @@ def cuda_flash(
     check_flash(q, k, v, causal)
     ready = (copied_if_needed(q), copied_if_needed(k), copied_if_needed(v))
     made: tuple[torch.Tensor, torch.Tensor] = torch.ops.attention_with_lse.cuda_flash(
-        *ready, causal, block_m, block_n, stages
+        *ready, causal, q.shape[2], block_m, block_n, stages
     )
     return made

@@ -16,21 +16,21 @@ Outputs empty_outputs(const Tensor& q) {
           torch::stable::new_empty(q, {q.size(0), q.size(1), q.size(2)}, attention::Scalar::Float)};
 }
 
-Outputs cuda_flash(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, int64_t block_m, int64_t block_n,
-                   int64_t stages) {
-  attention::check_together(q, k, v, causal, q.size(2), stages);
+Outputs cuda_flash(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, int64_t queries, int64_t block_m,
+                   int64_t block_n, int64_t stages) {
+  attention::check_together(q, k, v, causal, queries, stages);
   const torch::stable::accelerator::DeviceGuard guard(q.get_device_index());
   const Outputs result = empty_outputs(q);
   const auto& [out, lse] = result;
   if (out.numel() > 0) {
     attention::attend<Tiles<128, 128, 128>, Tiles<128, 128, 176>, Tiles<64, 128, 192>, Tiles<64, 192, 128>>(
         q, k, v, causal, block_m, block_n,
-        attention::arguments_of(q, k, q.size(2), stages, out.mutable_data_ptr(), lse.mutable_data_ptr()));
+        attention::arguments_of(q, k, queries, stages, out.mutable_data_ptr(), lse.mutable_data_ptr()));
   }
   return result;
 }
 
-Outputs meta_flash(const Tensor& q, const Tensor&, const Tensor&, bool, int64_t, int64_t, int64_t) {
+Outputs meta_flash(const Tensor& q, const Tensor&, const Tensor&, bool, int64_t, int64_t, int64_t, int64_t) {
   return empty_outputs(q);
 }
 
@@ -38,8 +38,8 @@ Outputs meta_flash(const Tensor& q, const Tensor&, const Tensor&, bool, int64_t,
 
 STABLE_TORCH_LIBRARY(attention_with_lse, m) {
   m.def(
-      "cuda_flash(Tensor q, Tensor k, Tensor v, bool causal, int block_m, int block_n, int stages) -> (Tensor, "
-      "Tensor)");
+      "cuda_flash(Tensor q, Tensor k, Tensor v, bool causal, int queries, int block_m, int block_n, int stages) -> "
+      "(Tensor, Tensor)");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(attention_with_lse, Meta, m) {

@@ -56,6 +56,7 @@ def fitting(provider: Provider, problem: Problem) -> dict[str, Any]:
         {"block": 64, "num_warps": 4},
         {"split_k": 2},
         {"block_m": 128},
+        {"block_m": 192},
     ):
         if smaller.keys() <= provider.variables().keys():
             parameters = provider.parameters(**smaller)
@@ -113,7 +114,7 @@ def test_own_kernels_give_the_same_twice(loaded: loading.Loaded) -> None:
 
 
 FLASH = Case(LOADED[0], LOADED[0].kernel.provider("cuda_flash"))
-PACKED = Case(LOADED[0], LOADED[0].kernel.provider("cuda_flash_packed"))
+PACKED = [Case(LOADED[i], LOADED[i].kernel.provider("cuda_flash_packed")) for i in (0, 2)]
 LENGTHS = [
     pytest.param((1, 1, 1, 1, 1), id="one of each"),
     pytest.param((2, 3, 1, 77, 77), id="a part of a tile"),
@@ -160,13 +161,15 @@ def flash(
 @pytest.mark.parametrize(
     "lengths", [(32, 64, 1, 28, 28), (2, 6, 2, 77, 300), (2, 8, 2, 150, 389), (3, 4, 1, 1, 1409)]
 )
-def test_packed_queries(lengths: tuple[int, int, int, int, int], causal: bool, head_dim: int) -> None:
-    if not PACKED.runs_here:
-        pytest.skip("needs Hopper")
+@pytest.mark.parametrize("case", PACKED, ids=lambda case: case.loaded.name)
+def test_packed_queries(
+    case: Case, lengths: tuple[int, int, int, int, int], causal: bool, head_dim: int
+) -> None:
     problem = lengths_of(lengths, head_dim, causal=causal)
-    q, k, v = PACKED.inputs(problem)
+    parameters = fitting(case.provider, problem)
+    q, k, v = case.inputs(problem)
     for given in (q, q.transpose(1, 2).contiguous().transpose(1, 2)):
-        PACKED.verify(problem, (given, k, v), {"block_m": 128, "block_n": 128, "stages": 2})
+        case.verify(problem, (given, k, v), parameters)
 
 
 @pytest.mark.builds

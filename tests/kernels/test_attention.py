@@ -24,6 +24,7 @@ from tests.kernels.agreement import agree, wrong
 
 FORWARD = loading.load("attention")
 BACKWARD = loading.load("attention_backward")
+WITH_LSE = loading.load("attention_with_lse")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 H200 = Gpu(capability=(9, 0), multiprocessors=132, shared_memory=232448, l2_cache=60 << 20)
 OWN: dict[str, dict[str, int]] = {
@@ -321,7 +322,7 @@ def test_flash_attention_4_gets_what_it_takes(
 def test_packed_queries_are_those_of_one_head(
     monkeypatch: pytest.MonkeyPatch, seq_q: int, causal: bool, is_masked: bool, is_apart: bool
 ) -> None:
-    """Also where the heads of q do not lie one behind the other."""
+    """Also where the heads of q do not lie one behind the other, and with lse."""
     q, k, v = FORWARD.inputs(small(heads=4, kv_heads=2, seq_q=seq_q, seq_k=9), torch.device("cpu"), 0)
     if is_apart:
         q = q.transpose(1, 2).contiguous().transpose(1, 2)
@@ -335,7 +336,17 @@ def test_packed_queries_are_those_of_one_head(
     monkeypatch.setattr(torch.ops.attention, "cuda_flash", flash, raising=False)
     entry = FORWARD.entry(FORWARD.kernel.provider("cuda_flash_packed"))
     out = entry(q, k, v, causal=causal, block_m=128, block_n=128, stages=3)
-    assert torch.equal(out, call("manual", (q, k, v), causal))
+    right = call("manual", (q, k, v), causal)
+    assert torch.equal(out, right)
+
+    def flash_with_lse(q: torch.Tensor, *others: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        made = flash(q, *others)
+        return made, made[..., 0]
+
+    monkeypatch.setattr(torch.ops.attention_with_lse, "cuda_flash", flash_with_lse, raising=False)
+    entry = WITH_LSE.entry(WITH_LSE.kernel.provider("cuda_flash_packed"))
+    out, lse = entry(q, k, v, causal=causal, block_m=128, block_n=128, stages=3)
+    assert torch.equal(out, right) and torch.equal(lse, right[..., 0])
 
 
 @pytest.mark.parametrize("causal", [False, True])

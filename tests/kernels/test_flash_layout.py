@@ -15,8 +15,8 @@ SOURCE = """
 #include "flash_layout.h"
 #define SHOWN extern "C" __attribute__((visibility("default")))
 using namespace attention;
-SHOWN void tile(int heads, int blocks, int grid, int causal, int number, int at, int* found) {
-  const TileIndex tile = Schedule(heads, blocks, grid, causal != 0).tile(number, at);
+SHOWN void tile(int heads, int blocks, int grid, int causal, int is_packed, int number, int at, int* found) {
+  const TileIndex tile = Schedule(heads, blocks, grid, causal != 0, is_packed != 0).tile(number, at);
   found[0] = tile.block;
   found[1] = tile.head;
 }
@@ -46,14 +46,14 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 
 def tiles_of(
-    layout: ctypes.CDLL, heads: int, blocks: int, grid: int, causal: bool
+    layout: ctypes.CDLL, heads: int, blocks: int, grid: int, causal: bool, is_packed: bool = False
 ) -> list[list[tuple[int, int]]]:
     """Each block's tiles, in their order."""
     found, every = PAIR(), []
     for at in range(grid):
         own = []
         for number in itertools.count():
-            layout.tile(heads, blocks, grid, causal, number, at, found)
+            layout.tile(heads, blocks, grid, causal, is_packed, number, at, found)
             if found[1] < 0:
                 break
             if found[0] >= 0:
@@ -62,12 +62,15 @@ def tiles_of(
     return every
 
 
+@pytest.mark.parametrize("is_packed", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("heads", [1, 2, 7, 12, 40])
 @pytest.mark.parametrize("blocks", [1, 2, 3, 8, 11, 12])
-def test_every_tile_is_done_once(layout: ctypes.CDLL, blocks: int, heads: int, causal: bool) -> None:
+def test_every_tile_is_done_once(
+    layout: ctypes.CDLL, blocks: int, heads: int, causal: bool, is_packed: bool
+) -> None:
     for grid in (1, 2, 5, 6, 13, 24, 132):
-        every = tiles_of(layout, heads, blocks, min(grid, heads * blocks), causal)
+        every = tiles_of(layout, heads, blocks, min(grid, heads * blocks), causal, is_packed)
         done = sorted(itertools.chain.from_iterable(every))
         assert done == [(block, head) for block in range(blocks) for head in range(heads)]
 
@@ -83,6 +86,14 @@ def test_blocks_of_the_grid_have_alike_much_to_do(
     them than others, on as many multiprocessors as an H200 has."""
     steps = [sum(block + 1 for block, _ in own) for own in tiles_of(layout, heads, blocks, 132, causal=True)]
     assert sum(steps) / 132 / max(steps) >= least
+
+
+@pytest.mark.parametrize(("group", "tiles"), [(8, 4), (4, 6), (16, 2), (8, 3)])
+def test_packed_tiles_are_shared_evenly(layout: ctypes.CDLL, group: int, tiles: int) -> None:
+    """The lengths of a head's tiles repeat, and 132 is a multiple of their number."""
+    every = tiles_of(layout, 64, group * tiles, 132, causal=True, is_packed=True)
+    steps = [sum(block % tiles + 1 for block, _ in own) for own in every]
+    assert sum(steps) / 132 / max(steps) >= 0.9
 
 
 def test_a_head_is_done_by_blocks_that_work_at_the_same_time(layout: ctypes.CDLL) -> None:

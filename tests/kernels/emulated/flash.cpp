@@ -41,7 +41,7 @@ void run(char** argv) {
   const CUtensorMap map_v = tensor_map(given.data() + of_q + of_k, batch, kv_heads, seq_k, columns, kBlockN);
 
   attention::Arguments of{};
-  of.schedule = attention::Schedule(batch * heads, (seq_q + kBlockM - 1) / kBlockM, grid, causal && packed == 1);
+  of.schedule = attention::Schedule(batch * heads, (seq_q + kBlockM - 1) / kBlockM, grid, causal, packed > 1);
   of.heads = heads;
   of.group = heads / kv_heads;
   of.seq_q = seq_q;

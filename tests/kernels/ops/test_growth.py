@@ -223,7 +223,9 @@ def test_the_steps_of_attention_follow_its_blocks() -> None:
     assert steps("cuda_flash_packed", tiles, **few) == 32 + start
     assert steps("cuda_flash_packed", tiles, **few, causal=True) == 32 + start
     even = {"batch": 8, "heads": 32, "kv_heads": 4, "seq_q": 512, "seq_k": 512}
-    assert steps("cuda_flash_packed", tiles, **even, causal=True) == 8 * (4 + 1) + 2, "the longest each time"
+    assert steps("cuda_flash_packed", tiles, **even, causal=True) == 8 * (2.5 + 1) + 2, "eight waves"
+    across = even | {"seq_q": 200, "seq_k": 200}
+    assert steps("cuda_flash_packed", tiles, **across, causal=True) == approx(4 * (12 * 3 + 2) / 13 + 2)
     assert steps("cuda_flash", tiles, **even, causal=True) < 8 * (4 + 1) + 2, "short tiles after long ones"
     tail = {"batch": 1, "heads": 34, "seq_q": 512, "seq_k": 4096}
     assert steps("cuda_flash", tiles, **tail, causal=True) == 2 * (29 + 1) + 2, "two waves of tiles"
