@@ -24,8 +24,6 @@ copies the blocks: without TMA, the operands of the second product would leave t
 ``cuda_flash`` is FlashAttention-3's backward pass (Shah and others, 2024, arXiv:2407.08608) in CUDA C++ for
 Hopper alone. One kernel does the five products. It sums dq in float32 in device memory, by additions whose
 order differs from call to call unless it is ``deterministic``, and a second kernel rounds the sums.
-``cuda_flash_split`` calls it with parts of the heads that share a key head, where few blocks of keys would
-leave multiprocessors idle.
 """
 
 from __future__ import annotations
@@ -43,8 +41,8 @@ from ..attention import (
     sdpa_flash_fits,
 )
 from ..attention.parameters import Problem
-from .parameters import Flash, SplitGroup, WarpSpecialized, flash_fits, split_fits, warp_specialized_fits
-from .steps import cuda_steps, library_steps, split_steps, triton_steps
+from .parameters import Flash, WarpSpecialized, flash_fits, warp_specialized_fits
+from .steps import cuda_steps, library_steps, triton_steps
 
 
 def work(problem: Problem) -> Work:
@@ -117,15 +115,6 @@ kernel = Kernel(
             extension="flash.cu",
             needs="sm_90a",
             steps=cuda_steps,
-        ),
-        Provider(
-            "cuda_flash_split",
-            "cuda_split.py:cuda_flash_split",
-            SplitGroup,
-            split_fits,
-            extension="flash.cu",
-            needs="sm_90a",
-            steps=split_steps,
         ),
         FLASH_ATTN_4,
     ),

@@ -21,11 +21,14 @@ def cuda_flash(  # noqa: PLR0913, PLR0917  # inputs and parameters
     block_m: int,
     stages: int,
     deterministic: bool,
+    split: int,
 ) -> Gradients:
     """Return dq, dk and dv by FlashAttention-3's backward pass for Hopper: wgmma and TMA, ``block_m`` queries
-    per step. dk and dv are the same at every call, and so is dq with ``deterministic``. Tensors that TMA
-    can't address are copied first. Raises ValueError for tensors that don't fit together, and RuntimeError
-    for tiles that don't exist for the head_dim."""
+    per step. Each key head is computed ``split`` times, for a part of the query heads that share it; the parts
+    of dk and dv are rounded to the inputs' dtype, and their sum is computed in float32 and rounded again. dk
+    and dv are the same at every call, and so is dq with ``deterministic``. Tensors that TMA can't address are
+    copied first. Raises ValueError for tensors that don't fit together, and RuntimeError for tiles that don't
+    exist for the head_dim, and for heads that don't make ``split`` equal parts."""
     check_flash(q, k, v, causal)
     if out.shape != q.shape or d_out.shape != q.shape or lse.shape != q.shape[:3]:
         raise ValueError(
@@ -37,6 +40,6 @@ def cuda_flash(  # noqa: PLR0913, PLR0917  # inputs and parameters
     ready = [copied_if_needed(x) for x in (q, k, v, out)]
     given = copied_if_needed(d_out)
     made: Gradients = torch.ops.attention_backward.cuda_flash(
-        *ready, lse.contiguous(), given, causal, block_m, stages, deterministic
+        *ready, lse.contiguous(), given, causal, block_m, stages, deterministic, split
     )
     return made

@@ -59,16 +59,16 @@ struct Inputs {
   Tensor d_out;
 };
 
-// The groups of key heads that a schedule goes through. With a mask, the queries, d_out and sums of dq of a group's heads
-// take half of L2. Of heads that share keys one is counted: blocks go through them at the same time.
-int groups_for(const Inputs& given, int kv_heads, bool causal) {
+// The groups of parts of key heads that a schedule goes through. With a mask, the queries, d_out and sums of dq of a
+// group's heads take half of L2. Of a part's heads one is counted: blocks go through them at the same time.
+int groups_for(const Inputs& given, int parts, bool causal) {
   if (!causal) {
-    return kv_heads;
+    return parts;
   }
   int l2_bytes = 0;
   cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, given.q.get_device_index());
   const int64_t of_head = given.q.size(2) * given.q.size(3) * 8;
-  return groups_of(kv_heads, static_cast<int>(std::clamp<int64_t>(l2_bytes / 2 / of_head, 1, kv_heads)));
+  return groups_of(parts, static_cast<int>(std::clamp<int64_t>(l2_bytes / 2 / of_head, 1, parts)));
 }
 
 // Launches a kernel that may begin before the end of the one before it: it calls wait_on_dependent_grids() first.
@@ -89,15 +89,15 @@ void launch_dependent(void (*kernel)(Parameters...), const dim3& grid, int threa
 }
 
 template <Element kElement, int kHeadDim, int kBlockM, int kStages>
-void launch(const Inputs& given, bool deterministic, uint16_t* dq, Arguments of) {
+void launch(const Inputs& given, bool deterministic, uint16_t* dq, Arguments of, KeyParts key_parts) {
   const CUtensorMap map_q = tensor_map(given.q, kBlockM);
   const CUtensorMap map_k = tensor_map(given.k, kBlockN);
   const CUtensorMap map_v = tensor_map(given.v, kBlockN);
   const CUtensorMap map_d_out = tensor_map(given.d_out, kBlockM);
   const int64_t tiles = given.q.size(0) * given.q.size(1) * ceil_div(of.seq_q, kBlockM);
   const int64_t blocks = ceil_div(of.seq_k, kBlockN);
-  const int64_t kv_heads = given.k.size(0) * given.k.size(1);
-  require(tiles <= INT32_MAX / 2 && blocks * kv_heads <= INT32_MAX / 2,
+  const int64_t parts = given.k.size(0) * of.parts;
+  require(tiles <= INT32_MAX / 2 && blocks * parts <= INT32_MAX / 2,
           "attention_backward::cuda_flash takes fewer than 2**30 tiles");
   const Tensor statistics = torch::stable::new_empty(given.q, {tiles, 2, kBlockM}, Scalar::Float);
   const Tensor sums = torch::stable::new_empty(given.q, {tiles, kBlockM, kHeadDim}, Scalar::Float);
@@ -109,8 +109,8 @@ void launch(const Inputs& given, bool deterministic, uint16_t* dq, Arguments of)
   of.sums = static_cast<float*>(sums.mutable_data_ptr());
   int multiprocessors = 0;
   cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, given.q.get_device_index());
-  of.schedule = {static_cast<int>(kv_heads), static_cast<int>(blocks),
-                 groups_for(given, static_cast<int>(kv_heads), of.causal), of.causal && deterministic};
+  of.schedule = {static_cast<int>(parts), static_cast<int>(blocks), groups_for(given, static_cast<int>(parts), of.causal),
+                 of.causal && deterministic};
   const cudaStream_t stream = current_stream(given.q);
 
   const dim3 grid_of_tiles(static_cast<unsigned>(tiles));
@@ -132,14 +132,18 @@ void launch(const Inputs& given, bool deterministic, uint16_t* dq, Arguments of)
   constexpr int kSharedBytes = SharedLayout(kHeadDim, kBlockM, kStages).bytes();
   require(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes) == cudaSuccess,
           "attention_backward::cuda_flash needs " + std::to_string(kSharedBytes) + " bytes of shared memory");
-  const dim3 grid(static_cast<unsigned>(std::min<int64_t>(blocks * kv_heads, multiprocessors)));
+  const dim3 grid(static_cast<unsigned>(std::min<int64_t>(blocks * parts, multiprocessors)));
   launch_dependent(function, grid, kThreads, kSharedBytes, stream, map_q, map_k, map_v, map_d_out, of);
   record_launch("flash_gradients", "warp-specialized", grid, dim3(kThreads), 1, kSharedBytes, kStages);
 
   constexpr int kBytesToRound = bytes_to_round(kHeadDim, kBlockM);
-  launch_dependent(flash_round<kElement, kHeadDim, kBlockM>, grid_of_tiles, kThreadsOfRows, kBytesToRound, stream,
-                   static_cast<const float*>(of.sums), dq, of.seq_q, of.columns, of.scale);
-  record_launch("flash_round", "tile", grid_of_tiles, rows, 1, kBytesToRound);
+  const int64_t to_add = of.split > 1 ? ceil_div(2 * key_parts.vectors, kThreadsOfRows) : 0;
+  require(to_add <= INT32_MAX / 2, "attention_backward::cuda_flash takes fewer than 2**41 elements of keys in parts");
+  const dim3 grid_to_round(static_cast<unsigned>(tiles + to_add));
+  launch_dependent(flash_round<kElement, kHeadDim, kBlockM>, grid_to_round, kThreadsOfRows, kBytesToRound, stream,
+                   static_cast<const float*>(of.sums), dq, of.seq_q, of.columns, of.scale, static_cast<int>(tiles),
+                   key_parts);
+  record_launch("flash_round", "tile", grid_to_round, rows, 1, kBytesToRound);
 }
 
 struct Tiles {
@@ -149,7 +153,7 @@ struct Tiles {
 };
 
 template <Element kElement>
-void with_tiles(const Inputs& given, const Tiles& tiles, uint16_t* dq, const Arguments& of) {
+void with_tiles(const Inputs& given, const Tiles& tiles, uint16_t* dq, const Arguments& of, const KeyParts& key_parts) {
   const bool deterministic = tiles.deterministic;
   // 96 columns are copied as 128, of which TMA fills the last 32 with zeros.
   const int64_t width = given.q.size(3) == 96 ? 128 : given.q.size(3);
@@ -157,16 +161,16 @@ void with_tiles(const Inputs& given, const Tiles& tiles, uint16_t* dq, const Arg
     return width == head_dim && tiles.block_m == block_m && tiles.stages == stages;
   };
   if (is(128, 64, 2)) {
-    launch<kElement, 128, 64, 2>(given, deterministic, dq, of);
+    launch<kElement, 128, 64, 2>(given, deterministic, dq, of, key_parts);
   } else if (is(128, 64, 3)) {
-    launch<kElement, 128, 64, 3>(given, deterministic, dq, of);
+    launch<kElement, 128, 64, 3>(given, deterministic, dq, of, key_parts);
   } else if (is(128, 80, 2)) {
-    launch<kElement, 128, 80, 2>(given, deterministic, dq, of);
+    launch<kElement, 128, 80, 2>(given, deterministic, dq, of, key_parts);
   } else {
     require(is(64, 128, 2), "attention_backward::cuda_flash has no tiles of " + std::to_string(tiles.block_m) +
                                 " queries in " + std::to_string(tiles.stages) + " stages for a head_dim of " +
                                 std::to_string(given.q.size(3)));
-    launch<kElement, 64, 128, 2>(given, deterministic, dq, of);
+    launch<kElement, 64, 128, 2>(given, deterministic, dq, of, key_parts);
   }
 }
 
@@ -180,7 +184,8 @@ Gradients empty_gradients(const Tensor& q, const Tensor& k) {
 }
 
 Gradients cuda_flash(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse,
-                     const Tensor& d_out, bool causal, int64_t block_m, int64_t stages, bool deterministic) {
+                     const Tensor& d_out, bool causal, int64_t block_m, int64_t stages, bool deterministic,
+                     int64_t split) {
   for (const Tensor* const x : {&q, &k, &v, &out, &d_out}) {
     require(x->dim() == 4 && x->scalar_type() == q.scalar_type() && x->get_device_index() == q.get_device_index(),
             "attention_backward::cuda_flash takes five tensors of four dimensions, of one dtype on one device");
@@ -191,6 +196,9 @@ Gradients cuda_flash(const Tensor& q, const Tensor& k, const Tensor& v, const Te
   }
   require(q.size(0) == k.size(0) && q.size(3) == k.size(3) && k.size(1) > 0 && q.size(1) % k.size(1) == 0,
           "attention_backward::cuda_flash takes queries and keys that belong together");
+  require(split > 0 && q.size(1) / k.size(1) % split == 0,
+          "attention_backward::cuda_flash takes parts of a key head of as many heads each, not " + std::to_string(split) +
+              " of " + std::to_string(q.size(1) / k.size(1)));
   require(lse.dim() == 3 && lse.scalar_type() == Scalar::Float && lse.get_device_index() == q.get_device_index() &&
               lse.size(0) == q.size(0) && lse.size(1) == q.size(1) && lse.size(2) == q.size(2) && lse.is_contiguous(),
           "attention_backward::cuda_flash takes contiguous logarithms in float32, one for each query");
@@ -210,8 +218,9 @@ Gradients cuda_flash(const Tensor& q, const Tensor& k, const Tensor& v, const Te
   }
   Arguments of{};
   of.heads = static_cast<int>(q.size(1));
-  of.kv_heads = static_cast<int>(k.size(1));
-  of.group = of.heads / of.kv_heads;
+  of.split = static_cast<int>(split);
+  of.parts = static_cast<int>(k.size(1) * split);
+  of.group = of.heads / of.parts;
   of.seq_q = static_cast<int>(q.size(2));
   of.seq_k = static_cast<int>(k.size(2));
   of.columns = static_cast<int>(q.size(3));
@@ -220,17 +229,27 @@ Gradients cuda_flash(const Tensor& q, const Tensor& k, const Tensor& v, const Te
   const double scale = 1 / std::sqrt(static_cast<double>(q.size(3)));
   of.scale = static_cast<float>(scale);
   of.scale_log2 = static_cast<float>(scale * kLog2E);
-  of.dk = static_cast<uint16_t*>(std::get<1>(result).mutable_data_ptr());
-  of.dv = static_cast<uint16_t*>(std::get<2>(result).mutable_data_ptr());
+  auto* const dk = static_cast<uint16_t*>(std::get<1>(result).mutable_data_ptr());
+  auto* const dv = static_cast<uint16_t*>(std::get<2>(result).mutable_data_ptr());
+  const Tensor parts = torch::stable::new_empty(q, {split > 1 ? 2 * split * k.numel() : 0});
+  of.dk = split > 1 ? static_cast<uint16_t*>(parts.mutable_data_ptr()) : dk;
+  of.dv = split > 1 ? of.dk + split * k.numel() : dv;
+  const KeyParts key_parts = {reinterpret_cast<const uint4*>(of.dk),
+                              reinterpret_cast<const uint4*>(of.dv),
+                              reinterpret_cast<uint4*>(dk),
+                              reinterpret_cast<uint4*>(dv),
+                              k.numel() / 8,
+                              k.size(2) * k.size(3) / 8,
+                              of.split};
   const auto run = is_bfloat16 ? with_tiles<Element::kBFloat16> : with_tiles<Element::kFloat16>;
   run({q, k, v, out, lse, d_out}, {block_m, stages, deterministic},
-      static_cast<uint16_t*>(std::get<0>(result).mutable_data_ptr()), of);
+      static_cast<uint16_t*>(std::get<0>(result).mutable_data_ptr()), of, key_parts);
   check_launched("attention_backward::cuda_flash");
   return result;
 }
 
 Gradients meta_flash(const Tensor& q, const Tensor& k, const Tensor&, const Tensor&, const Tensor&, const Tensor&, bool,
-                     int64_t, int64_t, bool) {
+                     int64_t, int64_t, bool, int64_t) {
   return empty_gradients(q, k);
 }
 
@@ -239,7 +258,7 @@ Gradients meta_flash(const Tensor& q, const Tensor& k, const Tensor&, const Tens
 STABLE_TORCH_LIBRARY(attention_backward, m) {
   m.def(
       "cuda_flash(Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor d_out, bool causal, int block_m, int "
-      "stages, bool deterministic) -> (Tensor, Tensor, Tensor)");
+      "stages, bool deterministic, int split) -> (Tensor, Tensor, Tensor)");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(attention_backward, Meta, m) {

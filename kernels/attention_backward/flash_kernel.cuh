@@ -40,8 +40,9 @@ constexpr int kThreads = (kWarpgroups + 1) * kWarpgroup;
 struct Arguments {
   Schedule schedule;
   int heads;     // of queries, of one batch entry
-  int kv_heads;  // of keys
-  int group;     // query heads that share a key head
+  int parts;     // of key heads: each is computed `split` times, for a part of the query heads that share it
+  int split;     // parts of a key head
+  int group;     // query heads of a part
   int seq_q;
   int seq_k;
   int columns;  // head_dim, which may be less than the tiles'
@@ -52,7 +53,7 @@ struct Arguments {
   float* sums;               // of dq: of each tile of each head, in parts
   int* turns;                // of each part; null if parts may be added in any order
   int* taken;                // how many places of the schedule were taken after the grid's first
-  uint16_t* dk;
+  uint16_t* dk;  // of each part
   uint16_t* dv;
 };
 
@@ -120,7 +121,7 @@ __device__ __forceinline__ void copy_tiles(unsigned char* shared, Barriers* barr
 #pragma unroll 1
   while (place < of.schedule.size()) {
     const KeyBlock at = of.schedule.at(place);
-    const int entry = at.head / of.kv_heads;
+    const int entry = at.head / of.parts;
     const Keys keys = {at.block * kBlockN, at.head, at.head * of.group,
                        query_tiles(at.block * kBlockN, kBlockM, of.seq_q, of.seq_k, of.causal)};
     tell(barriers, told, keys);
@@ -150,7 +151,7 @@ __device__ __forceinline__ void copy_tiles(unsigned char* shared, Barriers* barr
         next.advance(kStages);
         if (is_first) {
           // The keys before need values until their last step begins, and themselves until it ends.
-          const int kv_head = at.head - entry * of.kv_heads;
+          const int kv_head = (at.head - entry * of.parts) / of.split;
           mbarrier_wait_parity(&barriers->v_empty, parity_of_keys);
           mbarrier_arrive_expect_tx(&barriers->v_full, kLayout.kv_bytes);
           copy(kLayout.values(), map_v, kBlockN, keys.first, kv_head, &barriers->v_full);
@@ -382,6 +383,8 @@ __global__ void __launch_bounds__(kThreads, 1)
                     const __grid_constant__ CUtensorMap map_v, const __grid_constant__ CUtensorMap map_d_out,
                     const __grid_constant__ Arguments of) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  // The next grid's blocks begin on multiprocessors without a block of this one, and wait for its end.
+  launch_dependent_grids();
   unsigned char* const shared = dynamic_shared_memory<kSwizzleTile>();
   auto* const barriers = reinterpret_cast<Barriers*>(shared);
   if (threadIdx.x == 0) {

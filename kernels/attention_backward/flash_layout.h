@@ -23,7 +23,7 @@ KERNELS_HOST_DEVICE constexpr int part_of(int head_dim, int block_m) { return he
 // A block of keys of one key head of one batch entry.
 struct KeyBlock {
   int block;
-  int head;  // of the key heads of all batch entries
+  int head;  // of the parts of key heads of all batch entries
 };
 
 // Which keys come when. Blocks of threads take them one by one, as they get done. Without a mask all take equally long,
@@ -102,7 +102,7 @@ KERNELS_HOST_DEVICE inline int turn_of(int block, int tile, int block_m, int seq
 // The keys that a block of threads does next, and the tiles of queries of each head that see them; no tiles at the end.
 struct Keys {
   int first;       // key
-  int head;        // of the key heads of all batch entries
+  int head;        // of the parts of key heads of all batch entries
   int query_head;  // the first that shares the keys, of the query heads of all batch entries
   QueryTiles tiles;
 

@@ -1,5 +1,5 @@
-// What comes before and after the products of attention's backward pass: the rows' logarithms and deltas, and the sums
-// of dq, rounded to elements.
+// What comes before and after the products of attention's backward pass: the rows' logarithms and deltas, the sums of
+// dq, rounded to elements, and the sums of the parts of dk and dv.
 #pragma once
 
 #include <cmath>
@@ -88,6 +88,7 @@ __global__ void __launch_bounds__(kThreadsOfRows) flash_statistics(const __grid_
   constexpr float kLog2E = 1.4426950408889634f;
   constexpr int kLanes = kHeadDim / 8;  // of a row
   constexpr int kRows = kThreadsOfRows / kLanes;
+  launch_dependent_grids();
   const int thread = static_cast<int>(threadIdx.x);
   const int tiles = (of.seq_q + kBlockM - 1) / kBlockM;
   const int place = static_cast<int>(blockIdx.x);
@@ -135,15 +136,57 @@ __global__ void __launch_bounds__(kThreadsOfRows) flash_statistics(const __grid_
   }
 }
 
+// dk and dv of the parts of each key head, one after the other, and the sums of a key head's parts. Vectors are 16 bytes.
+struct KeyParts {
+  const uint4* dk;
+  const uint4* dv;
+  uint4* dk_sum;
+  uint4* dv_sum;
+  int64_t vectors;  // of all key heads
+  int64_t of_head;  // vectors of a key head, or of one part
+  int split;        // parts of a key head
+};
+
+// A thread adds the parts of a vector of dk or dv in float32.
+template <Element kElement>
+__device__ __forceinline__ void add_key_parts(const KeyParts& of, int64_t vector) {
+  if (vector >= 2 * of.vectors) {
+    return;
+  }
+  const bool is_dk = vector < of.vectors;
+  const int64_t to = is_dk ? vector : vector - of.vectors;
+  const uint4* from = (is_dk ? of.dk : of.dv) + to / of.of_head * of.of_head * of.split + to % of.of_head;
+  float sums[8] = {};
+#pragma unroll 4
+  for (int part = 0; part < of.split; ++part, from += of.of_head) {
+    const uint4 eight = *from;
+    const uint32_t pairs[] = {eight.x, eight.y, eight.z, eight.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      sums[i * 2] += widened<kElement>(static_cast<uint16_t>(pairs[i]));
+      sums[i * 2 + 1] += widened<kElement>(static_cast<uint16_t>(pairs[i] >> 16));
+    }
+  }
+  (is_dk ? of.dk_sum : of.dv_sum)[to] =
+      make_uint4(rounded_pair<kElement>(sums[0], sums[1]), rounded_pair<kElement>(sums[2], sums[3]),
+                 rounded_pair<kElement>(sums[4], sums[5]), rounded_pair<kElement>(sums[6], sums[7]));
+}
+
 // A block rounds a tile's sums of dq, times the scale, to elements. In memory a part's sums lie as a warpgroup has
 // them: four of each thread, then the next four. Each warpgroup has a part. Transposed parts go through shared memory,
-// a row for each query.
+// a row for each query. Blocks after those of the `all_tiles` add the parts of dk and dv.
 template <Element kElement, int kHeadDim, int kBlockM>
 __global__ void __launch_bounds__(kThreadsOfRows)
-    flash_round(const float* all_sums, uint16_t* dq, int seq_q, int columns, float scale) {
+    flash_round(const float* all_sums, uint16_t* dq, int seq_q, int columns, float scale, int all_tiles,
+                const __grid_constant__ KeyParts key_parts) {
   constexpr int kSlabs = kHeadDim / kSlab;
   constexpr int kPart = part_of(kHeadDim, kBlockM);
   wait_on_dependent_grids();
+  if (static_cast<int>(blockIdx.x) >= all_tiles) {
+    const int64_t block = static_cast<int>(blockIdx.x) - all_tiles;
+    add_key_parts<kElement>(key_parts, block * kThreadsOfRows + static_cast<int>(threadIdx.x));
+    return;
+  }
   const int thread = static_cast<int>(threadIdx.x) % 128;
   const int part = static_cast<int>(threadIdx.x) / 128;
   const int lane = thread % 32;

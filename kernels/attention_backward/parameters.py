@@ -33,22 +33,15 @@ per thread, and there are 240."""
 
 @dataclass(frozen=True, kw_only=True)
 class WarpSpecialized:
-    """The queries of a tile, the stages of the buffer for queries and d_out, and whether blocks add their
-    parts of dq in turns, so that the sums are the same at every call (``deterministic``)."""
+    """The queries of a tile, the stages of the buffer for queries and d_out, whether blocks add their parts of
+    dq in turns, so that the sums are the same at every call (``deterministic``), and the number of parts of
+    the heads that share a key head. With few key heads and short sequences one part leaves fewer blocks of
+    keys than a GPU has multiprocessors."""
 
     block_m: int = one_of(64, 80, 128, default=64, unit="")
     stages: int = one_of(2, 3, default=2, unit="s")
     deterministic: bool = one_of(False, True, omit_default=True)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SplitGroup:
-    """The queries of a tile, the stages of the buffer for queries and d_out, and the number of parts of the
-    heads that share a key head."""
-
-    block_m: int = one_of(64, 80, 128, default=64, unit="")
-    stages: int = one_of(2, 3, default=2, unit="s")
-    split: int = one_of(2, 4, 8, 16, default=4, unit="p")
+    split: int = one_of(1, 2, 4, 8, 16, unit="p", omit_default=True)
 
 
 def flash_fits(problem: Problem, tiles: Flash, gpu: Gpu | None) -> str | None:
@@ -70,11 +63,9 @@ def flash_fits(problem: Problem, tiles: Flash, gpu: Gpu | None) -> str | None:
     return too_much_shared(2 * problem.head_dim * staged + step, tiles.num_stages, gpu)
 
 
-def warp_specialized_fits(
-    problem: Problem, tiles: WarpSpecialized | SplitGroup, gpu: Gpu | None
-) -> str | None:
+def warp_specialized_fits(problem: Problem, tiles: WarpSpecialized, gpu: Gpu | None) -> str | None:
     """Return the reason why the CUDA C++ kernel, which has fixed tiles for each head_dim, does not have these
-    tiles, or None."""
+    tiles, or why the heads that share a key head don't make so many parts, or None."""
     del gpu
     if reason := refused(problem):
         return reason
@@ -82,14 +73,6 @@ def warp_specialized_fits(
     if (tiles.block_m, tiles.stages) not in have:
         names = " and ".join(f"{m} x {n}s" for m, n in have)
         return f"its queries and stages for a head_dim of {problem.head_dim} are {names}"
-    return None
-
-
-def split_fits(problem: Problem, tiles: SplitGroup, gpu: Gpu | None) -> str | None:
-    """Return the reason why the heads that share a key head don't make so many parts, or why the kernel does
-    not have these tiles, or None."""
-    if reason := warp_specialized_fits(problem, tiles, gpu):
-        return reason
     if problem.group % tiles.split:
         return f"{problem.group} heads share a key head: they don't make {tiles.split} equal parts"
     return None

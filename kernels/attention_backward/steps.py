@@ -10,7 +10,7 @@ from kernel_pipeline.contract import Gpu
 
 from ..attention.parameters import Problem, tile_columns
 from ..waves import START, up_to
-from .parameters import Flash, SplitGroup, WarpSpecialized
+from .parameters import Flash, WarpSpecialized
 
 KEYS = 128
 """The keys of a block, and of a usual block in a library."""
@@ -24,14 +24,12 @@ ROWS = 4200
 
 
 def cuda_steps(problem: Problem, tiles: WarpSpecialized, gpu: Gpu) -> float:
-    """Return the steps of the CUDA C++ kernel, whose blocks keep the keys of a key head."""
-    return _cuda(problem, problem.kv_heads, tiles, gpu)
-
-
-def split_steps(problem: Problem, tiles: SplitGroup, gpu: Gpu) -> float:
-    """Return the same with ``split`` copies of each key head, and of the sums of its gradients."""
-    copies = problem.batch * problem.kv_heads * problem.seq_k * (tiles.split + 1)
-    return _cuda(problem, problem.kv_heads * tiles.split, tiles, gpu) + _rows(problem, gpu, copies) + START
+    """Return the steps of the CUDA C++ kernel, whose blocks keep the keys of a part of a key head. The
+    gradients of parts are written and added."""
+    parts = problem.kv_heads * tiles.split
+    products = _keys(problem, parts, (KEYS, tiles.block_m), gpu) * tile_columns(problem.head_dim) / 128
+    added = problem.batch * parts * problem.seq_k if tiles.split > 1 else 0
+    return products + _all_rows(problem, gpu) + _rows(problem, gpu, added)
 
 
 def triton_steps(problem: Problem, tiles: Flash, gpu: Gpu) -> float:
@@ -48,11 +46,6 @@ def library_steps(problem: Problem, parameters: None, gpu: Gpu) -> float:
     """Return the steps of torch's kernel, whose blocks keep keys for one head of queries."""
     del parameters
     return _keys(problem, problem.heads, (KEYS, 64), gpu) * problem.head_dim / 128 + _all_rows(problem, gpu)
-
-
-def _cuda(problem: Problem, heads: int, tiles: WarpSpecialized | SplitGroup, gpu: Gpu) -> float:
-    products = _keys(problem, heads, (KEYS, tiles.block_m), gpu)
-    return products * tile_columns(problem.head_dim) / 128 + _all_rows(problem, gpu)
 
 
 def _keys(problem: Problem, heads: int, tile: tuple[int, int], gpu: Gpu) -> float:

@@ -58,8 +58,7 @@ def cluster_fits(problem: Matrix, parameters: Tile, gpu: Gpu | None) -> str | No
     if blocks > MOST_BLOCKS:
         columns = MOST_BLOCKS * parameters.block_size
         return f"a cluster has {MOST_BLOCKS} blocks at most: {problem.columns} columns > {columns}"
-    bytes_of_row = bytes_of(problem.dtype, (problem.columns,))
-    vectors = problem.columns if bytes_of_row % 16 else bytes_of_row // 16
+    vectors = bytes_of(problem.dtype, (problem.columns,)) // 16
     of_thread = -(-vectors // (blocks * 32 * parameters.num_warps))
     if of_thread > MOST_VECTORS:
         return f"too much for the registers: {of_thread} vectors per thread > {MOST_VECTORS}"

@@ -4,9 +4,12 @@
 // A thread loads all its vectors of d_out and out before it needs one, and keeps them as raw bits. The sum of the
 // products goes through the warps, the block and the cluster by distributed shared memory (ClusterReduce). Then each
 // thread has its elements of the row, so that a row is read once, however wide it is: the limit is DRAM bandwidth.
+// Rows may begin anywhere within 16 bytes, those of all three matrices alike. The elements before a row's first vector
+// and after its last are loaded one by one, by threads of the cluster's first block.
 #include <algorithm>
 #include <string>
 
+#include "../include/row_fragment.cuh"
 #include "../include/rows.h"
 #include "../include/rows_launch.cuh"
 
@@ -41,8 +44,8 @@ struct Matrices {
   kernels::EvictionPriority eviction;
 };
 
-// K vectors of V elements of each input per thread.
-template <typename T, int V, int K>
+// K vectors of V elements of each input per thread, and with kPeel an element.
+template <typename T, int V, int K, bool kPeel>
 __global__ void __launch_bounds__(kMostThreads, 1)
     register_resident_gradient(const Matrices<T> of, const kernels::RowPartition partition) {
   using Elements = kernels::Vector<T, V>;
@@ -50,14 +53,19 @@ __global__ void __launch_bounds__(kMostThreads, 1)
   const kernels::ClusterReduce<Products, false> cluster_reduce(partition, shared);
   const int rank = static_cast<int>(blockIdx.x) & (cluster_reduce.cluster_size - 1);
   const int64_t row = blockIdx.x >> partition.log2_cluster_size;
-  const int first = rank * partition.vectors_per_block + static_cast<int>(threadIdx.x);
-  const int end = min((rank + 1) * partition.vectors_per_block, of.columns / V);
+  const auto thread = static_cast<int>(threadIdx.x);
   const auto step = static_cast<int>(blockDim.x);
   cluster_reduce.init();
 
   const uint64_t policy = kernels::make_policy(of.eviction);
-  const auto* d_out = reinterpret_cast<const Elements*>(of.d_out + row * of.d_out_stride);
-  const auto* out = reinterpret_cast<const Elements*>(of.out + row * of.out_stride);
+  const T* const d_out_row = of.d_out + row * of.d_out_stride;
+  const T* const out_row = of.out + row * of.out_stride;
+  T* const d_x_row = of.d_x + row * of.columns;
+  const auto peeled = kernels::peel<T, V, kPeel, false>(out_row, of.columns);
+  const int first = rank * partition.vectors_per_block + thread;
+  const int end = min((rank + 1) * partition.vectors_per_block, peeled.vectors);
+  const auto* d_out = reinterpret_cast<const Elements*>(d_out_row + peeled.head);
+  const auto* out = reinterpret_cast<const Elements*>(out_row + peeled.head);
   kernels::RawVector<T, V> given[K];
   kernels::RawVector<T, V> values[K];
 #pragma unroll
@@ -66,8 +74,15 @@ __global__ void __launch_bounds__(kMostThreads, 1)
     given[k] = i < end ? kernels::load_raw(d_out + i, policy) : kernels::padding<T, V, false>();
     values[k] = i < end ? kernels::load_raw(out + i, policy) : kernels::padding<T, V, false>();
   }
+  const int column = kernels::scalar_column<V>(peeled, thread);
+  const bool has_scalar = kPeel && rank == 0 && thread < peeled.scalars;
+  const float given_scalar = has_scalar ? static_cast<float>(d_out_row[column]) : 0.0f;
+  const float value_scalar = has_scalar ? static_cast<float>(out_row[column]) : 0.0f;
 
   kernels::Accumulators products;
+  if constexpr (kPeel) {
+    products.add(0, given_scalar * value_scalar);
+  }
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     float a[V];
@@ -83,15 +98,16 @@ __global__ void __launch_bounds__(kMostThreads, 1)
   cluster_reduce.wait_init();
   const float total = cluster_reduce.all_reduce(own, 0, rank, true).sum;
 
-  auto* const d_x = reinterpret_cast<Elements*>(of.d_x + row * of.columns);
+  if (has_scalar) {
+    d_x_row[column] = static_cast<T>((given_scalar - total) * value_scalar);
+  }
+  auto* const d_x = reinterpret_cast<Elements*>(d_x_row + peeled.head);
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     const int i = first + k * step;
     if (i < end) {
-      if constexpr (V > 1) {
-        kernels::optimization_barrier(given[k]);  // or their floats would be kept instead
-        kernels::optimization_barrier(values[k]);
-      }
+      kernels::optimization_barrier(given[k]);  // or their floats would be kept instead
+      kernels::optimization_barrier(values[k]);
       float a[V];
       float b[V];
       kernels::unpack<T, V>(given[k], a);
@@ -119,7 +135,6 @@ struct Plan {
       blocks *= 2;
     }
     divide(vectors);
-    // Rows that don't begin at multiples of 16 bytes have more vectors, of one element.
     while (vectors_per_thread > kMostVectors && (blocks < most_blocks || threads < kMostThreads)) {
       if (threads < kMostThreads) {
         threads = std::min(2 * threads, kMostThreads);
@@ -137,7 +152,7 @@ struct Plan {
   }
 };
 
-template <typename T, int V, int K>
+template <typename T, int V, int K, bool kPeel>
 void launch(const Matrices<T>& of, int64_t rows, const Plan& plan, cudaStream_t stream) {
   int log2_blocks = 0;
   while (1 << log2_blocks < plan.blocks) {
@@ -146,7 +161,7 @@ void launch(const Matrices<T>& of, int64_t rows, const Plan& plan, cudaStream_t 
   const kernels::RowPartition partition{1, plan.threads, 0, log2_blocks, plan.vectors_per_block};
   const int64_t shared_bytes =
       kernels::cluster_reduce_bytes(sizeof(Products::Partial), false, plan.threads, plan.blocks);
-  const auto kernel = register_resident_gradient<T, V, K>;
+  const auto kernel = register_resident_gradient<T, V, K, kPeel>;
   kernels::LaunchConfig launch(rows * plan.blocks, plan.threads, shared_bytes, stream);
   if (plan.blocks > 1) {
     launch.set_cluster_size(plan.blocks);
@@ -157,7 +172,7 @@ void launch(const Matrices<T>& of, int64_t rows, const Plan& plan, cudaStream_t 
                          launch.config.blockDim, plan.blocks, shared_bytes);
 }
 
-template <typename T, int V>
+template <typename T, int V, bool kPeel>
 void run(const Matrices<T>& of, int64_t rows, int64_t blocks, int threads, const Tensor& x) {
   const int most_blocks = kernels::device_limits(x.get_device_index()).max_cluster_size;
   const Plan plan(of.columns / V, blocks, threads, most_blocks);
@@ -168,13 +183,13 @@ void run(const Matrices<T>& of, int64_t rows, int64_t blocks, int threads, const
                                                         std::to_string(rows));
   const cudaStream_t stream = kernels::current_stream(x);
   if (plan.vectors_per_thread <= 1) {
-    launch<T, V, 1>(of, rows, plan, stream);
+    launch<T, V, 1, kPeel>(of, rows, plan, stream);
   } else if (plan.vectors_per_thread <= 2) {
-    launch<T, V, 2>(of, rows, plan, stream);
+    launch<T, V, 2, kPeel>(of, rows, plan, stream);
   } else if (plan.vectors_per_thread <= 4) {
-    launch<T, V, 4>(of, rows, plan, stream);
+    launch<T, V, 4, kPeel>(of, rows, plan, stream);
   } else {
-    launch<T, V, kMostVectors>(of, rows, plan, stream);
+    launch<T, V, kMostVectors, kPeel>(of, rows, plan, stream);
   }
 }
 
@@ -206,10 +221,14 @@ Tensor cuda(const Tensor& d_out, const Tensor& out, int64_t block_size, int64_t 
                          out.stride(0),
                          static_cast<int>(columns),
                          kernels::eviction_priority_of(bytes, out.get_device_index())};
-    const bool even = columns % V == 0 && kernels::aligned_to_16(of.d_out) && kernels::aligned_to_16(of.out) &&
-                      (rows == 1 || (of.d_out_stride % V == 0 && of.out_stride % V == 0));
+    const auto begins_like_output = [&](const T* first, int64_t stride) {
+      return kernels::aligned_to_16(first) && (rows == 1 || (stride - columns) % V == 0);
+    };
+    kernels::require(begins_like_output(of.d_out, of.d_out_stride) && begins_like_output(of.out, of.out_stride),
+                     "softmax_backward::cuda takes rows that begin within 16 bytes as those of a contiguous matrix do");
     const int64_t blocks = (columns + block_size - 1) / block_size;
-    even ? run<T, V>(of, rows, blocks, threads, out) : run<T, 1>(of, rows, blocks, threads, out);
+    columns % V == 0 ? run<T, V, false>(of, rows, blocks, threads, out)
+                     : run<T, V, true>(of, rows, blocks, threads, out);
   });
   kernels::check_launched("softmax_backward::cuda");
   return d_x;

@@ -18,7 +18,6 @@ pytestmark = [pytest.mark.gpu, pytest.mark.builds]
 
 LOADED = loading.load("attention_backward")
 FLASH = Case(LOADED, LOADED.kernel.provider("cuda_flash"))
-SPLIT = Case(LOADED, LOADED.kernel.provider("cuda_flash_split"))
 
 
 def flash(
@@ -109,13 +108,15 @@ def test_gives_the_same_bits_each_time(head_dim: int, causal: bool) -> None:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("head_dim", CUDA_TILES)
 def test_parts_of_the_heads_of_a_key_head(head_dim: int, causal: bool) -> None:
-    if not SPLIT.runs_here:
+    if not FLASH.runs_here:
         pytest.skip("needs Hopper")
     problem = lengths_of((2, 16, 2, 333, 400), head_dim, causal)
-    inputs = SPLIT.inputs(problem)
-    for split in (2, 8):
-        block_m, stages = CUDA_TILES[head_dim][-1]
-        SPLIT.verify(problem, inputs, {"block_m": block_m, "stages": stages, "split": split})
+    inputs = FLASH.inputs(problem)
+    for tiles in tiles_of(head_dim):
+        for split in (2, 8):
+            flash(problem, dataclasses.replace(tiles, split=split), inputs)
+    with pytest.raises(RuntimeError, match="parts of a key head of as many heads each, not 3 of 8"):
+        FLASH.call(problem, inputs, dataclasses.asdict(dataclasses.replace(tiles_of(head_dim)[0], split=3)))
 
 
 def test_refuses_tiles_that_there_are_none_of() -> None:

@@ -349,28 +349,6 @@ def test_packed_queries_are_those_of_one_head(
     assert torch.equal(out, right) and torch.equal(lse, right[..., 0])
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_parts_of_the_heads_of_a_key_head_are_added(monkeypatch: pytest.MonkeyPatch, causal: bool) -> None:
-    problem = small(heads=8, kv_heads=2, seq_q=9, seq_k=9, dtype="float16")
-    inputs = BACKWARD.inputs(problem, torch.device("cpu"), 0)
-
-    def flash(q: torch.Tensor, k: torch.Tensor, *others: Any) -> Any:
-        *tensors, is_causal, block_m, stages, deterministic = others
-        assert (k.shape[1], is_causal, block_m, stages, deterministic) == (4, causal, 64, 3, False)
-        return tuple(one.half() for one in reference(q, k, *tensors, is_causal))
-
-    monkeypatch.setattr(torch.ops.attention_backward, "cuda_flash", flash, raising=False)
-    provider = BACKWARD.kernel.provider("cuda_flash_split")
-    found = BACKWARD.entry(provider)(*inputs, causal=causal, block_m=64, stages=3, split=2)
-    for one, expected, of in zip(
-        found, reference(*inputs, causal), BACKWARD.kernel.tolerance(problem), strict=True
-    ):
-        assert one.shape == expected.shape
-        torch.testing.assert_close(one.double(), expected, rtol=of.rtol, atol=of.atol)
-    with pytest.raises(ValueError, match="2 key heads for 8 heads don't make 3 equal parts each"):
-        BACKWARD.entry(provider)(*inputs, causal=causal, block_m=64, stages=3, split=3)
-
-
 def test_operations_are_counted_as_papers_do() -> None:
     problem = small(batch=2, heads=3, seq_q=5, seq_k=7)
     every = 2 * 3 * 5 * 7 * 64

@@ -30,13 +30,14 @@ ELEMENTS = {"bfloat16": "kBFloat16", "float16": "kFloat16"}
 class Launch:
     """How it is launched: queries of a tile, pipeline stages; key heads that the schedule goes through at
     once; parts of dq in turns or as they come; blocks of the grid, of which the emulator runs one after the
-    other, so that in turns there is one alone."""
+    other, so that in turns there is one alone; parts of the heads of a key head."""
 
     block_m: int = 64
     stages: int = 2
     at_once: int = 1
     deterministic: bool = False
     grid: int = 1
+    split: int = 1
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +91,7 @@ def gradients(
     own = run(problem, launch)
     runs = [own] if runs is None else runs
     path = program(folder / "run" / "flash_backward.cpp", RUNS=",".join(runs))
-    chosen = [launch.at_once, int(launch.deterministic), seed, problem.head_dim, launch.grid]
+    chosen = [launch.at_once, int(launch.deterministic), seed, problem.head_dim, launch.grid, launch.split]
     made = answer(path, (q, k, v, out, d_out, lse), [runs.index(own), *dimensions, *chosen])
     parts = torch.split(made, [q.numel(), k.numel(), v.numel()])
     return tuple(part.view(x.shape) for part, x in zip(parts, (q, k, v), strict=True))
@@ -125,6 +126,15 @@ def test_heads_share_keys(folder: Path, stages: int, seed: int) -> None:
 def test_blocks_share_the_keys(folder: Path, grid: int) -> None:
     """The first block takes all places but those with which the others begin."""
     check(folder, dataclasses.replace(BASE, heads=2, kv_heads=2, seq_q=100), Launch(grid=grid), 3)
+
+
+@pytest.mark.parametrize("split", [2, 4])
+@pytest.mark.parametrize("causal", [False, True])
+def test_parts_of_the_heads_of_a_key_head(folder: Path, split: int, causal: bool) -> None:
+    """Each part has blocks of its own, whose gradients of keys are added; the tiles' heads are counted anew in
+    each batch entry."""
+    problem = dataclasses.replace(BASE, batch=2, heads=8, kv_heads=2, seq_q=70, seq_k=130, causal=causal)
+    check(folder, problem, Launch(split=split, deterministic=causal), 3)
 
 
 EVERY = [
@@ -208,3 +218,23 @@ def test_a_fault_shows(folder: Path, fault: str, tmp_path: Path) -> None:
     with pytest.raises((AssertionError, subprocess.TimeoutExpired)):
         for problem, seed in ((several, 2), (several, 3), (several, 6), (several, 7), (one, 6), (one, 7)):
             check(tmp_path, problem, Launch(), seed)
+
+
+FAULTS_OF_PARTS = {
+    "a part reads another key head": ("flash_kernel.cuh", "(at.head - entry * of.parts) / of.split", "0"),
+    "only the first part counts": ("flash_rows.cuh", "part < of.split", "part < 1"),
+    "a part is added twice": ("flash_rows.cuh", ", from += of.of_head", ""),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS_OF_PARTS)
+def test_a_fault_of_parts_shows(folder: Path, fault: str, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*-*"))
+    name, before, after = FAULTS_OF_PARTS[fault]
+    header = tmp_path / "attention_backward" / name
+    text = header.read_text()
+    assert text.count(before) == 1
+    header.write_text(text.replace(before, after))
+    problem = dataclasses.replace(BASE, heads=4, kv_heads=2, seq_q=70, seq_k=130)
+    with pytest.raises(AssertionError):
+        check(tmp_path, problem, Launch(split=2), 3)

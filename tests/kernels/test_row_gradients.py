@@ -143,8 +143,8 @@ def test_as_many_rows_as_in_training(case: Case) -> None:
     case.verify(problem, case.inputs(problem), case.configuration(problem))
 
 
-def test_wide_rows_of_softmax_begin_at_multiples_of_16_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or they have more vectors than a cluster's registers hold."""
+def test_rows_of_softmax_begin_as_those_of_a_contiguous_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel's vectors are at the same places of all three matrices."""
     loaded = loading.load("softmax_backward")
     entry = loaded.entry(loaded.kernel.provider("cuda"))
     formula = loaded.module("torch.py").formula
@@ -153,17 +153,26 @@ def test_wide_rows_of_softmax_begin_at_multiples_of_16_bytes(monkeypatch: pytest
     def gradient(d_out: torch.Tensor, out: torch.Tensor, *launch: int) -> torch.Tensor:
         assert launch == (4096, 16)
         copied.append((d_out is not given, out is not values))
-        if out.shape[1] > 65536:
-            assert not any(x.data_ptr() % 16 or x.stride(0) * x.itemsize % 16 for x in (d_out, out))
+        for x in (d_out, out):
+            assert x.data_ptr() % 16 == 0
+            assert len(x) == 1 or (x.stride(0) - x.shape[1]) * x.itemsize % 16 == 0
         made: torch.Tensor = formula(d_out, out)
         return made
 
     monkeypatch.setattr(torch.ops.softmax_backward, "cuda", gradient, raising=False)
-    for columns, expected in ((65544, (True, False)), (65536, (False, False)), (600, (False, False))):
-        wide = torch.randn(3, columns + 8, dtype=torch.bfloat16)
-        given, values = wide[:, 1 : columns + 1], torch.rand(3, columns).to(torch.bfloat16)
+    wide = torch.randn(3, 784, dtype=torch.bfloat16)
+    for given, is_copied in (
+        (wide[:, :768], False),
+        (wide[:, 8:776], False),
+        (wide[:, 1:769], True),
+        (wide[:, :777], True),
+        (wide[:1, :777], False),
+        (wide.view(-1)[: 3 * 777].view(3, 777), False),
+        (wide.view(-1)[3 : 3 + 3 * 777].view(3, 777), True),
+    ):
+        values = torch.rand(given.shape).to(torch.bfloat16)
         assert torch.equal(entry(given, values, block_size=4096, num_warps=16), formula(given, values))
-        assert copied.pop() == expected
-    odd = torch.ones(1, 65537)
-    with pytest.raises(ValueError, match="a cluster holds a row: 65537 columns > 65536"):
-        entry(odd, odd, block_size=4096, num_warps=16)
+        assert copied.pop() == (is_copied, False), given.shape
+    wider = torch.ones(1, 262145)
+    with pytest.raises(ValueError, match="a cluster holds a row: 262145 columns > 262144"):
+        entry(wider, wider, block_size=4096, num_warps=16)

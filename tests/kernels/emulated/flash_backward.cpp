@@ -27,6 +27,7 @@ void run(char** argv) {
   const auto seed = static_cast<unsigned>(told(12));
   const int columns = told(13);
   const int grid = told(14);  // blocks that stay
+  const int split = told(15);
 
   std::ifstream file(argv[1], std::ios::binary);
   const std::vector<char> bytes((std::istreambuf_iterator<char>(file)), {});
@@ -52,6 +53,7 @@ void run(char** argv) {
   int taken = -1;
   int* const turns_or_null = deterministic ? turns.data() : nullptr;
   std::vector<uint16_t> made(of_q + 2 * of_k, 0x7FFF);
+  std::vector<uint16_t> parts(2 * split * of_k, 0x7FFF);
 
   const int64_t row = columns;
   const Batch of_out = {out, row * seq_q * heads, row * seq_q, row};
@@ -60,10 +62,12 @@ void run(char** argv) {
                                 turns_or_null, &taken,  heads,      seq_q,             columns};
 
   Arguments of{};
-  of.schedule = {batch * kv_heads, blocks, groups_of(batch * kv_heads, at_once), deterministic && causal};
+  of.schedule = {batch * kv_heads * split, blocks, groups_of(batch * kv_heads * split, at_once),
+                 deterministic && causal};
   of.heads = heads;
-  of.kv_heads = kv_heads;
-  of.group = heads / kv_heads;
+  of.parts = kv_heads * split;
+  of.split = split;
+  of.group = heads / of.parts;
   of.seq_q = seq_q;
   of.seq_k = seq_k;
   of.columns = columns;
@@ -74,8 +78,10 @@ void run(char** argv) {
   of.sums = sums.data();
   of.turns = turns_or_null;
   of.taken = &taken;
-  of.dk = made.data() + of_q;
-  of.dv = of.dk + of_k;
+  uint16_t* const dk = made.data() + of_q;
+  uint16_t* const dv = dk + of_k;
+  of.dk = split > 1 ? parts.data() : dk;
+  of.dv = split > 1 ? of.dk + split * of_k : dv;
 
   const auto launch = [&](int grid, int threads, const std::function<void()>& kernel) {
     for (int block = 0; block < grid; ++block) {
@@ -91,8 +97,13 @@ void run(char** argv) {
   launch(grid, kThreads, [&] {
     flash_gradients<kElement, kHeadDim, kBlockM, kStages>(map_q, map_k, map_v, map_d_out, of);
   });
-  launch(all_tiles, kThreadsOfRows, [&] {
-    flash_round<kElement, kHeadDim, kBlockM>(sums.data(), made.data(), seq_q, columns, of.scale);
+  const KeyParts key_parts = {reinterpret_cast<const uint4*>(of.dk), reinterpret_cast<const uint4*>(of.dv),
+                              reinterpret_cast<uint4*>(dk),          reinterpret_cast<uint4*>(dv),
+                              static_cast<int64_t>(of_k / 8),        int64_t{seq_k} * columns / 8,
+                              split};
+  const int to_add = split > 1 ? static_cast<int>((2 * of_k / 8 + kThreadsOfRows - 1) / kThreadsOfRows) : 0;
+  launch(all_tiles + to_add, kThreadsOfRows, [&] {
+    flash_round<kElement, kHeadDim, kBlockM>(sums.data(), made.data(), seq_q, columns, of.scale, all_tiles, key_parts);
   });
   std::ofstream(argv[2], std::ios::binary)
       .write(reinterpret_cast<const char*>(made.data()), static_cast<std::streamsize>(made.size() * 2));

@@ -246,9 +246,9 @@ def test_the_steps_of_the_backward_pass_follow_its_blocks_of_keys() -> None:
         return found(problems.make(backward.problem, problem), parameters, GPU)
 
     tiles = backward_parameters.WarpSpecialized(block_m=64, stages=2)
-    split = backward_parameters.SplitGroup(block_m=64, stages=2, split=4)
+    split = replace(tiles, split=4)
     few = {"batch": 1, "heads": 32, "kv_heads": 2, "seq_q": 4096}
-    by_key_heads, by_parts = steps("cuda_flash", tiles, **few), steps("cuda_flash_split", split, **few)
+    by_key_heads, by_parts = steps("cuda_flash", tiles, **few), steps("cuda_flash", split, **few)
     assert 16 * 64 < by_key_heads < 1.3 * 16 * 64, "64 blocks, each with 64 tiles of 16 heads"
     assert by_key_heads / by_parts == pytest.approx(2, rel=0.1), "256 blocks with a quarter of the tiles"
     assert steps("cuda_flash", tiles, **few, causal=True) == pytest.approx(by_key_heads, rel=0.05), (
