@@ -33,10 +33,10 @@ per thread, and there are 240."""
 
 @dataclass(frozen=True, kw_only=True)
 class WarpSpecialized:
-    """The queries of a tile, the stages of the buffer for queries and d_out, whether blocks add their parts of
-    dq in turns, so that the sums are the same at every call (``deterministic``), and the number of parts of
-    the heads that share a key head. With few key heads and short sequences one part leaves fewer blocks of
-    keys than a GPU has multiprocessors."""
+    """The queries of a tile, the stages of the buffer for queries and d_out, whether blocks add their parts
+    of dq in turns, so that the sums are the same at every call (``deterministic``), and the number of parts
+    of the heads that share a key head (``split``). With few key heads and short sequences, one part leaves
+    fewer blocks of keys than a GPU has multiprocessors."""
 
     block_m: int = one_of(64, 80, 128, default=64, unit="")
     stages: int = one_of(2, 3, default=2, unit="s")

@@ -12,7 +12,7 @@ WIDEST = 65536
 
 def cuda(d_out: torch.Tensor, out: torch.Tensor, block_size: int, num_warps: int) -> torch.Tensor:
     """Return the gradient for a matrix of at least one column, each row in the registers of a cluster, with a
-    block for every ``block_size`` columns, up to 16 blocks of up to 16 warps. Matrices are copied unless their
+    block for every ``block_size`` columns, up to 16 blocks of up to 16 warps. A matrix is copied unless its
     rows begin within 16 bytes as those of a contiguous matrix do. Raises ValueError for rows too wide for a
     cluster."""
     check_gradient("softmax_backward", d_out, out)

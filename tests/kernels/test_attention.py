@@ -19,7 +19,7 @@ from kernels.attention.checks import check_attention
 from kernels.attention.cuda_checks import check_flash
 from kernels.attention.descriptors import copied_if_needed
 from kernels.attention.parameters import Problem, refused
-from kernels.attention_backward.reference import hidden, reference, scaled
+from kernels.attention_backward.reference import hidden, scaled
 from tests.kernels.agreement import agree, wrong
 
 FORWARD = loading.load("attention")

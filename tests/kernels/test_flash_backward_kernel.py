@@ -131,8 +131,7 @@ def test_blocks_share_the_keys(folder: Path, grid: int) -> None:
 @pytest.mark.parametrize("split", [2, 4])
 @pytest.mark.parametrize("causal", [False, True])
 def test_parts_of_the_heads_of_a_key_head(folder: Path, split: int, causal: bool) -> None:
-    """Each part has blocks of its own, whose gradients of keys are added; the tiles' heads are counted anew in
-    each batch entry."""
+    """Each part has blocks of its own, whose gradients of keys are added."""
     problem = dataclasses.replace(BASE, batch=2, heads=8, kv_heads=2, seq_q=70, seq_k=130, causal=causal)
     check(folder, problem, Launch(split=split, deterministic=causal), 3)
 
