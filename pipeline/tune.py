@@ -120,12 +120,13 @@ def replay(config: TuneConfig) -> None:
     for name in _names(config):
         entry = catalog.find(name)
         for ledger in results.listed(config.output, f"timings/{name}/{config.gpu or '*'}.jsonl", warn):
-            some = tuning.measured(entry, own_rows(ledger, warn), None)
-            if some:
+            every = tuning.measured(entry, own_rows(ledger, warn), None)
+            if every:
                 environment = _recorded(config.output, ledger.stem)
+                limits = limits_of(environment)
+                some = tuning.swept_whole(entry.loaded.kernel, every, limits)
                 times = tuning.times_of(entry, some, environment.l2_bytes or 0)
-                known = tuning.configurations_of(some)
-                growth = Growth(entry.loaded.kernel, known, limits_of(environment))
+                growth = Growth(entry.loaded.kernel, tuning.configurations_of(some), limits)
                 found.append(LedgerTimes(name, ledger.stem, times, growth))
     if not found:
         raise UserError(

@@ -17,7 +17,7 @@ from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 from ..declared import Value
 from ..provider import Gpu
 
-FORMAT = 5
+FORMAT = 6
 """The version of the table's format."""
 
 
@@ -62,6 +62,10 @@ class TunedProblem:
         The time of each configuration divided by the fastest time, by label, up to ``growth.furthest``.
     failed:
         The labels of configurations without a right output at this problem.
+    lacking:
+        The providers that an interrupted sweep did not reach: they have times at other problems of its
+        workload, and a configuration that fits. The rule does not use such a problem, at which they would
+        count as slow.
     tolerance, max_abs_err:
         The tolerance for the output of ``best``, a pair of ``rtol`` and ``atol`` for each output, and its
         largest absolute error.
@@ -83,6 +87,7 @@ class TunedProblem:
     commit: str
     near: Mapping[str, float]
     failed: Sequence[str] = ()
+    lacking: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

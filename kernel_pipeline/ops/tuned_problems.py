@@ -38,7 +38,7 @@ def compared(kernel: Kernel, one: TunedKernel) -> list[TunedProblem]:
 
 
 def tuned_of(kernel: Kernel, one: TunedKernel) -> list[rule.Tuned]:
-    """Return the problems of a table in the rule's form."""
+    """Return the problems of a table in the rule's form, without those that lack providers."""
     return [
         rule.Tuned(
             completed(kernel, each.problem),
@@ -50,6 +50,7 @@ def tuned_of(kernel: Kernel, one: TunedKernel) -> list[rule.Tuned]:
             each.baseline_us,
         )
         for each in compared(kernel, one)
+        if not each.lacking
     ]
 
 

@@ -12,7 +12,7 @@ from kernel_pipeline.contract import Gpu, Kernel, Provider, Tolerance
 from kernel_pipeline.ops import chooser, rule, source, tuned
 from kernel_pipeline.ops.growth import Growth, furthest
 from kernel_pipeline.ops.table import Configuration, Table, TunedKernel, TunedProblem
-from kernel_pipeline.ops.tuned_problems import completed, is_within, takes_inputs
+from kernel_pipeline.ops.tuned_problems import completed, is_within, made_parameters, takes_inputs
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.measurement import Measurement, Timing
 from kernel_pipeline.records.point import Point, order
@@ -36,12 +36,14 @@ them."""
 class Measured:
     """A ledger's content at one problem: the rows of configurations that may be called, by label, and the
     labels of configurations that failed. ``prepared`` is the row of a baseline that takes its inputs in
-    another form, so that it may not be called; None if there is none."""
+    another form, so that it may not be called; None if there is none. ``swept`` has the provider and the
+    workload of each row, also of those that don't count."""
 
     problem: Values
     rows: Mapping[str, Measurement]
     failed: frozenset[str]
     prepared: Measurement | None = None
+    swept: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def times(self) -> dict[str, float]:
@@ -105,7 +107,50 @@ def measured(entry: Entry, rows: Iterable[Measurement], identity: Identity | Non
         if not others or fastest(bounds) < fastest(others):
             others.update(bounds)
     ordered = sorted(found, key=lambda one: order(next(iter(found[one].values())).point)[2:4])
-    return [Measured(one, found[one], frozenset(failed.get(one, ())), prepared.get(one)) for one in ordered]
+    swept: dict[Values, set[tuple[str, str]]] = {}
+    for row in kept:
+        swept.setdefault(row.point.problem, set()).add((row.point.provider, row.workload))
+    return [
+        Measured(one, found[one], frozenset(failed.get(one, ())), prepared.get(one), frozenset(swept[one]))
+        for one in ordered
+    ]
+
+
+class Coverage:
+    """Which providers the sweeps of a ledger have not measured yet, by the problems of its workloads."""
+
+    def __init__(self, kernel: Kernel, some: Iterable[Measured], gpu: Gpu | None) -> None:
+        self.kernel = kernel
+        self.gpu = gpu
+        self.tried: dict[str, dict[str, set[Values]]] = {}
+        for one in some:
+            for row in one.rows.values():
+                providers = self.tried.setdefault(row.workload, {})
+                providers.setdefault(row.point.provider, set()).add(row.point.parameters)
+
+    def lacking(self, one: Measured) -> list[str]:
+        """Return the providers that have times at other problems of the workload and a configuration there
+        that fits, but no row at this problem. Of several workloads, that which lacks the fewest counts."""
+        return min((self._lacking(one, workload) for _, workload in one.swept), key=len, default=[])
+
+    def _lacking(self, one: Measured, workload: str) -> list[str]:
+        problem = problems.make(self.kernel.problem, one.problem)
+        measured_here = {provider for provider, _ in one.swept}
+        return [
+            name
+            for name, parameters in sorted(self.tried.get(workload, {}).items())
+            if name not in measured_here and any(self._fits(name, each, problem) for each in parameters)
+        ]
+
+    def _fits(self, name: str, parameters: Values, problem: object) -> bool:
+        provider = self.kernel.provider(name)
+        return provider.fits(problem, made_parameters(provider, parameters), self.gpu) is None
+
+
+def swept_whole(kernel: Kernel, some: Sequence[Measured], gpu: Gpu | None) -> list[Measured]:
+    """Return the problems at which no provider is lacking."""
+    coverage = Coverage(kernel, some, gpu)
+    return [one for one in some if not coverage.lacking(one)]
 
 
 def _is_valid(row: Measurement) -> bool:
@@ -138,12 +183,15 @@ def of_kernel(
         if final.power == "burst":
             held.setdefault(final.point.problem, []).append(final)
     times = times_of(entry, some, l2_bytes)
+    coverage = Coverage(kernel, some, gpu)
+    lacking = [coverage.lacking(one) for one in some]
     made = [
-        _problem(kernel, one, held.get(one.problem, ()), its.tuned)
-        for one, its in zip(some, times, strict=True)
+        _problem(kernel, one, held.get(one.problem, ()), its.tuned, lacks)
+        for one, its, lacks in zip(some, times, lacking, strict=True)
     ]
     known = configurations_of(some)
-    regions = regret.regions(times, Growth(kernel, known, gpu))
+    whole = [its for its, lacks in zip(times, lacking, strict=True) if not lacks]
+    regions = regret.regions(whole, Growth(kernel, known, gpu))
     named = {name for one in made for name in (one.best, one.runner_up, *one.near) if name}
     named |= {name for one in regions for labels in one.fallback.values() for name in labels}
     configurations = {name: known[name] for name in sorted(named)}
@@ -209,7 +257,9 @@ def timing(row: Measurement) -> Timing:
     return row.outcome.timing
 
 
-def _problem(kernel: Kernel, one: Measured, held: Sequence[Final], tuned: rule.Tuned) -> TunedProblem:
+def _problem(
+    kernel: Kernel, one: Measured, held: Sequence[Final], tuned: rule.Tuned, lacking: Sequence[str]
+) -> TunedProblem:
     """Return a table's entry for a problem. It comes from finals if these have the provider that is the
     fastest of the rows, with the range of the rounds as interval; else from the sweep, with the interval of
     the median."""
@@ -250,6 +300,7 @@ def _problem(kernel: Kernel, one: Measured, held: Sequence[Final], tuned: rule.T
         commit=row.origin.commit[:10],
         near=tuned.near,
         failed=sorted(one.failed),
+        lacking=lacking,
     )
 
 

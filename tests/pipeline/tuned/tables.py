@@ -50,6 +50,11 @@ def some(
     ]
 
 
+def of_workload(name: str, rows: Sequence[Measurement]) -> list[Measurement]:
+    """Return the rows as those of another workload, which may measure other providers."""
+    return [one.replace(workload=name) for one in rows]
+
+
 COLUMNS = (256, 512, 1024, 2048, 8192, 16384)
 PLANTED = {
     "torch": (20.0, 20.0, 20.0, 20.0, 20.0, 20.0),

@@ -15,7 +15,7 @@ from kernel_pipeline.ops.choice import Choice
 from tests import factory
 from tests.factory import H200
 
-from .tables import COLUMNS, KERNEL, LOADED, PLANTED, Written, chosen, forget_tables, row, some
+from .tables import COLUMNS, KERNEL, LOADED, PLANTED, Written, chosen, forget_tables, of_workload, row, some
 
 
 def test_between_problems_the_rule_is_followed_where_it_is_trusted(written: Written) -> None:
@@ -41,6 +41,22 @@ def test_a_problem_at_which_only_torch_was_measured_is_not_tuned(written: Writte
     forget_tables()
     written([*rows, row("torch", 4096, 20.0), row("cuda", 4096, 30.0, block_size=1024, num_warps=4)], "b")
     assert (chosen(4096).provider, chosen(4096).how) == ("torch", "exact")
+
+
+def test_a_problem_that_an_interrupted_sweep_left_is_tuned_and_misleads_no_other(written: Written) -> None:
+    """Our fastest configuration was not measured there. At other problems it would count as slow."""
+    columns = (256, 300, 400, 512, 600, 700)
+    fast = {"torch": (20.0,) * 6, "cuda 2048x8w": (10.0,) * 6, "triton_online 1024x8w": (8.0,) * 6}
+    left = some({"torch": (20.0,), "cuda 2048x8w": (10.0,)}, (560,))
+    path = written([*some(fast, columns), *left], "a")
+    lacking = [one["lacking"] for one in json.loads(path.read_text())["kernels"][KERNEL]["problems"]]
+    assert sorted(lacking) == [*[[]] * 6, ["triton_online"]]
+    assert (chosen(560).provider, chosen(560).how) == ("cuda", "exact")
+    assert chosen(561).provider == "triton_online"
+    forget_tables()
+    path = written([*some(fast, columns), *of_workload("without triton_online", left)], "b")
+    assert '"lacking": ["' not in path.read_text(), "another workload's sweep is whole without it"
+    assert chosen(561).provider == "cuda"
 
 
 def test_a_rule_with_too_much_regret_gives_way_to_the_safer_of_default_and_torch(written: Written) -> None:
@@ -198,13 +214,13 @@ def test_for_wider_rows_than_the_nearest_problems_ones_with_a_configuration_that
     columns = (256, 300, 400, 512, 600, 700)
     narrow = [row("triton_tile", size, 5.0, block_size=1024, num_warps=4) for size in columns]
     rows = [*narrow, *some({"torch": (20.0,) * 6}, columns)]
-    wide = {"torch": (200.0,) * 2, "cuda 2048x8w": (100.0,) * 2}
-    written([*rows, *some(wide, (8192, 16384))], "a")
+    wide = of_workload("wide", some({"torch": (200.0,) * 2, "cuda 2048x8w": (100.0,) * 2}, (8192, 16384)))
+    written([*rows, *wide], "a")
     found = chosen(8000, rows=64)
     assert (found.provider, found.parameters["block_size"], found.how) == ("cuda", 2048, "guessed")
     forget_tables()
-    slow = {"torch": (20.0,), "cuda 1024x4w": (30.0,)}
-    written([*rows, *some(slow, (900,)), *some(wide, (8192, 16384))], "b")
+    slow = of_workload("slow", some({"torch": (20.0,), "cuda 1024x4w": (30.0,)}, (900,)))
+    written([*rows, *slow, *wide], "b")
     assert chosen(8000, rows=64).provider == "torch", "of the nearest one says that ours was too slow"
 
 
@@ -347,7 +363,7 @@ def test_another_gpus_nearer_problem_comes_before_a_far_one_of_this_gpu(
         (PLANTED, COLUMNS, "10 % are not clear enough"),
         ({name: us[:2] for name, us in clear.items()}, (64, 128), "its problems are farther away"),
         (clear | {"torch": (10.5,) * 6}, COLUMNS, "not clearly faster than torch there"),
-        ({"torch": (20.0,) * 6, "triton_online 1024x8w": (5.0,) * 6}, COLUMNS, "it has no time of cuda"),
+        ({"torch": (20.0,) * 6, "triton_online 1024x8w": (8.0,) * 6}, COLUMNS, "it has no time of cuda"),
         ({"torch": (20.0,) * 6, "cuda 2048x8w": (5.0,) * 6}, COLUMNS, "nor of the configuration"),
     ):
         kept = beside(times, columns)
@@ -428,7 +444,7 @@ def test_a_dtype_that_was_never_tuned_is_chosen_for_by_the_other_of_its_size(
     written(
         [
             *some(PLANTED, COLUMNS, "bfloat16"),
-            *some({"torch": (5.0,), "cuda 1024x4w": (9.0,)}, (900,), "float16"),
+            *of_workload("other", some({"torch": (5.0,), "cuda 1024x4w": (9.0,)}, (900,), "float16")),
         ],
         "c",
     )

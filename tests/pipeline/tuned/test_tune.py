@@ -86,7 +86,7 @@ def test_with_steps_a_table_keeps_slower_configurations(
 def test_the_table_says_what_was_measured_at_each_problem(written: Written) -> None:
     path = written(some(PLANTED, COLUMNS))
     content = json.loads(path.read_text())
-    assert (content["format"], content["gpu"], content["l2_bytes"]) == (5, H200, 50 << 20)
+    assert (content["format"], content["gpu"], content["l2_bytes"]) == (6, H200, 50 << 20)
     assert read(path, H200).properties == GPU
     assert content["environment"]["torch"] == "2.11.0"
     of_kernel = content["kernels"][KERNEL]
@@ -220,12 +220,12 @@ def test_a_provider_that_was_edited_is_not_called_without_a_word(
         (lambda text: text[: len(text) // 2], "is not JSON"),
         (lambda text: "[]", "is not a table of tuned configurations"),
         (
-            lambda text: text.replace('"format": 5', '"format": 6'),
-            "has format 6, and this version reads 5: update it, or tune again",
+            lambda text: text.replace('"format": 6', '"format": 7'),
+            "has format 7, and this version reads 6: update it, or tune again",
         ),
         (
-            lambda text: text.replace('"format": 5', '"format": 4'),
-            "has format 4, and this version reads 5: tune again",
+            lambda text: text.replace('"format": 6', '"format": 5'),
+            "has format 5, and this version reads 6: tune again",
         ),
         (
             lambda text: text.replace(f'"gpu": "{H200}"', '"gpu": "nvidia-b200"'),
