@@ -54,7 +54,7 @@ def test_a_problem_that_an_interrupted_sweep_left_is_tuned_and_misleads_no_other
     assert (chosen(560).provider, chosen(560).how) == ("cuda", "exact")
     assert chosen(561).provider == "triton_online"
     forget_tables()
-    path = written([*some(fast, columns), *of_workload("without triton_online", left)], "b")
+    path = written([*some(fast, columns), *of_workload("mine", left)], "b")
     assert '"lacking": ["' not in path.read_text(), "another workload's sweep is whole without it"
     assert chosen(561).provider == "cuda"
 
