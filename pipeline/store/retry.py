@@ -13,6 +13,9 @@ ENDED = ("the worker ", "the verifier ", "the judge ")
 """The start of a point's error if its worker or verifier ended without an answer; older rows name the
 verifier "the judge". The error of an exception starts with the exception's name."""
 
+TOO_SHORT = "timed at "
+"""The start of a point's error if its audit found the time too short."""
+
 Retry = Literal["passing", "failed"]
 """The failures that are tried again: temporary failures, or all."""
 
@@ -24,9 +27,11 @@ def has_failed(row: Measurement) -> bool:
 
 def may_pass(outcome: Outcome) -> bool:
     """Whether the failure may be due to the machine's state at that moment: too little memory, no time, a
-    killed process. A wrong output, a compiler error and an exception of the provider are final."""
+    killed process, or a host too busy for the audit of a short time. A wrong output, a compiler error and an
+    exception of the provider are final."""
     status, error = outcome.status, outcome.error or ""
-    return status in ("timeout", "out_of_memory") or (status == "runtime_error" and error.startswith(ENDED))
+    begins = {"runtime_error": ENDED, "incorrect": (TOO_SHORT,)}
+    return status in ("timeout", "out_of_memory") or error.startswith(begins.get(status, ()))
 
 
 def is_due(row: Measurement, retry: Retry) -> bool:

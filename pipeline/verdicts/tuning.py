@@ -20,6 +20,7 @@ from kernel_pipeline.records.point import Point, order
 from ..keys.identity import Identity
 from ..points import notation
 from ..points.catalog import Entry
+from ..store import retry
 from ..store.finals import Final, How
 from . import regret
 from .regret import Times
@@ -64,8 +65,9 @@ def measured(entry: Entry, rows: Iterable[Measurement], identity: Identity | Non
 
     Takes the newest row of each point, with any timing settings but a cold cache. With an ``identity``, rows
     must have the current source, measurement version and environment. Without an identity, old rows are used
-    too, if their configuration still exists. A configuration that was incorrect at one problem is left out at
-    every problem; the baseline, whose errors are not ours, at that one. Times of a throttled GPU are upper
+    too, if their configuration still exists. Points that the next sweep tries again count as not measured. A
+    configuration that was incorrect at one problem is left out at every problem; the baseline, whose errors
+    are not ours, at that one. Times of a throttled GPU are upper
     bounds. They count at a problem where the fastest of them is below all other times: there the GPU can't
     hold its clocks while it runs the fastest configurations.
     """
@@ -78,6 +80,7 @@ def measured(entry: Entry, rows: Iterable[Measurement], identity: Identity | Non
             not problems.declares(kernel, point)
             or (row.outcome.timing is not None and row.outcome.timing.cache != "cold")
             or (identity is not None and not is_current(row, identity))
+            or retry.is_due(row, "passing")
         ):
             continue
         if may_be_called(kernel, kernel.provider(point.provider)):

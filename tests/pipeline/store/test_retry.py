@@ -27,6 +27,8 @@ def failure(status: str, error: str, attempts: int = 1) -> Measurement:
         ("runtime_error", "ValueError: no", False),
         ("compile_error", "cuda.cu does not compile", False),
         ("incorrect", "first call: 3 of 8 elements are wrong", False),
+        ("incorrect", "timed at 5 us, but from outside calls on new inputs took 7 us each", True),
+        ("runtime_error", "timed at", False),
     ],
 )
 def test_what_may_pass_is_due_until_three_runs_have_tried(status: str, error: str, passes: bool) -> None:
