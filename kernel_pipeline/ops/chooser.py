@@ -13,7 +13,7 @@ from ..loading import Loaded
 from . import prediction, rule, source, table_files
 from .choice import Choice
 from .growth import Growth, is_safer
-from .table import Configuration, Table, TunedProblem, TunedRegion
+from .table import FEWEST, Configuration, Table, TunedProblem, TunedRegion
 from .tuned_problems import (
     compared,
     completed,
@@ -213,9 +213,9 @@ class Chooser:
     def fallback(self, reason: str) -> Choice:
         """Return the choice if the rule is not trusted: the safest of the default configurations that fit,
         the baseline, and the rule's choice, by the 90th percentile of their regret; or the rule's choice if
-        it is clearly faster by times predicted from steps. In place of the baseline it is the rule's choice
-        if this is faster at all neighbours that count; or if callers can't get the baseline and no default
-        fits."""
+        it is clearly faster by times predicted from steps, or clearly faster than a default by the
+        neighbours. In place of the baseline it is the rule's choice if this is faster at all neighbours that
+        count; or if callers can't get the baseline and no default fits."""
         region = self.region
         known = {} if region is None else region.fallback.get(words_text(self.values), {})
         safest = next(
@@ -229,7 +229,12 @@ class Chooser:
         choice = baseline(self.kernel, reason)
         if safest is not None and not self._is_baseline(safest):
             choice = self._if_faster(safest, "default", reason, slowest=prediction.SLOWEST)
-        if choice.how != "torch" or self.picked is None:
+        if self.picked is None:
+            return choice
+        if choice.how == "default":
+            is_known = region is not None and region.problems >= FEWEST
+            if is_known and prediction.is_clearly_faster_than(self.around, self.picked.label, safest):
+                return self._choice(self.picked.label, "guessed", reason)
             return choice
         is_only = safest is None and not self.has_baseline
         by_steps = self.by_steps(self.picked.label)

@@ -29,11 +29,10 @@ at a neighbour. Unlike the rule's choice, it was not chosen by its times there. 
 choices lose."""
 
 ELSEWHERE_MARGIN = 1.15
-"""The margin for times of another GPU or dtype; and, by times predicted from steps, for the rule's choice in
-place of a safer configuration. By the ledgers of 2026-11-30, choosing for an H200 by an
-H100's table and the reverse, none of 395 choices is slower than the baseline by more than 3 % with this
-margin, also with each shape left out. Then 10 lose with a margin of 5 %, and 15 without one, at the same mean
-speed."""
+"""The margin for times of another GPU or dtype, and for the rule's choice in place of a safer configuration.
+By the ledgers of 2026-11-30, choosing for an H200 by an H100's table and the reverse, none of 395 choices is
+slower than the baseline by more than 3 % with this margin, also with each shape left out. Then 10 lose with a
+margin of 5 %, and 15 without one, at the same mean speed."""
 
 COUNTS, ALONE, ENOUGH = 0.05, 10.0, 3
 """A neighbour with ``COUNTS`` of the weights counts. Far from tuned problems, where callers would get the

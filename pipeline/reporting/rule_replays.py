@@ -14,6 +14,7 @@ from kernel_pipeline import problems
 from kernel_pipeline.contract import Kernel
 from kernel_pipeline.ops import prediction, rule
 from kernel_pipeline.ops.growth import Growth, is_safer
+from kernel_pipeline.ops.table import FEWEST
 from kernel_pipeline.ops.tuned_problems import takes_inputs, words_text
 from kernel_pipeline.records.base import Values
 
@@ -98,7 +99,7 @@ def called(
     """Yield the configurations that callers get on a side of the L2 cache; None means both.
 
     Callers get the rule's choice if it is trusted, or safer than the safest default that fits, or clearly
-    faster by steps; else that default. If it is not predicted clearly faster than the baseline, they get the
+    faster; else that default. If it is not predicted clearly faster than the baseline, they get the
     baseline, unless the rule's choice is faster at all neighbours that count.
     """
     if side is None:
@@ -126,6 +127,10 @@ def called(
             label, slowest = safest or "", prediction.SLOWEST
         if has_margin:
             label = _if_faster(kernel, one, label, prediction.MARGIN, slowest)
+            is_default = label == safest and not (is_by_rule or _is_baseline(kernel, label))
+            is_known = is_default and region.problems >= FEWEST
+            if is_known and prediction.is_clearly_faster_than(one.around, one.pick.label, label):
+                label = one.pick.label
             is_left = not is_trusted and _is_baseline(kernel, label)
             by_steps = prediction.speedup_of(one.predicted, kernel, one.pick.label)
             if is_left and prediction.is_faster_all_around(one.around, one.pick.label, by_steps):

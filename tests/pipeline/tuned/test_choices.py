@@ -135,6 +135,23 @@ def test_a_rule_that_is_not_trusted_is_followed_where_nothing_else_is_safer(writ
     assert (chosen(250).provider, chosen(250).how) == ("cuda", "default"), "four problems say too little"
 
 
+def test_a_safer_default_gives_way_to_a_choice_that_is_clearly_faster_at_the_neighbours(
+    written: Written,
+) -> None:
+    """The rule goes wrong where the fastest configuration changes, so the default is safer over all."""
+    columns = (100, 200, 300, 400, 500, 600, 700, 800)
+    times = {
+        "cuda 2048x8w": (10.0, 10.0, 10.0, 10.0, 30.0, 10.0, 30.0, 30.0),
+        "cuda 1024x4w": (13.0,) * 8,
+        "torch": (20.0,) * 8,
+    }
+    path = written(some(times, columns), "a")
+    (region,) = json.loads(path.read_text())["kernels"][KERNEL]["regions"]
+    assert region["regret_p90"] > region["fallback"]["dtype=float32"]["cuda 1024x4w"] == 0.3
+    assert (chosen(150).how, chosen(150).parameters["block_size"]) == ("guessed", 2048)
+    assert (chosen(750).how, chosen(750).parameters["block_size"]) == ("default", 1024)
+
+
 def test_between_problems_a_choice_that_is_not_clearly_faster_gives_way_to_torch(
     written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
