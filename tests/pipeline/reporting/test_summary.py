@@ -32,7 +32,7 @@ def in_file(reports: Path, gpu: str) -> list[Row]:
 def test_the_table_of_the_committed_report_fits_a_screen_and_says_how_much_more_there_is() -> None:
     reports = ROOT / "reports"
     lines = shown(reports)
-    assert len(lines) <= 30 and all(len(line) <= 110 for line in lines[:-1])
+    assert len(lines) <= 32 and all(len(line) <= 110 for line in lines[:-1])
     of_gpu = in_file(reports, factory.H200)
     headlines: dict[str, set[str]] = {}
     for row in of_gpu:
