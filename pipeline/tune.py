@@ -120,13 +120,14 @@ def replay(config: TuneConfig) -> None:
     for name in _names(config):
         entry = catalog.find(name)
         for ledger in results.listed(config.output, f"timings/{name}/{config.gpu or '*'}.jsonl", warn):
-            every = tuning.measured(entry, own_rows(ledger, warn), None)
-            if every:
+            some = tuning.measured(entry, own_rows(ledger, warn), None)
+            if some:
                 environment = _recorded(config.output, ledger.stem)
-                limits = limits_of(environment)
-                some = tuning.swept_whole(entry.loaded.kernel, every, limits)
-                times = tuning.times_of(entry, some, environment.l2_bytes or 0)
-                growth = Growth(entry.loaded.kernel, tuning.configurations_of(some), limits)
+                kernel, limits = entry.loaded.kernel, limits_of(environment)
+                lacks = tuning.lacking(kernel, some, limits)
+                swept = tuning.times_of(entry, some, environment.l2_bytes or 0)
+                times = tuning.with_estimates(kernel, swept, lacks)
+                growth = Growth(kernel, tuning.configurations_of(some), limits)
                 found.append(LedgerTimes(name, ledger.stem, times, growth))
     if not found:
         raise UserError(

@@ -232,7 +232,8 @@ class Chooser:
         if self.picked is None:
             return choice
         if choice.how == "default":
-            is_known = region is not None and region.problems >= FEWEST
+            # With steps the predicted times have decided.
+            is_known = len(self.around) >= FEWEST and not self.predicted
             if is_known and prediction.is_clearly_faster_than(self.around, self.picked.label, safest):
                 return self._choice(self.picked.label, "guessed", reason)
             return choice

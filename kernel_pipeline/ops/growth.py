@@ -21,7 +21,7 @@ from ..declared import Value
 from . import rule
 from .rule import Neighbour, Pick, Tuned
 from .table import FEWEST, Configuration, TunedRegion
-from .tuned_problems import made_parameters
+from .tuned_problems import has_steps, made_parameters
 
 FURTHEST = 4.0
 """The largest ratio to the fastest time that a table keeps, in place of ``rule.MOST``, for a kernel with
@@ -33,11 +33,6 @@ BEYOND = 2.0
 """A configuration is chosen if it was measured no more than this many doublings farther away than the nearest
 problem. A time of attention with a single query, which waits for memory, says little of a prompt. Of limits
 of 1, 2, 3 and none, this one has the least 90th percentile of regret, or the same, in all replays but one."""
-
-
-def has_steps(kernel: Kernel) -> bool:
-    """Whether the kernel's providers declare their steps."""
-    return any(one.steps is not None for one in kernel.providers)
 
 
 def is_safer(kernel: Kernel, region: TunedRegion, p90: float) -> bool:

@@ -63,9 +63,8 @@ class TunedProblem:
     failed:
         The labels of configurations without a right output at this problem.
     lacking:
-        The providers that an interrupted sweep did not reach: they have times at other problems of its
-        workload, and a configuration that fits. The rule does not use such a problem, at which they would
-        count as slow.
+        The labels of configurations that fit and have times at other problems of the workload, but no result
+        here, as after an interrupted sweep. The rule estimates their ratios, which would count as slow.
     tolerance, max_abs_err:
         The tolerance for the output of ``best``, a pair of ``rtol`` and ``atol`` for each output, and its
         largest absolute error.

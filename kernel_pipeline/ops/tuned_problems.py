@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..contract import Kernel, Provider
@@ -38,8 +40,9 @@ def compared(kernel: Kernel, one: TunedKernel) -> list[TunedProblem]:
 
 
 def tuned_of(kernel: Kernel, one: TunedKernel) -> list[rule.Tuned]:
-    """Return the problems of a table in the rule's form, without those that lack providers."""
-    return [
+    """Return the problems of a table in the rule's form, with estimates of what they lack."""
+    some = compared(kernel, one)
+    found = [
         rule.Tuned(
             completed(kernel, each.problem),
             each.within_l2,
@@ -49,9 +52,38 @@ def tuned_of(kernel: Kernel, one: TunedKernel) -> list[rule.Tuned]:
             each.us / each.near.get(each.best, rule.MOST),
             each.baseline_us,
         )
-        for each in compared(kernel, one)
-        if not each.lacking
+        for each in some
     ]
+    return estimated(kernel, found, [each.lacking for each in some])
+
+
+def has_steps(kernel: Kernel) -> bool:
+    """Whether the kernel's providers declare their steps."""
+    return any(one.steps is not None for one in kernel.providers)
+
+
+def estimated(
+    kernel: Kernel, some: Sequence[rule.Tuned], lacking: Sequence[Sequence[str]]
+) -> list[rule.Tuned]:
+    """Return problems with estimates for the configurations that they lack, by label: the geometric mean of
+    the configuration's ratios at the comparable problems, on the same side of the cache, that don't lack it.
+    With steps nothing is estimated, since times are predicted from the problems that have one."""
+    if has_steps(kernel):
+        return list(some)
+    known: dict[tuple[str, bool, str], list[float]] = {}
+    labels = {label for labels in lacking for label in labels}
+    for one, lacks in zip(some, lacking, strict=True):
+        for label in labels.difference(lacks, one.failed):
+            ratio = min(one.near.get(label, rule.MOST), rule.MOST)
+            known.setdefault((words_text(one.problem), one.within_l2, label), []).append(math.log(ratio))
+    found = []
+    for one, lacks in zip(some, lacking, strict=True):
+        of = words_text(one.problem), one.within_l2
+        ratios = {label: known[*of, label] for label in lacks if (*of, label) in known}
+        means = {label: math.exp(math.fsum(logs) / len(logs)) for label, logs in ratios.items()}
+        near = {label: mean for label, mean in means.items() if mean < rule.MOST}
+        found.append(dataclasses.replace(one, near={**one.near, **near}))
+    return found
 
 
 def words_text(problem: Mapping[str, Value]) -> str:

@@ -2,8 +2,8 @@
 // source has it: hopper/mainloop_bwd_sm90_tma_gmma_ws.hpp of Dao-AILab/flash-attention.
 //
 // - A block of threads stays on its multiprocessor (persistent). It takes 128 keys of a key head after the other, and
-//   goes through the tiles of queries that see them, of all heads that share the keys. Each of two warpgroups has 64
-//   keys, and their sums of dk and dv in registers.
+//   goes through the tiles of queries that see them, of all heads of a part. Each of two warpgroups has 64 keys, and
+//   their sums of dk and dv in registers.
 // - Scores are transposed, a row for each key. So probabilities and their gradients lie in registers as the products
 //   with d_out and queries want their first operand.
 // - dq is a sum over all keys: both warpgroups write their gradients of scores to shared memory, and each multiplies

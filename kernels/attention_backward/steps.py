@@ -70,7 +70,7 @@ def _busiest(
     each = tiles * tile[0] * tile[1] / (KEYS * 64)
     if problem.causal:
         return max(alone * each, blocks * (each / 2 + START / 4) / gpu.multiprocessors) + START / 4
-    return max(alone * each, up_to(blocks, gpu.multiprocessors) * (each + START / 4))
+    return max(alone * each + START / 4, up_to(blocks, gpu.multiprocessors) * (each + START / 4))
 
 
 def _all_rows(problem: Problem, gpu: Gpu) -> float:

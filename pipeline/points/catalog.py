@@ -92,6 +92,8 @@ class Workload(Options):
     held_out: bool = False
     """The workload is measured like others, but finals choose at its problems as if they had not been
     measured."""
+    plotted: bool = True
+    """The report has a plot of the workload."""
 
     @property
     def lists(self) -> dict[str, tuple[Value, ...]]:

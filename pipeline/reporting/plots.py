@@ -127,14 +127,18 @@ def workload_ranks(rows: pd.DataFrame) -> dict[str, frozenset[int]]:
     """Return the workloads in which a kernel's rows were timed, each with the ranks of its problems.
 
     The workload with the most values on its x axis comes first. Ties go to the workload with more problems,
-    then to the first in the YAML. A workload whose problems all belong to an earlier one is left out.
+    then to the first in the YAML. A workload whose problems all belong to an earlier one is left out, and so
+    is one that the YAML says to leave out of plots.
     """
     timed = rows[rows["status"] == "ok"]
     entry = None if timed.empty else entry_of(str(timed["kernel"].iloc[0]))
-    listed = [] if entry is None else list(entry.config.workloads)
+    workloads = {} if entry is None else entry.config.workloads
+    listed = list(workloads)
     order, ranks = {}, {}
     for workload, group in timed.groupby("workload"):
         name = str(workload)
+        if name in workloads and not workloads[name].plotted:
+            continue
         ranks[name] = frozenset(group["rank"])
         place = listed.index(name) if name in listed else len(listed)
         order[name] = (-group["x"].nunique(), -len(ranks[name]), place, name)

@@ -128,7 +128,7 @@ def called(
         if has_margin:
             label = _if_faster(kernel, one, label, prediction.MARGIN, slowest)
             is_default = label == safest and not (is_by_rule or _is_baseline(kernel, label))
-            is_known = is_default and region.problems >= FEWEST
+            is_known = is_default and len(one.around) >= FEWEST and not one.predicted
             if is_known and prediction.is_clearly_faster_than(one.around, one.pick.label, label):
                 label = one.pick.label
             is_left = not is_trusted and _is_baseline(kernel, label)

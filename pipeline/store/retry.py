@@ -30,8 +30,13 @@ def may_pass(outcome: Outcome) -> bool:
     killed process, or a host too busy for the audit of a short time. A wrong output, a compiler error and an
     exception of the provider are final."""
     status, error = outcome.status, outcome.error or ""
-    begins = {"runtime_error": ENDED, "incorrect": (TOO_SHORT,)}
-    return status in ("timeout", "out_of_memory") or error.startswith(begins.get(status, ()))
+    has_ended = status == "runtime_error" and error.startswith(ENDED)
+    return status in ("timeout", "out_of_memory") or has_ended or is_too_short(outcome)
+
+
+def is_too_short(outcome: Outcome) -> bool:
+    """Whether the audit found the time too short."""
+    return outcome.status == "incorrect" and (outcome.error or "").startswith(TOO_SHORT)
 
 
 def is_due(row: Measurement, retry: Retry) -> bool:

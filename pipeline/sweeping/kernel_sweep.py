@@ -201,10 +201,11 @@ class KernelSweep:
 
     def audited(self, points: Sequence[Point]) -> frozenset[Point]:
         """Return the points that are always audited: all of them with ``audit=all``, else a random point of
-        each provider and workload."""
+        each provider and workload, and those that an audit has rejected before."""
         if self.config.audit == "all":
             return frozenset(self.plan.points)
-        return drawn(points, self.plan.workloads)
+        rejected = (row.point for row in self.rows() if retry.is_too_short(row.outcome))
+        return drawn(points, self.plan.workloads).union(rejected)
 
     def report(
         self,

@@ -25,7 +25,7 @@ from ..points.catalog import Entry
 from ..points.plan import Target, unavailable
 from ..store.finals import How, written_by
 from ..store.held_out import HeldOutProblem, Other
-from ..store.retry import may_pass
+from ..store.retry import is_too_short, may_pass
 from . import rounds
 from .finalists import TREE
 from .rounds import Candidate, Match, Rounds, Side, medians
@@ -144,7 +144,8 @@ def _defaults(provider: Provider) -> dict[str, Any]:
 
 
 def _failure(outcome: Outcome) -> str | None:
-    """Return why a provider gives no time to compare at a problem, if that will not pass; None otherwise."""
+    """Return why a provider gives no time to compare at a problem; None if another round may give one."""
     if outcome.timing is not None:
         return outcome.incomparable
-    return None if may_pass(outcome) else outcome.error or outcome.status
+    is_tried_again = may_pass(outcome) and not is_too_short(outcome)
+    return None if is_tried_again else outcome.error or outcome.status

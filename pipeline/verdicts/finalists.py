@@ -19,8 +19,8 @@ from ..points import choice, notation
 from ..points.catalog import Entry
 from ..points.plan import Plan
 from ..store.finals import By, How, written_by
+from .dispatch import Caller, Dispatched
 from .rounds import Candidate, Match, Side
-from .tuning import Caller, Dispatched
 
 TREE = "tree"
 """The name of the only side: all finalists are of this repository."""

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
-from typing import cast
+from dataclasses import dataclass, replace
 
 from kernel_pipeline import problems
 from kernel_pipeline.contract import Gpu, Kernel, Provider, Tolerance
-from kernel_pipeline.ops import chooser, rule, source, tuned
+from kernel_pipeline.ops import rule, source
 from kernel_pipeline.ops.growth import Growth, furthest
-from kernel_pipeline.ops.table import Configuration, Table, TunedKernel, TunedProblem
-from kernel_pipeline.ops.tuned_problems import completed, is_within, made_parameters, takes_inputs
+from kernel_pipeline.ops.table import Configuration, TunedKernel, TunedProblem
+from kernel_pipeline.ops.tuned_problems import (
+    completed,
+    estimated,
+    is_within,
+    made_parameters,
+    takes_inputs,
+)
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.measurement import Measurement, Timing
 from kernel_pipeline.records.point import Point, order
@@ -21,7 +25,7 @@ from ..keys.identity import Identity
 from ..points import notation
 from ..points.catalog import Entry
 from ..store import retry
-from ..store.finals import Final, How
+from ..store.finals import Final
 from . import regret
 from .regret import Times
 
@@ -37,7 +41,7 @@ them."""
 class Measured:
     """A ledger's content at one problem: the rows of configurations that may be called, by label, and the
     labels of configurations that failed. ``prepared`` is the row of a baseline that takes its inputs in
-    another form, so that it may not be called; None if there is none. ``swept`` has the provider and the
+    another form, so that it may not be called; None if there is none. ``swept`` has the label and the
     workload of each row, also of those that don't count."""
 
     problem: Values
@@ -67,9 +71,9 @@ def measured(entry: Entry, rows: Iterable[Measurement], identity: Identity | Non
     must have the current source, measurement version and environment. Without an identity, old rows are used
     too, if their configuration still exists. Points that the next sweep tries again count as not measured. A
     configuration that was incorrect at one problem is left out at every problem; the baseline, whose errors
-    are not ours, at that one. Times of a throttled GPU are upper
-    bounds. They count at a problem where the fastest of them is below all other times: there the GPU can't
-    hold its clocks while it runs the fastest configurations.
+    are not ours, at that one. Times of a throttled GPU are upper bounds. They count at a problem where the
+    fastest of them is below all other times: there the GPU can't hold its clocks while it runs the fastest
+    configurations.
     """
     kernel = entry.loaded.kernel
     newest: dict[Point, Measurement] = {}
@@ -80,8 +84,10 @@ def measured(entry: Entry, rows: Iterable[Measurement], identity: Identity | Non
             not problems.declares(kernel, point)
             or (row.outcome.timing is not None and row.outcome.timing.cache != "cold")
             or (identity is not None and not is_current(row, identity))
-            or retry.is_due(row, "passing")
         ):
+            continue
+        if retry.is_due(row, "passing"):
+            newest.pop(point, None)
             continue
         if may_be_called(kernel, kernel.provider(point.provider)):
             newest[point] = row if point == row.point else row.replace(point=point)
@@ -105,55 +111,51 @@ def measured(entry: Entry, rows: Iterable[Measurement], identity: Identity | Non
                 found.setdefault(row.point.problem, {})[name] = row
             elif state is not None and state.throttle is not None:
                 throttled.setdefault(row.point.problem, {})[name] = row
-    for problem, bounds in throttled.items():
-        others = found.setdefault(problem, {})
-        if not others or fastest(bounds) < fastest(others):
-            others.update(bounds)
+    _add_bounds(found, throttled)
     ordered = sorted(found, key=lambda one: order(next(iter(found[one].values())).point)[2:4])
     swept: dict[Values, set[tuple[str, str]]] = {}
     for row in kept:
-        swept.setdefault(row.point.problem, set()).add((row.point.provider, row.workload))
+        swept.setdefault(row.point.problem, set()).add((label(row.point), row.workload))
     return [
         Measured(one, found[one], frozenset(failed.get(one, ())), prepared.get(one), frozenset(swept[one]))
         for one in ordered
     ]
 
 
-class Coverage:
-    """Which providers the sweeps of a ledger have not measured yet, by the problems of its workloads."""
-
-    def __init__(self, kernel: Kernel, some: Iterable[Measured], gpu: Gpu | None) -> None:
-        self.kernel = kernel
-        self.gpu = gpu
-        self.tried: dict[str, dict[str, set[Values]]] = {}
-        for one in some:
-            for row in one.rows.values():
-                providers = self.tried.setdefault(row.workload, {})
-                providers.setdefault(row.point.provider, set()).add(row.point.parameters)
-
-    def lacking(self, one: Measured) -> list[str]:
-        """Return the providers that have times at other problems of the workload and a configuration there
-        that fits, but no row at this problem. Of several workloads, that which lacks the fewest counts."""
-        return min((self._lacking(one, workload) for _, workload in one.swept), key=len, default=[])
-
-    def _lacking(self, one: Measured, workload: str) -> list[str]:
-        problem = problems.make(self.kernel.problem, one.problem)
-        measured_here = {provider for provider, _ in one.swept}
-        return [
-            name
-            for name, parameters in sorted(self.tried.get(workload, {}).items())
-            if name not in measured_here and any(self._fits(name, each, problem) for each in parameters)
-        ]
-
-    def _fits(self, name: str, parameters: Values, problem: object) -> bool:
-        provider = self.kernel.provider(name)
-        return provider.fits(problem, made_parameters(provider, parameters), self.gpu) is None
+def _add_bounds(
+    found: dict[Values, dict[str, Measurement]], throttled: Mapping[Values, Mapping[str, Measurement]]
+) -> None:
+    """Add a problem's times of a throttled GPU if the fastest of them is below all other times."""
+    for problem, bounds in throttled.items():
+        others = found.setdefault(problem, {})
+        if not others or fastest(bounds) < fastest(others):
+            others.update(bounds)
 
 
-def swept_whole(kernel: Kernel, some: Sequence[Measured], gpu: Gpu | None) -> list[Measured]:
-    """Return the problems at which no provider is lacking."""
-    coverage = Coverage(kernel, some, gpu)
-    return [one for one in some if not coverage.lacking(one)]
+def lacking(kernel: Kernel, some: Sequence[Measured], gpu: Gpu | None) -> list[list[str]]:
+    """Return for each problem the labels of configurations that fit and have times at other problems of its
+    workload, but no result here, as after an interrupted sweep. If a problem is of several workloads, that
+    which lacks the fewest counts. The baseline is never lacking."""
+    tried: dict[str, dict[str, Point]] = {}
+    for one in some:
+        for name, row in one.rows.items():
+            if row.point.provider != kernel.baseline:
+                tried.setdefault(row.workload, {})[name] = row.point
+
+    def fits(point: Point, problem: object) -> bool:
+        provider = kernel.provider(point.provider)
+        return provider.fits(problem, made_parameters(provider, point.parameters), gpu) is None
+
+    def of_workload(one: Measured, workload: str) -> list[str]:
+        problem, here = problems.make(kernel.problem, one.problem), {name for name, _ in one.swept}
+        points = tried[workload].items()
+        return sorted(name for name, point in points if name not in here and fits(point, problem))
+
+    workloads = [sorted({name for _, name in one.swept if name in tried}) for one in some]
+    return [
+        min((of_workload(one, name) for name in names), key=len, default=[])
+        for one, names in zip(some, workloads, strict=True)
+    ]
 
 
 def _is_valid(row: Measurement) -> bool:
@@ -186,15 +188,14 @@ def of_kernel(
         if final.power == "burst":
             held.setdefault(final.point.problem, []).append(final)
     times = times_of(entry, some, l2_bytes)
-    coverage = Coverage(kernel, some, gpu)
-    lacking = [coverage.lacking(one) for one in some]
-    made = [
-        _problem(kernel, one, held.get(one.problem, ()), its.tuned, lacks)
-        for one, its, lacks in zip(some, times, lacking, strict=True)
-    ]
     known = configurations_of(some)
-    whole = [its for its, lacks in zip(times, lacking, strict=True) if not lacks]
-    regions = regret.regions(whole, Growth(kernel, known, gpu))
+    lacks = lacking(kernel, some, gpu)
+    regions = regret.regions(with_estimates(kernel, times, lacks), Growth(kernel, known, gpu))
+    near = {name for one in times for name in one.tuned.near}
+    made = [
+        _problem(kernel, one, held.get(one.problem, ()), its.tuned, [name for name in names if name in near])
+        for one, its, names in zip(some, times, lacks, strict=True)
+    ]
     named = {name for one in made for name in (one.best, one.runner_up, *one.near) if name}
     named |= {name for one in regions for labels in one.fallback.values() for name in labels}
     configurations = {name: known[name] for name in sorted(named)}
@@ -231,6 +232,17 @@ def times_of(entry: Entry, some: Sequence[Measured], l2_bytes: int) -> list[Time
         problem = rule.Tuned(complete, is_small, near, one.failed, best, baseline)
         found.append(Times(problem, one.times, frozenset(defaults)))
     return found
+
+
+def with_estimates(kernel: Kernel, times: Sequence[Times], lacks: Sequence[Sequence[str]]) -> list[Times]:
+    """Return the times as the rule takes them: with estimates of what each problem lacks, and without
+    problems at which the baseline alone was tried."""
+    tuned = estimated(kernel, [one.tuned for one in times], lacks)
+    return [
+        replace(one, tuned=each)
+        for one, each in zip(times, tuned, strict=True)
+        if any(label.partition(" ")[0] != kernel.baseline for label in (*one.us, *one.tuned.failed))
+    ]
 
 
 def _with_defaults(kernel: Kernel, point: Point) -> Point:
@@ -325,68 +337,3 @@ def _is_default(kernel: Kernel, point: Point) -> bool:
 
 def _short(number: float) -> float:
     return float(f"{number:.{DIGITS}g}")
-
-
-@dataclass(frozen=True)
-class Dispatched:
-    """The configuration that a caller gets at a problem: its row in the ledger, and how it is chosen."""
-
-    row: Measurement
-    how: How
-
-
-class Caller:
-    """Choose a kernel's configurations as ``kernel_pipeline.ops`` does on the GPU of a ledger."""
-
-    def __init__(
-        self, entry: Entry, rows: Sequence[Measurement], identity: Identity, gpu: Gpu | None
-    ) -> None:
-        self.entry = entry
-        self.identity = identity
-        self.gpu = gpu
-        self.measured = measured(entry, rows, identity)
-        self.rows = {
-            row.point: row
-            for row in rows
-            if row.outcome.timing is not None and row.key == identity.key(row.point)
-        }
-        self._tables = cache(self._table)
-
-    def gets(self, problem: Values, workload: str) -> Dispatched | None:
-        """Return the configuration that a caller gets at a problem; None if the ledger has no time of it
-        there. For a held-out workload, problems of the same shape are left out of the table."""
-        declared = self.entry.config.workloads.get(workload)
-        is_held_out = declared is not None and declared.held_out
-        table = self._tables(tuple(sorted(rule.numbers(problem).items())) if is_held_out else None)
-        kernel = self.entry.loaded.kernel
-        chosen = tuned.choose_by(table, self.entry.loaded, problems.make(kernel.problem, problem), self.gpu)
-        point = Point(
-            kernel=self.entry.name,
-            provider=chosen.provider,
-            problem=problem,
-            parameters=Values(chosen.parameters),
-        )
-        row = self.rows.get(point)
-        return None if row is None else Dispatched(row, cast("How", chosen.how))
-
-    def _table(self, without: tuple[tuple[str, int], ...] | None) -> Table:
-        """Return the table of all measured problems except problems of one shape."""
-        some = [
-            one
-            for one in self.measured
-            if without is None or tuple(sorted(rule.numbers(one.problem).items())) != without
-        ]
-        gpu = self.gpu or Gpu((0, 0), 0, 0, 0)
-        made = of_kernel(self.entry, some, (), self.gpu, gpu.l2_cache)
-        environment = self.identity.environment
-        return Table(
-            gpu=environment.gpu,
-            name=environment.name,
-            compute_capability=environment.compute_capability,
-            multiprocessors=gpu.multiprocessors,
-            shared_memory=gpu.shared_memory,
-            l2_bytes=gpu.l2_cache,
-            environment={},
-            rule=chooser.rule_digest(),
-            kernels={} if made is None else {self.entry.name: made},
-        )

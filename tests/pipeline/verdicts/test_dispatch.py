@@ -12,7 +12,7 @@ from kernel_pipeline.records.settings import TimingSettings
 from pipeline.keys.identity import Identity
 from pipeline.points import catalog
 from pipeline.points.catalog import Entry, Workload
-from pipeline.verdicts.tuning import Caller
+from pipeline.verdicts.dispatch import Caller
 from tests import factory
 from tests.factory import H200
 

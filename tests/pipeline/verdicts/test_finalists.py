@@ -14,7 +14,7 @@ from pipeline.keys.identity import Identity
 from pipeline.points import catalog, choice
 from pipeline.points.plan import Plan, Target, plan
 from pipeline.verdicts import finalists
-from pipeline.verdicts.tuning import Caller, Dispatched
+from pipeline.verdicts.dispatch import Caller, Dispatched
 from tests import factory
 
 SOFTMAX = catalog.find("softmax")
