@@ -24,7 +24,7 @@ class Choice:
     """A provider in a configuration, with a value for each of its parameters.
 
     ``how`` is ``exact`` for a tuned problem; ``generalised`` for the rule's choice where the rule is trusted;
-    ``guessed`` for the rule's choice where it is not trusted but safer than the alternatives; ``default`` for
+    ``guessed`` for the rule's choice where it is not trusted but safer or clearly faster; ``default`` for
     a provider's default configuration; ``other_dtype`` for the rule's choice by problems in the other dtype
     of 16 bits; ``sibling`` for the rule's choice by another GPU's table; ``torch`` for the kernel's baseline.
     ``reason`` says in a sentence or two why the choice is not exact, or is empty.
