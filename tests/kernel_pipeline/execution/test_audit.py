@@ -427,9 +427,19 @@ def test_one_point_of_each_provider_and_workload_is_drawn_at_random() -> None:
 
 @pytest.mark.parametrize("wanted", ["best", "all"])
 def test_a_sweep_draws_among_the_points_that_it_measures_or_takes_all(wanted: str) -> None:
+    """And it takes a point that an audit has rejected before."""
     points = tuple(point("a", n) for n in range(10))
     planned = Plan(points=points, workloads=dict.fromkeys(points, "vectors"))
-    sweep = SimpleNamespace(config=SimpleNamespace(audit=wanted), plan=planned)
+    errors = {
+        points[7]: "timed at 5 us, but from outside calls on new inputs took 7 us each",
+        points[8]: "wrong",
+    }
+    rows = [
+        SimpleNamespace(point=one, outcome=Outcome(status="incorrect", error=error))
+        for one, error in errors.items()
+    ]
+    sweep = SimpleNamespace(config=SimpleNamespace(audit=wanted), plan=planned, rows=lambda: rows)
     found = KernelSweep.audited(cast(Any, sweep), points[:5])
-    assert len(found) == (1 if wanted == "best" else 10)
-    assert found <= frozenset(points if wanted == "all" else points[:5])
+    assert len(found) == (2 if wanted == "best" else 10)
+    assert points[7] in found
+    assert found - {points[7]} <= frozenset(points if wanted == "all" else points[:5])
