@@ -35,7 +35,7 @@ def may_pass(outcome: Outcome) -> bool:
 
 
 def is_too_short(outcome: Outcome) -> bool:
-    """Whether the audit found the time too short."""
+    """Whether the outputs were right, and the audit found the time too short."""
     return outcome.status == "incorrect" and (outcome.error or "").startswith(TOO_SHORT)
 
 

@@ -14,6 +14,8 @@ from kernel_pipeline.records.base import Record, Values
 from kernel_pipeline.records.fields import Microseconds, Name, NotNegative, Text, When
 from kernel_pipeline.records.measurement import Outcome, Status
 
+from ..store.retry import TOO_SHORT
+
 Verdict = Literal["correct", "incorrect", "cheats", "can't be judged"]
 
 Decided = Literal["same", "faster", "slower", "undecided"]
@@ -41,9 +43,6 @@ NOT_RUN = "not run"
 FIRST = "first call: "
 """The beginning of the error for a wrong answer to the first inputs. A submission could have known only these
 in advance."""
-
-FALSE_TIME = "timed at "
-"""The beginning of the error for a time that an audit refutes."""
 
 TAMPERED = "it changed the files of the problem, by which it is judged"
 
@@ -283,7 +282,7 @@ def own_check(outcome: Outcome) -> OwnCheck | None:
     """Return what the check of the format's own judge says, from the outcome under this check alone. Wrong
     answers of timed calls pass, since that judge does not see them."""
     error = outcome.error or ""
-    if outcome.status in ("ok", "verified") or error.startswith((*LATER[1:], FALSE_TIME)):
+    if outcome.status in ("ok", "verified") or error.startswith((*LATER[1:], TOO_SHORT)):
         return "passes"
     is_wrong = outcome.status == "incorrect" and error.startswith((FIRST, OTHER))
     return "fails" if is_wrong or outcome.status in ("runtime_error", "compile_error") else None
@@ -292,8 +291,3 @@ def own_check(outcome: Outcome) -> OwnCheck | None:
 def is_later(error: str) -> bool:
     """Whether an error is a wrong answer to inputs after the first."""
     return error.startswith(LATER)
-
-
-def is_false_time(outcome: Outcome) -> bool:
-    """Whether the outputs were right, and an audit refuted the time."""
-    return outcome.status == "incorrect" and (outcome.error or "").startswith(FALSE_TIME)

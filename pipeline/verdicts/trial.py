@@ -21,6 +21,7 @@ from kernel_pipeline.statistics.verdicts import Rule
 
 from .. import ROOT
 from ..execution.session import Session
+from ..store.retry import is_too_short
 from ..store.turns import Turn
 from . import judged, other_sizes
 from .judged import Judged, Verified
@@ -186,7 +187,7 @@ class Trial:
 
         def verify(problem: Values) -> None:
             outcome = self._own[problem] = self._outcome(worker, REFERENCE, problem)
-            if outcome.status in RIGHT or judged.is_false_time(outcome):
+            if outcome.status in RIGHT or is_too_short(outcome):
                 any_answer[problem] = outcome.any_answer
             else:
                 why = f"its own code is not right by the answer in float64: {outcome.error}"
@@ -238,7 +239,7 @@ class Trial:
             errors = {"max_abs_err": outcome.max_abs_err, "max_rel_err": outcome.max_rel_err}
             seen = Verified(problem=problem, status=outcome.status, **errors)
             one = one.replace(verified=(*one.verified, seen))
-            if outcome.status not in RIGHT and not judged.is_false_time(outcome):
+            if outcome.status not in RIGHT and not is_too_short(outcome):
                 said, reason = judged.of_failure(outcome, needs_gpu)
                 if problem in self._resized:
                     one = one.replace(wrong_at=f"{place}: {reason}")
