@@ -24,11 +24,12 @@ def cuda_flash(  # noqa: PLR0913, PLR0917  # inputs and parameters
     split: int,
 ) -> Gradients:
     """Return dq, dk and dv by FlashAttention-3's backward pass for Hopper: wgmma and TMA, ``block_m`` queries
-    per step. Each key head is computed ``split`` times, for a part of the query heads that share it. These
-    parts of dk and dv are rounded to the inputs' dtype, and their sum is computed in float32 and rounded
-    again. dk and dv are the same at every call, and so is dq with ``deterministic``. Tensors that TMA can't
-    address are copied first. Raises ValueError for tensors that don't fit together, and RuntimeError for
-    tiles that don't exist for the head_dim, and for heads that don't make ``split`` equal parts."""
+    per step. ``split`` blocks have the same keys, each with a part of the queries of all heads that share
+    them. These parts of dk and dv are rounded to the inputs' dtype, and their sum is computed in float32 and
+    rounded again. dk and dv are the same at every call, and so is dq with ``deterministic``. Tensors that TMA
+    can't address are copied first. Raises ValueError for tensors that don't fit together, and RuntimeError
+    for tiles that don't exist for the head_dim, for more parts than queries, and, with ``deterministic``, for
+    heads that don't make ``split`` equal parts."""
     check_flash(q, k, v, causal)
     if out.shape != q.shape or d_out.shape != q.shape or lse.shape != q.shape[:3]:
         raise ValueError(

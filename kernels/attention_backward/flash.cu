@@ -96,7 +96,7 @@ void launch(const Inputs& given, bool deterministic, uint16_t* dq, Arguments of,
   const CUtensorMap map_d_out = tensor_map(given.d_out, kBlockM);
   const int64_t tiles = given.q.size(0) * given.q.size(1) * ceil_div(of.seq_q, kBlockM);
   const int64_t blocks = ceil_div(of.seq_k, kBlockN);
-  const int64_t parts = given.k.size(0) * of.parts;
+  const int64_t parts = given.k.size(0) * given.k.size(1) * of.split;
   require(tiles <= INT32_MAX / 2 && blocks * parts <= INT32_MAX / 2,
           "attention_backward::cuda_flash takes fewer than 2**30 tiles");
   const Tensor statistics = torch::stable::new_empty(given.q, {tiles, 2, kBlockM}, Scalar::Float);
@@ -138,7 +138,7 @@ void launch(const Inputs& given, bool deterministic, uint16_t* dq, Arguments of,
 
   constexpr int kBytesToRound = bytes_to_round(kHeadDim, kBlockM);
   const int64_t to_add = of.split > 1 ? ceil_div(2 * key_parts.vectors, kThreadsOfRows) : 0;
-  require(to_add <= INT32_MAX / 2, "attention_backward::cuda_flash takes fewer than 2**41 elements of keys in parts");
+  require(to_add <= INT32_MAX / 2, "attention_backward::cuda_flash takes fewer than 2**40 elements of keys in parts");
   const dim3 grid_to_round(static_cast<unsigned>(tiles + to_add));
   launch_dependent(flash_round<kElement, kHeadDim, kBlockM>, grid_to_round, kThreadsOfRows, kBytesToRound, stream,
                    static_cast<const float*>(of.sums), dq, of.seq_q, of.columns, of.scale, static_cast<int>(tiles),
@@ -196,9 +196,11 @@ Gradients cuda_flash(const Tensor& q, const Tensor& k, const Tensor& v, const Te
   }
   require(q.size(0) == k.size(0) && q.size(3) == k.size(3) && k.size(1) > 0 && q.size(1) % k.size(1) == 0,
           "attention_backward::cuda_flash takes queries and keys that belong together");
-  require(split > 0 && q.size(1) / k.size(1) % split == 0,
-          "attention_backward::cuda_flash takes parts of a key head of as many heads each, not " + std::to_string(split) +
-              " of " + std::to_string(q.size(1) / k.size(1)));
+  const int64_t group = q.size(1) / k.size(1);
+  require(split > 0 && split <= group * q.size(2) && (!deterministic || group % split == 0),
+          "attention_backward::cuda_flash takes no more parts of a key head than its heads have queries, and with "
+          "deterministic parts of as many heads each, not " + std::to_string(split) + " of " + std::to_string(group) +
+              " heads");
   require(lse.dim() == 3 && lse.scalar_type() == Scalar::Float && lse.get_device_index() == q.get_device_index() &&
               lse.size(0) == q.size(0) && lse.size(1) == q.size(1) && lse.size(2) == q.size(2) && lse.is_contiguous(),
           "attention_backward::cuda_flash takes contiguous logarithms in float32, one for each query");
@@ -220,7 +222,7 @@ Gradients cuda_flash(const Tensor& q, const Tensor& k, const Tensor& v, const Te
   of.heads = static_cast<int>(q.size(1));
   of.split = static_cast<int>(split);
   of.parts = static_cast<int>(k.size(1) * split);
-  of.group = of.heads / of.parts;
+  of.group = static_cast<int>(group);
   of.seq_q = static_cast<int>(q.size(2));
   of.seq_k = static_cast<int>(k.size(2));
   of.columns = static_cast<int>(q.size(3));
@@ -240,7 +242,11 @@ Gradients cuda_flash(const Tensor& q, const Tensor& k, const Tensor& v, const Te
                               reinterpret_cast<uint4*>(dv),
                               k.numel() / 8,
                               k.size(2) * k.size(3) / 8,
-                              of.split};
+                              of.split,
+                              of.group,
+                              of.seq_q,
+                              of.seq_k,
+                              causal};
   const auto run = is_bfloat16 ? with_tiles<Element::kBFloat16> : with_tiles<Element::kFloat16>;
   run({q, k, v, out, lse, d_out}, {block_m, stages, deterministic},
       static_cast<uint16_t*>(std::get<0>(result).mutable_data_ptr()), of, key_parts);

@@ -2,8 +2,8 @@
 // source has it: hopper/mainloop_bwd_sm90_tma_gmma_ws.hpp of Dao-AILab/flash-attention.
 //
 // - A block of threads stays on its multiprocessor (persistent). It takes 128 keys of a key head after the other, and
-//   goes through the tiles of queries that see them, of all heads of a part. Each of two warpgroups has 64 keys, and
-//   their sums of dk and dv in registers.
+//   goes through the tiles of queries that see them, of all heads that share the key head, or through a part of these
+//   steps. Each of two warpgroups has 64 keys, and their sums of dk and dv in registers.
 // - Scores are transposed, a row for each key. So probabilities and their gradients lie in registers as the products
 //   with d_out and queries want their first operand.
 // - dq is a sum over all keys: both warpgroups write their gradients of scores to shared memory, and each multiplies
@@ -40,8 +40,8 @@ constexpr int kThreads = (kWarpgroups + 1) * kWarpgroup;
 struct Arguments {
   Schedule schedule;
   int heads;     // of queries, of one batch entry
-  int parts;     // of key heads: each is computed `split` times, for a part of the query heads that share it
-  int group;     // query heads of a part
+  int parts;     // of key heads: each has `split` parts of the steps
+  int group;     // query heads that share a key head
   int seq_q;
   int seq_k;
   int columns;  // head_dim, which may be less than the tiles'
@@ -97,13 +97,21 @@ __device__ __forceinline__ int uniform(int number) { return __shfl_sync(0xffffff
 __device__ __forceinline__ Keys next_keys(Barriers* barriers, Pipeline& next) {
   mbarrier_wait_parity(&barriers->keys_full[next.stage], next.parity);
   const Keys& at = barriers->keys[next.stage];
-  const Keys keys = {uniform(at.first), uniform(at.head), uniform(at.query_head),
+  const Keys keys = {uniform(at.first), uniform(at.head), uniform(at.steps), uniform(at.query_head), uniform(at.tile),
                      {uniform(at.tiles.first), uniform(at.tiles.full), uniform(at.tiles.end)}};
   if (threadIdx.x % 32 == 0) {
     mbarrier_arrive(&barriers->keys_empty[next.stage]);
   }
   next.advance(kKeysAhead);
   return keys;
+}
+
+// The next step's tile, and its head.
+__device__ __forceinline__ void advance(const QueryTiles& tiles, int& tile, int& head) {
+  if (++tile == tiles.end) {
+    tile = tiles.first;
+    ++head;
+  }
 }
 
 // One thread copies all that the block of threads needs.
@@ -122,46 +130,50 @@ __device__ __forceinline__ void copy_tiles(unsigned char* shared, Barriers* barr
   while (place < of.schedule.size()) {
     const KeyBlock at = of.schedule.at(place);
     const int entry = at.head / of.parts;
-    const Keys keys = {at.block * kBlockN, at.head, at.head * of.group,
-                       query_tiles(at.block * kBlockN, kBlockM, of.seq_q, of.seq_k, of.causal)};
-    tell(barriers, told, keys);
+    const int kv_head = at.head / of.split;  // of all batch entries
+    const QueryTiles tiles = query_tiles(at.block * kBlockN, kBlockM, of.seq_q, of.seq_k, of.causal);
+    const int of_head = tiles.end - tiles.first;
+    const Steps steps = steps_of(of.group * of_head, at.head - kv_head * of.split, of.split);
+    const Keys keys = {at.block * kBlockN, at.head, steps.end - steps.first, kv_head * of.group + steps.first / of_head,
+                       tiles.first + steps.first % of_head, tiles};
+    if (!keys.is_end()) {
+      tell(barriers, told, keys);
+    }
     const auto copy = [&](int to, const CUtensorMap* map, int rows, int row, int head, uint64_t* full) {
 #pragma unroll
       for (int slab = 0; slab < kHeadDim / kSlab; ++slab) {
         tma_load(shared + to + slab * rows * kSwizzle, map, slab * kSlab, row, head, entry, full);
       }
     };
-    bool is_first = true;
+    int tile = keys.tile;
+    int head = keys.query_head;
 #pragma unroll 1
-    for (int head = keys.query_head; head < keys.query_head + of.group; ++head) {
-#pragma unroll 1
-      for (int tile = keys.tiles.first; tile < keys.tiles.end; ++tile) {
-        StageBarriers& stage = barriers->stages[next.stage];
-        const float* const statistics = of.statistics + (int64_t{head} * keys.tiles.end + tile) * 2 * kBlockM;
-        unsigned char* const to = shared + kLayout.statistics(next.stage);
-        const int of_entry = head - entry * of.heads;
-        mbarrier_wait_parity(&stage.q_empty, next.parity ^ 1);
-        mbarrier_arrive_expect_tx(&stage.q_full, kLayout.tile_bytes + kBlockM * 4);
-        copy(kLayout.queries(next.stage), map_q, kBlockM, tile * kBlockM, of_entry, &stage.q_full);
-        bulk_load(to, statistics, kBlockM * 4, &stage.q_full);
-        mbarrier_wait_parity(&stage.d_out_empty, next.parity ^ 1);
-        mbarrier_arrive_expect_tx(&stage.d_out_full, kLayout.tile_bytes + kBlockM * 4);
-        copy(kLayout.d_out(next.stage), map_d_out, kBlockM, tile * kBlockM, of_entry, &stage.d_out_full);
-        bulk_load(to + kBlockM * 4, statistics + kBlockM, kBlockM * 4, &stage.d_out_full);
-        next.advance(kStages);
-        if (is_first) {
-          // The keys before need values until their last step begins, and themselves until it ends.
-          const int kv_head = (at.head - entry * of.parts) / of.split;
-          mbarrier_wait_parity(&barriers->v_empty, parity_of_keys);
-          mbarrier_arrive_expect_tx(&barriers->v_full, kLayout.kv_bytes);
-          copy(kLayout.values(), map_v, kBlockN, keys.first, kv_head, &barriers->v_full);
-          mbarrier_wait_parity(&barriers->k_empty, parity_of_keys);
-          mbarrier_arrive_expect_tx(&barriers->k_full, kLayout.kv_bytes);
-          copy(kLayout.keys(), map_k, kBlockN, keys.first, kv_head, &barriers->k_full);
-          parity_of_keys ^= 1;
-          is_first = false;
-        }
+    for (int step = 0; step < keys.steps; ++step) {
+      StageBarriers& stage = barriers->stages[next.stage];
+      const float* const statistics = of.statistics + (int64_t{head} * tiles.end + tile) * 2 * kBlockM;
+      unsigned char* const to = shared + kLayout.statistics(next.stage);
+      const int of_entry = head - entry * of.heads;
+      mbarrier_wait_parity(&stage.q_empty, next.parity ^ 1);
+      mbarrier_arrive_expect_tx(&stage.q_full, kLayout.tile_bytes + kBlockM * 4);
+      copy(kLayout.queries(next.stage), map_q, kBlockM, tile * kBlockM, of_entry, &stage.q_full);
+      bulk_load(to, statistics, kBlockM * 4, &stage.q_full);
+      mbarrier_wait_parity(&stage.d_out_empty, next.parity ^ 1);
+      mbarrier_arrive_expect_tx(&stage.d_out_full, kLayout.tile_bytes + kBlockM * 4);
+      copy(kLayout.d_out(next.stage), map_d_out, kBlockM, tile * kBlockM, of_entry, &stage.d_out_full);
+      bulk_load(to + kBlockM * 4, statistics + kBlockM, kBlockM * 4, &stage.d_out_full);
+      next.advance(kStages);
+      if (step == 0) {
+        // The keys before need values until their last step begins, and themselves until it ends.
+        const int kv_head_of_entry = kv_head - entry * (of.heads / of.group);
+        mbarrier_wait_parity(&barriers->v_empty, parity_of_keys);
+        mbarrier_arrive_expect_tx(&barriers->v_full, kLayout.kv_bytes);
+        copy(kLayout.values(), map_v, kBlockN, keys.first, kv_head_of_entry, &barriers->v_full);
+        mbarrier_wait_parity(&barriers->k_empty, parity_of_keys);
+        mbarrier_arrive_expect_tx(&barriers->k_full, kLayout.kv_bytes);
+        copy(kLayout.keys(), map_k, kBlockN, keys.first, kv_head_of_entry, &barriers->k_full);
+        parity_of_keys ^= 1;
       }
+      advance(tiles, tile, head);
     }
     // Not earlier: a block that has much to do would leave the next keys to nobody else.
     place = static_cast<int>(gridDim.x) + atomicAdd(of.taken, 1);
@@ -182,29 +194,29 @@ __device__ __forceinline__ void add_parts(unsigned char* shared, Barriers* barri
     if (keys.is_end()) {
       break;
     }
+    int tile = keys.tile;
+    int head = keys.query_head;
 #pragma unroll 1
-    for (int head = keys.query_head; head < keys.query_head + of.group; ++head) {
-#pragma unroll 1
-      for (int tile = keys.tiles.first; tile < keys.tiles.end; ++tile) {
-        named_barrier_arrive(kPartIsEmpty + which, kThreadsOfPart);
-        named_barrier_sync(kPartIsFull + which, kThreadsOfPart);
-        if (threadIdx.x % 32 == 0) {
-          const int64_t part = (int64_t{head} * keys.tiles.end + tile) * kWarpgroups + which;
-          if (of.turns != nullptr) {
-            wait_for_turn(of.turns + part,
-                          turn_of(keys.first / kBlockN, tile, kBlockM, of.seq_q, of.seq_k, of.causal));
-          }
-          bulk_reduce_add(of.sums + part * part_of(kHeadDim, kBlockM), from, kLayout.part_bytes);
-          bulk_commit_group();
-          if (of.turns != nullptr) {
-            bulk_wait_group_all();
-            next_turn(of.turns + part);
-          } else {
-            bulk_wait_group_read<0>();
-          }
+    for (int step = 0; step < keys.steps; ++step) {
+      named_barrier_arrive(kPartIsEmpty + which, kThreadsOfPart);
+      named_barrier_sync(kPartIsFull + which, kThreadsOfPart);
+      if (threadIdx.x % 32 == 0) {
+        const int64_t part = (int64_t{head} * keys.tiles.end + tile) * kWarpgroups + which;
+        if (of.turns != nullptr) {
+          wait_for_turn(of.turns + part,
+                        turn_of(keys.first / kBlockN, tile, kBlockM, of.seq_q, of.seq_k, of.causal));
         }
-        __syncwarp();
+        bulk_reduce_add(of.sums + part * part_of(kHeadDim, kBlockM), from, kLayout.part_bytes);
+        bulk_commit_group();
+        if (of.turns != nullptr) {
+          bulk_wait_group_all();
+          next_turn(of.turns + part);
+        } else {
+          bulk_wait_group_read<0>();
+        }
       }
+      __syncwarp();
+      advance(keys.tiles, tile, head);
     }
   }
 }
@@ -259,8 +271,8 @@ __device__ __forceinline__ void differentiate(unsigned char* shared, Barriers* b
       dk[i] = 0.0f;
       dv[i] = 0.0f;
     }
-    int steps = of.group * (keys.tiles.end - keys.tiles.first);
-    int tile = keys.tiles.first;
+    int steps = keys.steps;
+    int tile = keys.tile;
     mbarrier_wait_parity(&barriers->k_full, parity_of_keys);
     mbarrier_wait_parity(&barriers->v_full, parity_of_keys);
 #pragma unroll 1

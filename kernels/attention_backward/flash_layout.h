@@ -20,11 +20,31 @@ constexpr int kGradientStages = 2;                       // buffers for the grad
 // and all queries, where their number is no multiple of wgmma's m.
 KERNELS_HOST_DEVICE constexpr int part_of(int head_dim, int block_m) { return head_dim * block_m / kWarpgroups; }
 
-// A block of keys of one key head of one batch entry.
+// A block of keys of one part of a key head of one batch entry.
 struct KeyBlock {
   int block;
   int head;  // of the parts of key heads of all batch entries
 };
+
+// Steps from `first` to `end` of a part of a block of keys; none if the parts before have all of them.
+struct Steps {
+  int first;
+  int end;
+};
+
+// A part of a block's `all` steps, of which each part but the last has the same number. A step is a tile of queries of
+// a head that shares the keys, and they come head by head.
+KERNELS_HOST_DEVICE constexpr Steps steps_of(int all, int part, int split) {
+  const int each = (all + split - 1) / split;
+  const int64_t first = int64_t{each} * part;
+  return {static_cast<int>(first < all ? first : all), static_cast<int>(first + each < all ? first + each : all)};
+}
+
+// How many parts have steps.
+KERNELS_HOST_DEVICE constexpr int parts_of(int all, int split) {
+  const int each = (all + split - 1) / split;
+  return (all + each - 1) / each;
+}
 
 // Which keys come when. Blocks of threads take them one by one, as they get done. Without a mask all take equally long,
 // and they come head by head, so that blocks which work at the same time share queries in L2. With a mask the first keys
@@ -99,14 +119,16 @@ KERNELS_HOST_DEVICE inline int turn_of(int block, int tile, int block_m, int seq
   return (of_last_query < last ? of_last_query : last) - block;
 }
 
-// The keys that a block of threads does next, and the tiles of queries of each head that see them; no tiles at the end.
+// The keys that a block of threads does next, and its first tile of queries; no steps at the end.
 struct Keys {
   int first;       // key
   int head;        // of the parts of key heads of all batch entries
-  int query_head;  // the first that shares the keys, of the query heads of all batch entries
-  QueryTiles tiles;
+  int steps;
+  int query_head;  // of the first step, of the query heads of all batch entries
+  int tile;        // of the first step
+  QueryTiles tiles;  // of each head, that see the keys
 
-  KERNELS_HOST_DEVICE constexpr bool is_end() const { return tiles.end == 0; }
+  KERNELS_HOST_DEVICE constexpr bool is_end() const { return steps == 0; }
 };
 
 // The barriers of a block of threads. `full` says that bytes are there, `empty` that nobody needs them any more.

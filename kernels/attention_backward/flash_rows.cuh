@@ -137,6 +137,7 @@ __global__ void __launch_bounds__(kThreadsOfRows) flash_statistics(const __grid_
 }
 
 // dk and dv of the parts of each key head, one after the other, and the sums of a key head's parts. Vectors are 16 bytes.
+// A block of keys has as many parts as have steps.
 struct KeyParts {
   const uint4* dk;
   const uint4* dv;
@@ -145,20 +146,28 @@ struct KeyParts {
   int64_t vectors;  // of all key heads
   int64_t of_head;  // vectors of a key head, or of one part
   int split;        // parts of a key head
+  int group;        // query heads that share it
+  int seq_q;
+  int seq_k;
+  bool causal;
 };
 
 // A thread adds the parts of a vector of dk or dv in float32.
-template <Element kElement>
+template <Element kElement, int kBlockM>
 __device__ __forceinline__ void add_key_parts(const KeyParts& of, int64_t vector) {
   if (vector >= 2 * of.vectors) {
     return;
   }
   const bool is_dk = vector < of.vectors;
   const int64_t to = is_dk ? vector : vector - of.vectors;
-  const uint4* from = (is_dk ? of.dk : of.dv) + to / of.of_head * of.of_head * of.split + to % of.of_head;
+  const int64_t within = to % of.of_head;
+  const int block = static_cast<int>(within / (of.of_head / of.seq_k) / kBlockN);
+  const QueryTiles tiles = query_tiles(block * kBlockN, kBlockM, of.seq_q, of.seq_k, of.causal);
+  const int parts = parts_of(of.group * (tiles.end - tiles.first), of.split);
+  const uint4* from = (is_dk ? of.dk : of.dv) + (to - within) * of.split + within;
   float sums[8] = {};
 #pragma unroll 4
-  for (int part = 0; part < of.split; ++part, from += of.of_head) {
+  for (int part = 0; part < parts; ++part, from += of.of_head) {
     const uint4 eight = *from;
     const uint32_t pairs[] = {eight.x, eight.y, eight.z, eight.w};
 #pragma unroll
@@ -184,7 +193,7 @@ __global__ void __launch_bounds__(kThreadsOfRows)
   wait_on_dependent_grids();
   if (static_cast<int>(blockIdx.x) >= all_tiles) {
     const int64_t block = static_cast<int>(blockIdx.x) - all_tiles;
-    add_key_parts<kElement>(key_parts, block * kThreadsOfRows + static_cast<int>(threadIdx.x));
+    add_key_parts<kElement, kBlockM>(key_parts, block * kThreadsOfRows + static_cast<int>(threadIdx.x));
     return;
   }
   const int thread = static_cast<int>(threadIdx.x) % 128;

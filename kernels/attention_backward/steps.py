@@ -28,10 +28,13 @@ ROWS = 4200
 
 
 def cuda_steps(problem: Problem, tiles: WarpSpecialized, gpu: Gpu) -> float:
-    """Return the steps of the CUDA C++ kernel, whose blocks keep the keys of a part of a key head. The
+    """Return the steps of the CUDA C++ kernel, whose blocks keep keys and take a part of the queries. The
     gradients of parts are written and added."""
     parts = problem.kv_heads * tiles.split
-    products = _keys(problem, parts, (KEYS, tiles.block_m), gpu) * tile_columns(problem.head_dim) / 128
+    blocks = problem.batch * parts * up_to(problem.seq_k, KEYS)
+    of_part = up_to(problem.group * up_to(problem.seq_q, tiles.block_m), tiles.split)
+    products = _busiest(problem, blocks, of_part, (KEYS, tiles.block_m), gpu)
+    products *= tile_columns(problem.head_dim) / 128
     added = problem.batch * parts * problem.seq_k if tiles.split > 1 else 0
     return products + _all_rows(problem, gpu) + _rows(problem, gpu, added)
 
@@ -62,7 +65,7 @@ def _keys(problem: Problem, heads: int, tile: tuple[int, int], gpu: Gpu, alone: 
 
 
 def _busiest(
-    problem: Problem, blocks: int, tiles: int, tile: tuple[int, int], gpu: Gpu, alone: float
+    problem: Problem, blocks: int, tiles: int, tile: tuple[int, int], gpu: Gpu, alone: float = 1.0
 ) -> float:
     """Return the steps of the busiest multiprocessor, where a block takes at least ``alone`` times its steps.
     A mask skips half of the tiles, and the longest blocks come first, so that all end at about the same

@@ -105,18 +105,49 @@ def test_gives_the_same_bits_each_time(head_dim: int, causal: bool) -> None:
             assert all(map(torch.equal, again, first))
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("head_dim", CUDA_TILES)
-def test_parts_of_the_heads_of_a_key_head(head_dim: int, causal: bool) -> None:
+def test_parts_of_a_block_of_keys(head_dim: int, causal: bool, dtype: str) -> None:
+    """Of heads, of the queries of a head, and more parts than the last keys have tiles of queries."""
+    if not FLASH.runs_here:
+        pytest.skip("needs Hopper")
+    problem = lengths_of((2, 16, 2, 333, 400), head_dim, causal, dtype)
+    for one in (problem, dataclasses.replace(problem, kv_heads=16)):
+        inputs = FLASH.inputs(one)
+        expected = FLASH.in_form.expected(one, inputs)
+        for tiles in tiles_of(head_dim):
+            for split in (2, 3, 8):
+                if split <= one.group * -(-one.seq_q // tiles.block_m):
+                    flash(one, dataclasses.replace(tiles, split=split), inputs, expected)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("head_dim", CUDA_TILES)
+def test_parts_give_the_same_bits_each_time_and_take_every_layout(head_dim: int, causal: bool) -> None:
     if not FLASH.runs_here:
         pytest.skip("needs Hopper")
     problem = lengths_of((2, 16, 2, 333, 400), head_dim, causal)
     inputs = FLASH.inputs(problem)
-    for tiles in tiles_of(head_dim):
-        for split in (2, 8):
-            flash(problem, dataclasses.replace(tiles, split=split), inputs)
-    with pytest.raises(RuntimeError, match="parts of a key head of as many heads each, not 3 of 8"):
-        FLASH.call(problem, inputs, dataclasses.asdict(dataclasses.replace(tiles_of(head_dim)[0], split=3)))
+    for tiles in tiles_of(head_dim, deterministic=True):
+        parts = dataclasses.replace(tiles, split=4)
+        first = flash(problem, parts, inputs)
+        for _ in range(20):
+            assert all(map(torch.equal, FLASH.call(problem, inputs, dataclasses.asdict(parts)), first))
+        q, k, v, out, lse, d_out = inputs
+        laid = (padded(q), padded(k), shifted(v), padded(out), lse, apart(d_out))
+        assert all(map(torch.equal, flash(problem, parts, laid), first))
+
+
+def test_refuses_parts_that_there_are_none_of() -> None:
+    if not FLASH.runs_here:
+        pytest.skip("needs Hopper")
+    problem = lengths_of((2, 16, 2, 333, 400), 64, causal=True)
+    inputs = FLASH.inputs(problem)
+    for split, deterministic in ((3, True), (333 * 8 + 1, False)):
+        tiles = {"block_m": 128, "stages": 2, "deterministic": deterministic, "split": split}
+        with pytest.raises(RuntimeError, match=f"no more parts .*, not {split} of 8 heads"):
+            FLASH.call(problem, inputs, tiles)
 
 
 def test_refuses_tiles_that_there_are_none_of() -> None:

@@ -30,7 +30,7 @@ ELEMENTS = {"bfloat16": "kBFloat16", "float16": "kFloat16"}
 class Launch:
     """How it is launched: queries of a tile, pipeline stages; key heads that the schedule goes through at
     once; parts of dq in turns or as they come; blocks of the grid, of which the emulator runs one after the
-    other, so that in turns there is one alone; parts of the heads of a key head."""
+    other, so that in turns there is one alone; parts of a block of keys."""
 
     block_m: int = 64
     stages: int = 2
@@ -136,6 +136,15 @@ def test_parts_of_the_heads_of_a_key_head(folder: Path, split: int, causal: bool
     check(folder, problem, Launch(split=split, deterministic=causal), 3)
 
 
+@pytest.mark.parametrize("split", [2, 3, 8])
+@pytest.mark.parametrize("causal", [False, True])
+def test_parts_of_the_queries_of_a_head(folder: Path, split: int, causal: bool) -> None:
+    """A part begins and ends within a head's queries. With 8 parts, and with a mask, some have no queries."""
+    problem = dataclasses.replace(BASE, batch=2, seq_q=200, seq_k=300, causal=causal)
+    assert problem.group == 2
+    check(folder, problem, Launch(split=split, grid=3), 3)
+
+
 EVERY = [
     (
         Problem(
@@ -220,8 +229,10 @@ def test_a_fault_shows(folder: Path, fault: str, tmp_path: Path) -> None:
 
 
 FAULTS_OF_PARTS = {
-    "a part reads another key head": ("flash_kernel.cuh", "(at.head - entry * of.parts) / of.split", "0"),
-    "only the first part counts": ("flash_rows.cuh", "part < of.split", "part < 1"),
+    "a part reads another key head": ("flash_kernel.cuh", "kv_head - entry * (of.heads / of.group)", "0"),
+    "only the first part counts": ("flash_rows.cuh", "part < parts", "part < 1"),
+    "a part without steps is added": ("flash_rows.cuh", "part < parts", "part < of.split"),
+    "a part begins with its head's first tile": ("flash_kernel.cuh", " + steps.first % of_head", ""),
     "a part is added twice": ("flash_rows.cuh", ", from += of.of_head", ""),
 }
 
@@ -234,6 +245,6 @@ def test_a_fault_of_parts_shows(folder: Path, fault: str, tmp_path: Path) -> Non
     text = header.read_text()
     assert text.count(before) == 1
     header.write_text(text.replace(before, after))
-    problem = dataclasses.replace(BASE, heads=4, kv_heads=2, seq_q=70, seq_k=130)
+    problem = dataclasses.replace(BASE, heads=4, kv_heads=2, seq_k=160)
     with pytest.raises(AssertionError):
-        check(tmp_path, problem, Launch(split=2), 3)
+        check(tmp_path, problem, Launch(split=4), 3)

@@ -27,6 +27,12 @@ SHOWN void tiles(int key, int block_m, int seq_q, int seq_k, int causal, int* fo
   found[1] = tiles.full;
   found[2] = tiles.end;
 }
+SHOWN void steps(int all, int part, int split, int* found) {
+  const Steps steps = steps_of(all, part, split);
+  found[0] = steps.first;
+  found[1] = steps.end;
+  found[2] = parts_of(all, split);
+}
 SHOWN int turn(int block, int tile, int block_m, int seq_q, int seq_k, int causal) {
   return turn_of(block, tile, block_m, seq_q, seq_k, causal != 0);
 }
@@ -101,6 +107,19 @@ def test_a_block_masks_the_tiles_that_do_not_see_it_whole(
             assert (tile >= full) <= (min(sees) >= key + KEYS), "a tile is not masked"
             past_the_end = key + KEYS > seq_k
             assert past_the_end or (tile < full) <= (min(sees) < key + KEYS), "a tile is masked for nothing"
+
+
+@pytest.mark.parametrize("split", [1, 2, 3, 8, 16])
+@pytest.mark.parametrize("all_steps", [1, 5, 8, 17, 2**30])
+def test_parts_have_each_step_once(layout: ctypes.CDLL, all_steps: int, split: int) -> None:
+    found, end = (ctypes.c_int * 3)(), 0
+    for part in range(split):
+        layout.steps(all_steps, part, split, found)
+        assert found[0] == end, "a part begins where the one before ends"
+        assert found[1] - found[0] <= -(-all_steps // split), "a part has more than its share"
+        assert (found[1] > found[0]) == (part < found[2]), "parts that have steps come first"
+        end = found[1]
+    assert end == all_steps
 
 
 @pytest.mark.parametrize("causal", [False, True])

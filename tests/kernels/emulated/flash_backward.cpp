@@ -67,7 +67,7 @@ void run(char** argv) {
   of.heads = heads;
   of.parts = kv_heads * split;
   of.split = split;
-  of.group = heads / of.parts;
+  of.group = heads / kv_heads;
   of.seq_q = seq_q;
   of.seq_k = seq_k;
   of.columns = columns;
@@ -100,7 +100,9 @@ void run(char** argv) {
   const KeyParts key_parts = {reinterpret_cast<const uint4*>(of.dk), reinterpret_cast<const uint4*>(of.dv),
                               reinterpret_cast<uint4*>(dk),          reinterpret_cast<uint4*>(dv),
                               static_cast<int64_t>(of_k / 8),        int64_t{seq_k} * columns / 8,
-                              split};
+                              split,                                   of.group,
+                              seq_q,                                   seq_k,
+                              causal};
   const int to_add = split > 1 ? static_cast<int>((2 * of_k / 8 + kThreadsOfRows - 1) / kThreadsOfRows) : 0;
   launch(all_tiles + to_add, kThreadsOfRows, [&] {
     flash_round<kElement, kHeadDim, kBlockM>(sums.data(), made.data(), seq_q, columns, of.scale, all_tiles, key_parts);
