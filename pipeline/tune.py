@@ -13,10 +13,10 @@ other rows is printed. With ``gpu`` it writes the table of another machine's GPU
 environment. With ``kernel`` the other kernels stay in the table as they are. docs/tuned.md explains the
 table.
 
-With ``replay`` it shows how good the rule between tuned problems is. Each problem of a ledger is left out in
-turn, and the rule chooses by the other problems. The regret is how much longer the rule's choice takes than
-the fastest configuration in the ledger. The errors of predicted times and the choices by another GPU's table
-follow. Old rows are used, too.
+With ``replay`` it shows how good the choices between tuned problems are. Each problem of a ledger is left out
+in turn, and what callers would get by the other problems is chosen. The regret is how much longer the choice
+takes than the fastest configuration in the ledger. The errors of predicted times and the choices by another
+GPU's table follow. Old rows are used, too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from kernel_pipeline.machine import device
 from kernel_pipeline.machine.fingerprint import fingerprint
 from kernel_pipeline.ops import table
 from kernel_pipeline.ops.chooser import rule_digest
-from kernel_pipeline.ops.growth import Growth
 from kernel_pipeline.ops.table import Table, TableError, TunedKernel
 from kernel_pipeline.records.environment import UNKEYED, Environment
 from kernel_pipeline.records.measurement import Measurement
@@ -94,17 +93,7 @@ def run(config: TuneConfig) -> None:
         sound = f"a time of {slug} that is neither old nor in doubt"
         say(f"No ledger in {folder} has {sound}: no table was written.")
         return
-    made_table = Table(
-        gpu=slug,
-        name=environment.name,
-        compute_capability=environment.compute_capability,
-        multiprocessors=environment.multiprocessors or 0,
-        shared_memory=environment.shared_memory or 0,
-        l2_bytes=l2_bytes,
-        environment=_of_table(environment),
-        rule=rule_digest(),
-        kernels=found,
-    )
+    made_table = _table(environment, found)
     kept = {} if config.kernel is None else _kept(path, made_table)
     write_atomically(path, table.text(replace(made_table, kernels=kept | found)).encode())
     tuned_table(made_table).print(console)
@@ -121,14 +110,12 @@ def replay(config: TuneConfig) -> None:
         entry = catalog.find(name)
         for ledger in results.listed(config.output, f"timings/{name}/{config.gpu or '*'}.jsonl", warn):
             some = tuning.measured(entry, own_rows(ledger, warn), None)
-            if some:
-                environment = _recorded(config.output, ledger.stem)
-                kernel, limits = entry.loaded.kernel, limits_of(environment)
-                lacks = tuning.lacking(kernel, some, limits)
-                swept = tuning.times_of(entry, some, environment.l2_bytes or 0)
-                times = tuning.with_estimates(kernel, swept, lacks)
-                growth = Growth(kernel, tuning.configurations_of(some), limits)
-                found.append(LedgerTimes(name, ledger.stem, times, growth))
+            environment = _recorded(config.output, ledger.stem)
+            l2_bytes = environment.l2_bytes or 0
+            made = tuning.of_kernel(entry, some, (), limits_of(environment), l2_bytes)
+            if made is not None:
+                times = tuning.compared(entry.loaded.kernel, tuning.times_of(entry, some, l2_bytes))
+                found.append(LedgerTimes(entry.loaded, _table(environment, {name: made}), times))
     if not found:
         raise UserError(
             f"{config.output} has no ledger: measure a kernel, or name another folder by output=."
@@ -138,6 +125,21 @@ def replay(config: TuneConfig) -> None:
     rule_replays.predicted(found).print(console)
     for table_ in rule_replays.by_siblings(found):
         table_.print(console)
+
+
+def _table(environment: Environment, kernels: dict[str, TunedKernel]) -> Table:
+    """Return the table of the GPU of an environment."""
+    return Table(
+        gpu=environment.gpu,
+        name=environment.name,
+        compute_capability=environment.compute_capability,
+        multiprocessors=environment.multiprocessors or 0,
+        shared_memory=environment.shared_memory or 0,
+        l2_bytes=environment.l2_bytes or 0,
+        environment=_of_table(environment),
+        rule=rule_digest(),
+        kernels=kernels,
+    )
 
 
 def _names(config: TuneConfig) -> Sequence[str]:

@@ -66,13 +66,9 @@ class Chooser:
                 return self.fallback(why)
             return self._choice(self.row.best, "exact", "")
         reason = f"{self.loaded.name} was not tuned at this problem."
-        region = self.region
-        if region is None or region.distance is None:
+        if self.trusted is None:
             return self.fallback(reason)
-        picked = self.picked
-        if picked is None or picked.distance > region.distance:
-            return self.fallback(reason)
-        return self._if_faster(picked.label, "generalised", reason)
+        return self._if_faster(self.trusted.label, "generalised", reason)
 
     @functools.cached_property
     def row(self) -> TunedProblem | None:
@@ -181,8 +177,20 @@ class Chooser:
         of the rule."""
         if self.is_own and self.table.rule != rule_digest():
             return None
+        return self.picked_by(rule.NEIGHBOURS)
+
+    def picked_by(self, neighbours: int) -> rule.Pick | None:
+        """Return the rule's choice by this many neighbours; None without neighbours."""
         at = self.values, self.within_l2, self.problem, self.gpu
-        return self.growth.pick(self.known, *at, lambda label: self.against(label) is None)
+        return self.growth.pick(self.known, *at, lambda label: self.against(label) is None, neighbours)
+
+    @property
+    def trusted(self) -> rule.Pick | None:
+        """The rule's choice if the rule is trusted at the problem, else None."""
+        region, picked = self.region, self.picked
+        if region is None or region.distance is None or picked is None or picked.distance > region.distance:
+            return None
+        return picked
 
     @functools.cached_property
     def predicted(self) -> dict[str, float]:
@@ -257,17 +265,22 @@ class Chooser:
     def _if_faster(
         self, label: str, how: str, reason: str, margin: float = prediction.MARGIN, slowest: float = 0.0
     ) -> Choice:
-        """Return the choice of a configuration if it is predicted clearly faster than the baseline, or if no
-        baseline can be called; else the baseline."""
-        if (
-            self._is_baseline(label)
-            or not self.has_baseline
-            or prediction.is_clearly_faster(self.around, label, margin, slowest, self.by_steps(label))
-        ):
+        """Return the choice of a configuration if it is called in place of the baseline, else the
+        baseline."""
+        if self.is_called(label, margin, slowest):
             return self._choice(label, how, reason)
         provider = self.tuned.configurations[label].provider
         return baseline(
             self.kernel, f"{reason} {provider} is not predicted clearly faster than {self.kernel.baseline}."
+        )
+
+    def is_called(self, label: str, margin: float, slowest: float) -> bool:
+        """Whether a configuration is called in place of the baseline: it is predicted clearly faster, or no
+        baseline can be called, or it is the baseline."""
+        return (
+            self._is_baseline(label)
+            or not self.has_baseline
+            or prediction.is_clearly_faster(self.around, label, margin, slowest, self.by_steps(label))
         )
 
     @property

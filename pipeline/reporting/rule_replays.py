@@ -1,25 +1,28 @@
-"""Replays of the tuned tables' rule against ledgers, without measuring.
+"""Replays of the tuned tables' choices against ledgers, without measuring.
 
-The tables show the regret of the rule between tuned problems, the errors of predicted times, and the regret
-of the choices by another GPU's table. The rule never sees the times of the problem itself on its GPU: the
-shape is left out in every dtype.
+The tables show the regret of what callers get between tuned problems, the errors of predicted times, and the
+regret of the choices by another GPU's table. What callers get is chosen by ``ops.chooser.Chooser``, from a
+table that never has the problem itself: its shape is left out in every dtype.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from kernel_pipeline import problems
 from kernel_pipeline.contract import Kernel
+from kernel_pipeline.loading import Loaded
 from kernel_pipeline.ops import prediction, rule
-from kernel_pipeline.ops.growth import Growth, is_safer
-from kernel_pipeline.ops.table import FEWEST
-from kernel_pipeline.ops.tuned_problems import takes_inputs, words_text
+from kernel_pipeline.ops.choice import Choice
+from kernel_pipeline.ops.chooser import Chooser
+from kernel_pipeline.ops.table import Table
+from kernel_pipeline.ops.tuned_problems import completed
 from kernel_pipeline.records.base import Values
 
 from ..verdicts import regret
-from ..verdicts.regret import Left, Times, quantile
+from ..verdicts.regret import Times, quantile
 from .numbers import percent
 from .tables import TextTable
 
@@ -39,22 +42,62 @@ Chosen = tuple[Times, str]
 
 @dataclass(frozen=True)
 class LedgerTimes:
-    """A kernel's times on one GPU, whose slug is ``gpu``."""
+    """A kernel's times on one GPU, and the table that is made of them."""
 
-    name: str
-    gpu: str
+    loaded: Loaded
+    table: Table
     times: Sequence[Times]
-    growth: Growth
 
     @property
-    def kernel(self) -> Kernel:
-        """The kernel."""
-        return self.growth.kernel
+    def title(self) -> str:
+        """The names of the kernel and of the GPU."""
+        return f"{self.loaded.name} on {self.table.gpu}"
 
-    @property
-    def capability(self) -> tuple[int, int] | None:
-        """The GPU's compute capability; None for a CPU."""
-        return None if self.growth.gpu is None else self.growth.gpu.capability
+    @cached_property
+    def choosers(self) -> list[Replayed]:
+        """What chooses at each problem, by the table without its shape."""
+        return [Replayed(self, one, self.without(one)) for one in self.times]
+
+    def without(self, one: Times) -> Table:
+        """Return the table without a problem's shape. The regrets of its regions stay those of all problems:
+        to leave out each shape and then each other one takes minutes."""
+        kernel, here = self.loaded.kernel, rule.numbers(one.tuned.problem)
+        tuned = self.table.kernels[self.loaded.name]
+        kept = [each for each in tuned.problems if rule.numbers(completed(kernel, each.problem)) != here]
+        return replace(self.table, kernels={self.loaded.name: replace(tuned, problems=kept)})
+
+
+class Replayed(Chooser):
+    """Makes the choice that callers get at a problem of a ledger, by the table ``found``. A configuration
+    without a time at the problem is skipped, as if it did not fit. ``has_margin`` says whether a choice has
+    to be clearly faster than the baseline."""
+
+    def __init__(
+        self, ledger: LedgerTimes, times: Times, found: Table, how: str | None = None, has_margin: bool = True
+    ) -> None:
+        problem = problems.make(ledger.loaded.kernel.problem, Values(times.tuned.problem))
+        super().__init__(found, ledger.loaded, problem, ledger.table.properties, how=how, warns=False)
+        self.times = times
+        self.has_margin = has_margin
+
+    def against(self, label: str) -> str | None:
+        """Return the reason why a configuration is skipped, as a sentence, or None."""
+        return None if label in self.times.us else f"{label} has no time at this problem."
+
+    def is_called(self, label: str, margin: float, slowest: float) -> bool:
+        """Whether a configuration is called in place of the baseline."""
+        return not self.has_margin or super().is_called(label, margin, slowest)
+
+    @cached_property
+    def called(self) -> str | None:
+        """The label of the configuration that callers get; None if it has no time."""
+        return self.timed(self.choose())
+
+    def timed(self, choice: Choice | None) -> str | None:
+        """Return the label of a choice, or of the baseline for None; None if it has no time."""
+        if choice is None or choice.provider == self.kernel.baseline:
+            return _baseline(self.kernel, self.times)
+        return self.label_of(choice)
 
 
 def regretted(ledger: LedgerTimes) -> TextTable:
@@ -65,103 +108,40 @@ def regretted(ledger: LedgerTimes) -> TextTable:
     between tuned problems, the rule where it is trusted, the best of the nearest problem alone, the safest
     default that fits, and the baseline. Rows are by side of the L2 cache.
     """
-    kernel, times = ledger.kernel, ledger.times
     rows = []
-    by_rule, by_nearest = (regret.leave_out(times, ledger.growth, count) for count in (rule.NEIGHBOURS, 1))
+    without_margin = [Replayed(ledger, one.times, one.table, has_margin=False) for one in ledger.choosers]
     for side, name in SIDES.items():
-        here = [one for one in times if side in (None, one.tuned.within_l2)]
-        chosen, nearest = (
-            [one for one in left if side in (None, one.times.tuned.within_l2)]
-            for left in (by_rule, by_nearest)
+        here, bare = (
+            [one for one in some if side in (None, one.within_l2)]
+            for some in (ledger.choosers, without_margin)
         )
-        trusted = regret.up_to(chosen) if side is not None else []
-        ways: dict[str, list[Chosen]] = {
-            "called configuration": list(called(kernel, times, by_rule, side)),
-            "without the margin": list(called(kernel, times, by_rule, side, has_margin=False)),
-            "rule": [(one.times, one.pick.label) for one in chosen],
-            "rule where it is trusted": [(one.times, one.pick.label) for one in trusted],
-            "nearest alone": [(one.times, one.pick.label) for one in nearest],
-            "best default": _first(regret.safest(here, kernel.baseline), here),
-            "baseline": [(one, label) for one in here if (label := _baseline(kernel, one))],
+        times = [one.times for one in here]
+        defaults = regret.safest(times, ledger.loaded.kernel.baseline)
+        ways: dict[str, list[str | None]] = {
+            "called configuration": [one.called for one in here],
+            "without the margin": [one.called for one in bare],
+            "rule": [_label(one.picked) for one in here],
+            "rule where it is trusted": [_label(one.trusted) for one in here],
+            "nearest alone": [_label(one.picked_by(1)) for one in here],
+            "best default": [next((label for label in defaults if label in one.us), None) for one in times],
+            "baseline": [one.timed(None) for one in here],
         }
-        rows += [[name, way, str(len(those)), *_shares(those)] for way, those in ways.items() if those]
+        for way, labels in ways.items():
+            those = [(one, label) for one, label in zip(times, labels, strict=True) if label is not None]
+            if those:
+                rows.append([name, way, str(len(those)), *_shares(those)])
     columns = ("L2 cache", "way", "problems", "median", "90th percentile", "largest", LOST)
-    return TextTable(f"{ledger.name} on {ledger.gpu}: regret", columns, rows, numbers=columns[2:])
+    return TextTable(f"{ledger.title}: regret", columns, rows, numbers=columns[2:])
 
 
-def called(
-    kernel: Kernel,
-    times: Sequence[Times],
-    by_rule: Sequence[Left],
-    side: bool | None,
-    has_margin: bool = True,
-) -> Iterator[Chosen]:
-    """Yield the configurations that callers get on a side of the L2 cache; None means both.
-
-    Callers get the rule's choice if it is trusted, or safer than the safest default that fits, or clearly
-    faster; else that default. If it is not predicted clearly faster than the baseline, they get the
-    baseline, unless the rule's choice is faster at all neighbours that count.
-    """
-    if side is None:
-        for within_l2 in (True, False):
-            yield from called(kernel, times, by_rule, within_l2, has_margin)
-        return
-    here = [one for one in times if one.tuned.within_l2 == side]
-    chosen = [one for one in by_rule if one.times.tuned.within_l2 == side]
-    if not chosen:
-        return
-    region = regret.region(side, here, chosen, kernel.baseline)
-    for one in chosen:
-        is_trusted = region.distance is not None and one.pick.distance <= region.distance
-        known = region.fallback[words_text(one.times.tuned.problem)]
-        safest = next((label for label in known if label in one.times.us), None)
-        label, slowest = one.pick.label, 0.0
-        is_by_rule = is_trusted or (
-            safest is not None
-            and (
-                is_safer(kernel, region, known[safest])
-                or prediction.is_faster_by_steps(one.predicted, label, safest)
-            )
-        )
-        if not is_by_rule:
-            label, slowest = safest or "", prediction.SLOWEST
-        if has_margin:
-            label = _if_faster(kernel, one, label, prediction.MARGIN, slowest)
-            is_default = label == safest and not (is_by_rule or _is_baseline(kernel, label))
-            is_known = is_default and len(one.around) >= FEWEST and not one.predicted
-            if is_known and prediction.is_clearly_faster_than(one.around, one.pick.label, label):
-                label = one.pick.label
-            is_left = not is_trusted and _is_baseline(kernel, label)
-            by_steps = prediction.speedup_of(one.predicted, kernel, one.pick.label)
-            if is_left and prediction.is_faster_all_around(one.around, one.pick.label, by_steps):
-                label = one.pick.label
-        if label in one.times.us:
-            yield one.times, label
-
-
-def _if_faster(kernel: Kernel, left: Left, label: str, margin: float, slowest: float = 0.0) -> str:
-    """Return the label of a configuration if it is called, else the baseline's."""
-    by_steps = prediction.speedup_of(left.predicted, kernel, label)
-    is_called = not takes_inputs(kernel.provider(kernel.baseline)) or prediction.is_clearly_faster(
-        left.around, label, margin, slowest, by_steps
-    )
-    return label if is_called or _is_baseline(kernel, label) else _baseline(kernel, left.times) or ""
-
-
-def _is_baseline(kernel: Kernel, label: str) -> bool:
-    return label.partition(" ")[0] == kernel.baseline
+def _label(pick: rule.Pick | None) -> str | None:
+    return None if pick is None else pick.label
 
 
 def _baseline(kernel: Kernel, one: Times) -> str | None:
     """Return the label of the fastest measured configuration of the baseline; None if there is none."""
-    labels = [label for label in one.us if _is_baseline(kernel, label)]
+    labels = [label for label in one.us if label.partition(" ")[0] == kernel.baseline]
     return min(labels, key=lambda label: one.us[label], default=None)
-
-
-def _first(labels: Iterable[str], some: Sequence[Times]) -> list[Chosen]:
-    """Return the first label that was measured, for each problem that has one."""
-    chosen = [(one, next((label for label in labels if label in one.us), None)) for one in some]
-    return [(one, label) for one, label in chosen if label is not None]
 
 
 def _shares(those: Sequence[Chosen]) -> list[str]:
@@ -183,10 +163,12 @@ def predicted(ledgers: Sequence[LedgerTimes]) -> TextTable:
     smaller, less 1."""
     found: dict[str, list[list[float]]] = {}
     for ledger in ledgers:
-        for left in regret.leave_out(ledger.times, ledger.growth):
-            for row in (f"{ledger.name} on {ledger.gpu}", "all"):
+        for made in ledger.choosers:
+            if made.picked is None:
+                continue
+            for row in (ledger.title, "all"):
                 errors = found.setdefault(row, [[], [], []])
-                for kept, error in zip(errors, _errors(ledger, left), strict=True):
+                for kept, error in zip(errors, _errors(made, made.picked.label), strict=True):
                     if error is not None:
                         kept.append(error)
     rows = [
@@ -202,26 +184,14 @@ def _middle(shares: Sequence[float]) -> list[str]:
     return [percent(quantile(shares, share)) if shares else "" for share in (0.5, 0.9)]
 
 
-def _errors(ledger: LedgerTimes, left: Left) -> tuple[float | None, float | None, float | None]:
-    here = rule.numbers(left.times.tuned.problem)
-    others = [one.tuned for one in ledger.times if rule.numbers(one.tuned.problem) != here]
-    one = left.times.tuned
-    comparable = rule.neighbours_of(
-        others, one.problem, one.within_l2, rule.scales(ledger.kernel), len(others)
-    )
-    problem = problems.make(ledger.kernel.problem, Values(one.problem))
-    label = left.pick.label
-    us = left.predicted.get(label)
-    ratio = prediction.speedup_of(left.predicted, ledger.kernel, label)
-    if not left.predicted:
-        us = prediction.predicted_us(ledger.kernel, comparable, problem, label)
-        ratio = prediction.speedup(left.around, label)
+def _errors(made: Replayed, label: str) -> tuple[float | None, float | None, float | None]:
+    us, measured = made.predicted_us(label), made.times.us[label]
     if us is None:
         return None, None, None
-    measured = left.times.us[label]
-    if ratio is None or one.baseline_us is None:
+    ratio = made.by_steps(label) if made.predicted else prediction.speedup(made.around, label)
+    of_baseline = made.times.tuned.baseline_us
+    if ratio is None or of_baseline is None:
         return _error(us, measured), None, None
-    of_baseline = one.baseline_us
     return _error(us, measured), _error(us * ratio, of_baseline), _error(ratio, of_baseline / measured)
 
 
@@ -233,7 +203,7 @@ def by_siblings(ledgers: Sequence[LedgerTimes]) -> Iterator[TextTable]:
     """Yield a table for each pair of GPUs of the same compute capability: what callers get on one of them by
     the other's times, first by all of these and then with the problem's shape left out, beside the
     baseline."""
-    gpus = dict.fromkeys((one.gpu, one.capability) for one in ledgers)
+    gpus = dict.fromkeys((one.table.gpu, one.table.compute_capability) for one in ledgers)
     for used, capability in gpus:
         for other, its in gpus:
             if used != other and capability is not None and capability == its:
@@ -243,13 +213,13 @@ def by_siblings(ledgers: Sequence[LedgerTimes]) -> Iterator[TextTable]:
 
 
 def _by_sibling(ledgers: Sequence[LedgerTimes], used: str, other: str) -> TextTable:
-    theirs = {one.name: one for one in ledgers if one.gpu == other}
+    theirs = {one.loaded.name: one for one in ledgers if one.table.gpu == other}
     found: dict[str, list[list[Chosen]]] = {}
     for ledger in ledgers:
-        if ledger.gpu == used and ledger.name in theirs:
-            its = theirs[ledger.name]
-            baseline = [(one, label) for one in ledger.times if (label := _baseline(ledger.kernel, one))]
-            found[ledger.name] = [
+        if ledger.table.gpu == used and ledger.loaded.name in theirs:
+            its, kernel = theirs[ledger.loaded.name], ledger.loaded.kernel
+            baseline = [(one, label) for one in ledger.times if (label := _baseline(kernel, one))]
+            found[ledger.loaded.name] = [
                 list(_sibling_choices(ledger, its, is_left_out=False)),
                 list(_sibling_choices(ledger, its, is_left_out=True)),
                 baseline,
@@ -271,13 +241,7 @@ def _by_sibling(ledgers: Sequence[LedgerTimes], used: str, other: str) -> TextTa
 
 
 def _sibling_choices(ledger: LedgerTimes, its: LedgerTimes, is_left_out: bool) -> Iterator[Chosen]:
-    tuned = [one.tuned for one in its.times]
     for one in ledger.times:
-        here = rule.numbers(one.tuned.problem)
-        others = [other for other in tuned if not is_left_out or rule.numbers(other.problem) != here]
-        left = regret.chosen(one, others, its.growth, ledger.growth.gpu)
-        label = _baseline(ledger.kernel, one)
-        if left is not None:
-            label = _if_faster(ledger.kernel, left, left.pick.label, prediction.ELSEWHERE_MARGIN)
-        if label:
+        made = Replayed(ledger, one, its.without(one) if is_left_out else its.table, "sibling")
+        if (label := made.timed(made.choose_elsewhere(""))) is not None:
             yield one, label

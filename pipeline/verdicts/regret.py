@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernel_pipeline import problems
-from kernel_pipeline.contract import Gpu
 from kernel_pipeline.ops import rule
 from kernel_pipeline.ops.growth import Growth
 from kernel_pipeline.ops.table import FEWEST, TunedRegion
@@ -41,13 +40,10 @@ class Times:
 
 @dataclass(frozen=True)
 class Left:
-    """A problem that was left out, the rule's choice for it, the tuned problems that the rule used, and the
-    times that are predicted from steps, by label."""
+    """A problem that was left out, and the rule's choice for it."""
 
     times: Times
     pick: rule.Pick
-    around: Sequence[rule.Neighbour]
-    predicted: Mapping[str, float]
 
     @property
     def regret(self) -> float:
@@ -55,35 +51,19 @@ class Left:
         return self.times.regret(self.pick.label)
 
 
-def leave_out(some: Sequence[Times], growth: Growth, neighbours: int = rule.NEIGHBOURS) -> list[Left]:
+def leave_out(some: Sequence[Times], growth: Growth) -> list[Left]:
     """Return the rule's choice at each problem, as if its shape had not been measured. A configuration
     without a time at the problem is skipped, as if it did not fit."""
     found = []
     for one in some:
-        here = rule.numbers(one.tuned.problem)
+        values, within_l2 = one.tuned.problem, one.tuned.within_l2
+        here = rule.numbers(values)
         others = [other.tuned for other in some if rule.numbers(other.tuned.problem) != here]
-        found.append(chosen(one, others, growth, growth.gpu, neighbours))
-    return [one for one in found if one is not None]
-
-
-def chosen(
-    one: Times,
-    others: Sequence[rule.Tuned],
-    growth: Growth,
-    gpu: Gpu | None,
-    neighbours: int = rule.NEIGHBOURS,
-) -> Left | None:
-    """Return the rule's choice at a problem on a GPU by other problems, with ``growth`` from these; None if
-    no configuration qualifies."""
-    kernel = growth.kernel
-    values, within_l2 = one.tuned.problem, one.tuned.within_l2
-    problem = problems.make(kernel.problem, Values(values))
-    picked = growth.pick(others, values, within_l2, problem, gpu, one.us.__contains__, neighbours)
-    if picked is None:
-        return None
-    comparable = rule.neighbours_of(others, values, within_l2, rule.scales(kernel), len(others))
-    predicted = growth.predicted(comparable, problem, gpu, neighbours)
-    return Left(one, picked, comparable[:neighbours], predicted)
+        problem = problems.make(growth.kernel.problem, Values(values))
+        picked = growth.pick(others, values, within_l2, problem, growth.gpu, one.us.__contains__)
+        if picked is not None:
+            found.append(Left(one, picked))
+    return found
 
 
 def regions(some: Sequence[Times], growth: Growth) -> list[TunedRegion]:

@@ -238,9 +238,14 @@ def with_estimates(kernel: Kernel, times: Sequence[Times], lacks: Sequence[Seque
     """Return the times as the rule takes them: with estimates of what each problem lacks, and without
     problems at which the baseline alone was tried."""
     tuned = estimated(kernel, [one.tuned for one in times], lacks)
+    return compared(kernel, [replace(one, tuned=each) for one, each in zip(times, tuned, strict=True)])
+
+
+def compared(kernel: Kernel, times: Sequence[Times]) -> list[Times]:
+    """Return the times without those of problems at which the baseline alone was tried."""
     return [
-        replace(one, tuned=each)
-        for one, each in zip(times, tuned, strict=True)
+        one
+        for one in times
         if any(label.partition(" ")[0] != kernel.baseline for label in (*one.us, *one.tuned.failed))
     ]
 
