@@ -287,7 +287,7 @@ class Kernel:
         named = self.arguments
         return dict(named) if isinstance(named, Mapping) else {name: name for name in named}
 
-    def dimensions(self) -> dict[str, Variable]:
+    def dimensions(self) -> Mapping[str, Variable]:
         """Return the problem's dimensions, in their order."""
         return variables(self.problem)
 
