@@ -288,7 +288,7 @@ class Kernel:
         return dict(named) if isinstance(named, Mapping) else {name: name for name in named}
 
     def dimensions(self) -> Mapping[str, Variable]:
-        """Return the problem's dimensions, in their order."""
+        """Return the problem's dimensions, in their order, read-only."""
         return variables(self.problem)
 
 

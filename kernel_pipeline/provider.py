@@ -184,7 +184,7 @@ class Provider:
         return self.language == "triton" and self.package is None
 
     def variables(self) -> Mapping[str, Variable]:
-        """Return the declared parameters; empty for a provider without parameters."""
+        """Return the declared parameters, read-only; empty for a provider without parameters."""
         return {} if self.parameters is None else variables(self.parameters)
 
     def runs_on(self, gpu: Gpu) -> str | None:

@@ -60,7 +60,8 @@ struct Inputs {
 };
 
 // The groups of parts of key heads that a schedule goes through. With a mask, the queries, d_out and sums of dq of a
-// group's heads take half of L2. Of a part's heads one is counted: blocks go through them at the same time.
+// group's heads take half of L2. For each part a head is counted, since blocks go through a part's heads at the same time;
+// parts of one head are so counted more often than they need.
 int groups_for(const Inputs& given, int parts, bool causal) {
   if (!causal) {
     return parts;

@@ -75,7 +75,7 @@ def warp_specialized_fits(problem: Problem, tiles: WarpSpecialized, gpu: Gpu | N
         names = " and ".join(f"{m} x {n}s" for m, n in have)
         return f"its queries and stages for a head_dim of {problem.head_dim} are {names}"
     if problem.group % tiles.split and tiles.deterministic:
-        # Blocks of keys that wait for each other's parts of dq have the same heads in each part.
+        # With a mask blocks of keys have different steps, and a part could wait for one that comes later.
         return f"{problem.group} heads share a key head: they don't make {tiles.split} equal parts"
     if tiles.split > (of_keys := problem.group * up_to(problem.seq_q, tiles.block_m)):
         return f"{tiles.split} parts need a tile of queries each, and {of_keys} share a block of keys"

@@ -30,9 +30,11 @@ ROWS = 4200
 def cuda_steps(problem: Problem, tiles: WarpSpecialized, gpu: Gpu) -> float:
     """Return the steps of the CUDA C++ kernel, whose blocks keep keys and take a part of the queries. The
     gradients of parts are written and added."""
-    parts = problem.kv_heads * tiles.split
+    of_keys = problem.group * up_to(problem.seq_q, tiles.block_m)
+    of_part = up_to(of_keys, tiles.split)
+    # The last of the ``split`` parts may have no tiles: 5 in 4 parts are 2, 2 and 1.
+    parts = problem.kv_heads * up_to(of_keys, of_part)
     blocks = problem.batch * parts * up_to(problem.seq_k, KEYS)
-    of_part = up_to(problem.group * up_to(problem.seq_q, tiles.block_m), tiles.split)
     products = _busiest(problem, blocks, of_part, (KEYS, tiles.block_m), gpu)
     products *= tile_columns(problem.head_dim) / 128
     added = problem.batch * parts * problem.seq_k if tiles.split > 1 else 0

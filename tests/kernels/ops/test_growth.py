@@ -254,6 +254,9 @@ def test_the_steps_of_the_backward_pass_follow_its_blocks_of_keys() -> None:
     assert steps("cuda_flash", tiles, **few, causal=True) == pytest.approx(by_key_heads, rel=0.05), (
         "the longest"
     )
+    uneven = few | {"kv_heads": 32, "seq_q": 320}
+    three = steps("cuda_flash", replace(tiles, split=3), **uneven)
+    assert three == steps("cuda_flash", split, **uneven), "5 tiles in 4 parts are 3 parts"
     many = few | {"kv_heads": 32}
     assert steps("cuda_flash", tiles, **many, causal=True) < 0.6 * steps("cuda_flash", tiles, **many)
     assert steps("sdpa_flash", None, **few) == steps("sdpa_flash", None, **many)
