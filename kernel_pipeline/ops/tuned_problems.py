@@ -40,7 +40,8 @@ def compared(kernel: Kernel, one: TunedKernel) -> list[TunedProblem]:
 
 
 def tuned_of(kernel: Kernel, one: TunedKernel) -> list[rule.Tuned]:
-    """Return the problems of a table in the rule's form, with estimates of what they lack."""
+    """Return the problems of a table in the rule's form, with estimates for the
+    configurations that they lack."""
     some = compared(kernel, one)
     found = [
         rule.Tuned(

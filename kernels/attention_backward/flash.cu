@@ -60,8 +60,8 @@ struct Inputs {
 };
 
 // The groups of parts of key heads that a schedule goes through. With a mask, the queries, d_out and sums of dq of a
-// group's heads take half of L2. For each part a head is counted, since blocks go through a part's heads at the same time;
-// parts of one head are so counted more often than they need.
+// group's heads take half of L2. For each part a head is counted, since blocks go through a part's heads at the same
+// time; a head of several parts is counted for each, which makes groups smaller than they need be.
 int groups_for(const Inputs& given, int parts, bool causal) {
   if (!causal) {
     return parts;

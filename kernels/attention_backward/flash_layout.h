@@ -47,9 +47,10 @@ KERNELS_HOST_DEVICE constexpr int parts_of(int all, int split) {
 }
 
 // Which keys come when. Blocks of threads take them one by one, as they get done. Without a mask all take equally long
-// but the last parts of a head, and they come head by head, so that blocks which work at the same time share queries in L2. With a mask the first keys
-// are seen by most queries. Heads then come in groups of about equal size, and the first keys of all heads of a group
-// come first: the last to be done take little time. In turns (see turn_of()) the last keys come first.
+// but the last parts of a head, and they come head by head, so that blocks which work at the same time share queries in
+// L2. With a mask the first keys are seen by most queries. Heads then come in groups of about equal size, and the first
+// keys of all heads of a group come first: the last to be done take little time. In turns (see turn_of()) the last keys
+// come first.
 struct Schedule {
   int heads;
   int blocks;  // of keys in a head

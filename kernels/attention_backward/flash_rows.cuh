@@ -136,8 +136,8 @@ __global__ void __launch_bounds__(kThreadsOfRows) flash_statistics(const __grid_
   }
 }
 
-// dk and dv of the parts of each key head, one after the other, and the sums of a key head's parts. Vectors are 16 bytes.
-// Only parts that have steps are written.
+// dk and dv of the parts of each key head, one after the other, and the sums of a key head's parts. Only parts that
+// have steps are written. Vectors are 16 bytes.
 struct KeyParts {
   const uint4* dk;
   const uint4* dv;

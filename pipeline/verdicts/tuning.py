@@ -235,8 +235,8 @@ def times_of(entry: Entry, some: Sequence[Measured], l2_bytes: int) -> list[Time
 
 
 def with_estimates(kernel: Kernel, times: Sequence[Times], lacks: Sequence[Sequence[str]]) -> list[Times]:
-    """Return the times as the rule takes them: with estimates of what each problem lacks, and without
-    problems at which the baseline alone was tried."""
+    """Return the times as the rule takes them: with estimates for the configurations that each problem lacks,
+    and without problems at which the baseline alone was tried."""
     tuned = estimated(kernel, [one.tuned for one in times], lacks)
     return compared(kernel, [replace(one, tuned=each) for one, each in zip(times, tuned, strict=True)])
 
