@@ -245,7 +245,7 @@ def test_the_steps_of_the_backward_pass_follow_its_blocks_of_keys() -> None:
         assert found is not None
         return found(problems.make(backward.problem, problem), parameters, GPU)
 
-    tiles = backward_parameters.WarpSpecialized(block_m=64, stages=2)
+    tiles = backward_parameters.WarpSpecialized(block_m=64, stages=2, split=1)
     split = replace(tiles, split=4)
     few = {"batch": 1, "heads": 32, "kv_heads": 2, "seq_q": 4096}
     by_key_heads, by_parts = steps("cuda_flash", tiles, **few), steps("cuda_flash", split, **few)
