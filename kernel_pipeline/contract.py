@@ -287,8 +287,8 @@ class Kernel:
         named = self.arguments
         return dict(named) if isinstance(named, Mapping) else {name: name for name in named}
 
-    def dimensions(self) -> dict[str, Variable]:
-        """Return the problem's dimensions, in their order."""
+    def dimensions(self) -> Mapping[str, Variable]:
+        """Return the problem's dimensions, in their order, read-only."""
         return variables(self.problem)
 
 

@@ -7,8 +7,9 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 Value = int | bool | str | float | tuple[int, ...]
 """The type of a dimension's or a parameter's value."""
@@ -85,10 +86,11 @@ def _either(values: Sequence[Value]) -> str:
     return words[0] if len(words) == 1 else f"one of {', '.join(words)}"
 
 
-def variables(declared: type) -> dict[str, Variable]:
-    """Return the variables that a dataclass of dimensions or parameters declares, in their order. Raises
-    ContractError for a field that is not int, float, bool, str or a list, and for a str field without
-    values."""
+@cache
+def variables(declared: type) -> Mapping[str, Variable]:
+    """Return the variables that a dataclass of dimensions or parameters declares, in their order; cached,
+    since a provider may have thousands of configurations. Raises ContractError for a field that is not int,
+    float, bool, str or a list, and for a str field without values."""
     hints = typing.get_type_hints(declared)
     found = {}
     for one in dataclasses.fields(declared):
@@ -116,4 +118,4 @@ def variables(declared: type) -> dict[str, Variable]:
             omit_default=one.metadata.get("omit_default", False),
             least=one.metadata.get("least", 1),
         )
-    return found
+    return types.MappingProxyType(found)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 from .contract import Kernel
@@ -13,13 +12,6 @@ from .records.base import Values
 from .records.point import Point
 
 
-@cache
-def declared_variables(declared: Any) -> dict[str, Variable]:
-    """Return the fields of a problem's or a parameters' dataclass. They are cached: a provider may have
-    thousands of configurations."""
-    return variables(declared)
-
-
 def make(declared: type, values: Mapping[str, Value]) -> Any:
     """Make a problem or parameters from values by name. A value that is not given comes from ``same_as``, or
     is the default.
@@ -27,7 +19,7 @@ def make(declared: type, values: Mapping[str, Value]) -> Any:
     Raises UserError for a name that is not declared, a value that is not allowed, and a value that is
     missing.
     """
-    known = declared_variables(declared)
+    known = variables(declared)
     given: dict[str, Value] = {}
     for name, value in values.items():
         if name not in known:
@@ -58,14 +50,14 @@ def checked(variable: Variable, value: object) -> Value:
 def values_of(made: Any) -> Values:
     """Return the values of a problem or of parameters, by name in their declared order; none for None."""
     kind: Any = type(made)
-    return Values({} if made is None else {name: getattr(made, name) for name in declared_variables(kind)})
+    return Values({} if made is None else {name: getattr(made, name) for name in variables(kind)})
 
 
 def identity_of(problem: Any) -> Values:
     """Return the values that identify a problem in a point, without dimensions that are omitted at their
     default."""
     kind: Any = type(problem)
-    declared = declared_variables(kind)
+    declared = variables(kind)
     return Values(
         {
             name: value

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -183,8 +183,8 @@ class Provider:
         second for each configuration. Numba compiles a function once for each dtype, whatever the launch."""
         return self.language == "triton" and self.package is None
 
-    def variables(self) -> dict[str, Variable]:
-        """Return the declared parameters; empty for a provider without parameters."""
+    def variables(self) -> Mapping[str, Variable]:
+        """Return the declared parameters, read-only; empty for a provider without parameters."""
         return {} if self.parameters is None else variables(self.parameters)
 
     def runs_on(self, gpu: Gpu) -> str | None:

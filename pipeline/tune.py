@@ -14,9 +14,9 @@ environment. With ``kernel`` the other kernels stay in the table as they are. do
 table.
 
 With ``replay`` it shows how good the choices between tuned problems are. Each problem of a ledger is left out
-in turn, and what callers would get by the other problems is chosen. The regret is how much longer the choice
-takes than the fastest configuration in the ledger. The errors of predicted times and the choices by another
-GPU's table follow. Old rows are used, too.
+in turn, and a configuration is chosen by the other problems, as for a caller. The regret is how much longer
+the choice takes than the fastest configuration in the ledger. The errors of predicted times and the choices
+by another GPU's table follow. Old rows are used, too.
 """
 
 from __future__ import annotations
@@ -110,6 +110,8 @@ def replay(config: TuneConfig) -> None:
         entry = catalog.find(name)
         for ledger in results.listed(config.output, f"timings/{name}/{config.gpu or '*'}.jsonl", warn):
             some = tuning.measured(entry, own_rows(ledger, warn), None)
+            if not some:
+                continue
             environment = _recorded(config.output, ledger.stem)
             l2_bytes = environment.l2_bytes or 0
             made = tuning.of_kernel(entry, some, (), limits_of(environment), l2_bytes)

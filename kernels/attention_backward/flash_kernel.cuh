@@ -40,7 +40,7 @@ constexpr int kThreads = (kWarpgroups + 1) * kWarpgroup;
 struct Arguments {
   Schedule schedule;
   int heads;     // of queries, of one batch entry
-  int parts;     // of key heads: each has `split` parts of the steps
+  int parts;     // of key heads: each key head has `split`
   int group;     // query heads that share a key head
   int seq_q;
   int seq_k;
@@ -93,7 +93,7 @@ __device__ __forceinline__ void tell(Barriers* barriers, Pipeline& next, const K
 // A number that all threads of a warp have: by the shuffle the compiler knows that it is one, and keeps it once.
 __device__ __forceinline__ int uniform(int number) { return __shfl_sync(0xffffffff, number, 0); }
 
-// The next keys, for a warp; those of the end have no tiles.
+// The next keys, for a warp; those of the end have no steps.
 __device__ __forceinline__ Keys next_keys(Barriers* barriers, Pipeline& next) {
   mbarrier_wait_parity(&barriers->keys_full[next.stage], next.parity);
   const Keys& at = barriers->keys[next.stage];
@@ -106,7 +106,7 @@ __device__ __forceinline__ Keys next_keys(Barriers* barriers, Pipeline& next) {
   return keys;
 }
 
-// The next step's tile, and its head.
+// Goes to the next step's tile, and to its head.
 __device__ __forceinline__ void advance(const QueryTiles& tiles, int& tile, int& head) {
   if (++tile == tiles.end) {
     tile = tiles.first;
@@ -136,7 +136,7 @@ __device__ __forceinline__ void copy_tiles(unsigned char* shared, Barriers* barr
     const Steps steps = steps_of(of.group * of_head, at.head - kv_head * of.split, of.split);
     const Keys keys = {at.block * kBlockN, at.head, steps.end - steps.first, kv_head * of.group + steps.first / of_head,
                        tiles.first + steps.first % of_head, tiles};
-    if (!keys.is_end()) {
+    if (!keys.is_end()) {  // this part has steps; without any it would end the other warps
       tell(barriers, told, keys);
     }
     const auto copy = [&](int to, const CUtensorMap* map, int rows, int row, int head, uint64_t* full) {

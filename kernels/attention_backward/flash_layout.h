@@ -32,8 +32,8 @@ struct Steps {
   int end;
 };
 
-// A part of a block's `all` steps, of which each part but the last has the same number. A step is a tile of queries of
-// a head that shares the keys, and they come head by head.
+// A part of a block's `all` steps. A step is a tile of queries of a head that shares the keys, and they come head by
+// head. Parts have the same number of steps until none are left: one may have fewer, and those after it none.
 KERNELS_HOST_DEVICE constexpr Steps steps_of(int all, int part, int split) {
   const int each = (all + split - 1) / split;
   const int64_t first = int64_t{each} * part;
@@ -46,8 +46,8 @@ KERNELS_HOST_DEVICE constexpr int parts_of(int all, int split) {
   return (all + each - 1) / each;
 }
 
-// Which keys come when. Blocks of threads take them one by one, as they get done. Without a mask all take equally long,
-// and they come head by head, so that blocks which work at the same time share queries in L2. With a mask the first keys
+// Which keys come when. Blocks of threads take them one by one, as they get done. Without a mask all take equally long
+// but the last parts of a head, and they come head by head, so that blocks which work at the same time share queries in L2. With a mask the first keys
 // are seen by most queries. Heads then come in groups of about equal size, and the first keys of all heads of a group
 // come first: the last to be done take little time. In turns (see turn_of()) the last keys come first.
 struct Schedule {
@@ -126,7 +126,7 @@ struct Keys {
   int steps;
   int query_head;  // of the first step, of the query heads of all batch entries
   int tile;        // of the first step
-  QueryTiles tiles;  // of each head, that see the keys
+  QueryTiles tiles;  // those of each head that see the keys
 
   KERNELS_HOST_DEVICE constexpr bool is_end() const { return steps == 0; }
 };

@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(kThreadsOfRows) flash_statistics(const __grid_
 }
 
 // dk and dv of the parts of each key head, one after the other, and the sums of a key head's parts. Vectors are 16 bytes.
-// A block of keys has as many parts as have steps.
+// Only parts that have steps are written.
 struct KeyParts {
   const uint4* dk;
   const uint4* dv;

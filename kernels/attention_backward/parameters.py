@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from kernel_pipeline.contract import Gpu, one_of
 
 from ..attention.parameters import Problem, refused, too_large, too_much_shared, uneven
-from .parts import tiles_of_keys
+from .parts import parts_with_tiles, tiles_of_keys
 
 MAX_ACCUMULATORS = 192
 """The maximum number of float32 scores and sums that a thread may keep; with more it spills."""
@@ -74,8 +74,9 @@ def warp_specialized_fits(problem: Problem, tiles: WarpSpecialized, gpu: Gpu | N
         names = " and ".join(f"{m} x {n}s" for m, n in have)
         return f"its queries and stages for a head_dim of {problem.head_dim} are {names}"
     if tiles.deterministic and tiles.split and problem.group % tiles.split:
-        # Blocks of keys that wait for each other's parts of dq have the same heads in each part.
+        # With a mask blocks of keys have different steps, and a part could wait for one that comes later.
         return f"{problem.group} heads share a key head: they don't make {tiles.split} equal parts"
-    if tiles.split > (of_keys := tiles_of_keys(problem, tiles.block_m)):
-        return f"{tiles.split} parts need a tile of queries each, and {of_keys} share a block of keys"
+    of_keys = tiles_of_keys(problem, tiles.block_m)
+    if tiles.split and (have := parts_with_tiles(of_keys, tiles.split)) < tiles.split:
+        return f"{of_keys} tiles of queries share keys: they make {have} parts, not {tiles.split}"
     return None

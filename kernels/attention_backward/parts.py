@@ -33,8 +33,8 @@ def parts(problem: Problem, block_m: int, deterministic: bool, multiprocessors: 
     ``deterministic`` a part has whole heads."""
     tiles = tiles_of_keys(problem, block_m)
     steps: dict[int, float] = {}
-    for split in range(1, min(MOST_PARTS, tiles) + 1):
-        if not (deterministic and problem.group % split):
+    for split in range(1, MOST_PARTS + 1):
+        if parts_with_tiles(tiles, split) == split and not (deterministic and problem.group % split):
             uneven = UNEVEN * in_steps(up_to(tiles, split), block_m) if problem.causal else 0.0
             steps[split] = part_steps(problem, block_m, split, multiprocessors) + uneven
     return next(split for split, of_split in steps.items() if of_split <= NEAR * min(steps.values()))
@@ -43,6 +43,11 @@ def parts(problem: Problem, block_m: int, deterministic: bool, multiprocessors: 
 def tiles_of_keys(problem: Problem, block_m: int) -> int:
     """Return the most tiles of ``block_m`` queries that see a block of keys."""
     return problem.group * up_to(problem.seq_q, block_m)
+
+
+def parts_with_tiles(tiles: int, split: int) -> int:
+    """Return how many of ``split`` parts have tiles: 5 tiles in 4 parts are 2, 2 and 1."""
+    return up_to(tiles, up_to(tiles, split))
 
 
 def in_steps(tiles: int, block_m: int) -> float:

@@ -141,7 +141,7 @@ def _kernel(name: str) -> Kernel | None:
 
 
 @cache
-def _parameters(kernel: str, provider: str) -> dict[str, Variable]:
+def _parameters(kernel: str, provider: str) -> Mapping[str, Variable]:
     declared = _kernel(kernel)
     try:
         return {} if declared is None else declared.provider(provider).variables()

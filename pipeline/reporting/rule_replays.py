@@ -1,8 +1,8 @@
 """Replays of the tuned tables' choices against ledgers, without measuring.
 
-The tables show the regret of what callers get between tuned problems, the errors of predicted times, and the
-regret of the choices by another GPU's table. What callers get is chosen by ``ops.chooser.Chooser``, from a
-table that never has the problem itself: its shape is left out in every dtype.
+The tables show the regret of the choices between tuned problems, the errors of predicted times, and the
+regret of the choices by another GPU's table. ``ops.chooser.Chooser`` chooses, as for callers, from a table
+that never has the problem itself: its shape is left out in every dtype.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class LedgerTimes:
 
     @cached_property
     def choosers(self) -> list[Replayed]:
-        """What chooses at each problem, by the table without its shape."""
+        """The chooser of each problem, by the table without its shape."""
         return [Replayed(self, one, self.without(one)) for one in self.times]
 
     def without(self, one: Times) -> Table:
@@ -69,8 +69,8 @@ class LedgerTimes:
 
 class Replayed(Chooser):
     """Makes the choice that callers get at a problem of a ledger, by the table ``found``. A configuration
-    without a time at the problem is skipped, as if it did not fit. ``has_margin`` says whether a choice has
-    to be clearly faster than the baseline."""
+    without a time at the problem is skipped, as if it did not fit. Without ``has_margin`` a choice is not
+    compared with the baseline."""
 
     def __init__(
         self, ledger: LedgerTimes, times: Times, found: Table, how: str | None = None, has_margin: bool = True
@@ -200,8 +200,8 @@ def _error(one: float, other: float) -> float:
 
 
 def by_siblings(ledgers: Sequence[LedgerTimes]) -> Iterator[TextTable]:
-    """Yield a table for each pair of GPUs of the same compute capability: what callers get on one of them by
-    the other's times, first by all of these and then with the problem's shape left out, beside the
+    """Yield a table for each pair of GPUs of the same compute capability: the choices on one of them by the
+    other's times, first by all of these and then with the problem's shape left out, beside the
     baseline."""
     gpus = dict.fromkeys((one.table.gpu, one.table.compute_capability) for one in ledgers)
     for used, capability in gpus:

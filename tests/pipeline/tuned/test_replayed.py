@@ -46,7 +46,7 @@ def safer_default() -> list[Measurement]:
 
 
 def wider_rows() -> list[Measurement]:
-    """What is fast at the six problems next to 1500 columns does not fit there."""
+    """The configurations that are fast at the six problems next to 1500 columns don't fit there."""
     columns = (256, 300, 400, 512, 600, 700)
     narrow = [row("triton_tile", size, 5.0, block_size=1024, num_warps=4) for size in columns]
     wide = some({"torch": (200.0,) * 2, "cuda 2048x8w": (100.0,) * 2}, (1500, 16384))
