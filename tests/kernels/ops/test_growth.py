@@ -246,7 +246,7 @@ def test_the_steps_of_the_backward_pass_follow_its_blocks_of_keys() -> None:
         assert found is not None
         return found(problems.make(backward.problem, problem), parameters, GPU)
 
-    tiles = backward_parameters.WarpSpecialized(block_m=64, stages=2)
+    tiles = backward_parameters.WarpSpecialized(block_m=64, stages=2, split=1)
     split = replace(tiles, split=4)
     few = {"batch": 1, "heads": 32, "kv_heads": 2, "seq_q": 4096}
     by_key_heads, by_parts = steps("cuda_flash", tiles, **few), steps("cuda_flash", split, **few)
@@ -255,9 +255,6 @@ def test_the_steps_of_the_backward_pass_follow_its_blocks_of_keys() -> None:
     assert steps("cuda_flash", tiles, **few, causal=True) == pytest.approx(by_key_heads, rel=0.05), (
         "the longest"
     )
-    uneven = few | {"kv_heads": 32, "seq_q": 320}
-    three = steps("cuda_flash", replace(tiles, split=3), **uneven)
-    assert three == steps("cuda_flash", split, **uneven), "5 tiles in 4 parts are 3 parts"
     many = few | {"kv_heads": 32}
     assert steps("cuda_flash", tiles, **many, causal=True) < 0.6 * steps("cuda_flash", tiles, **many)
     with_96 = steps("cuda_flash", tiles, **many | {"head_dim": 96})
