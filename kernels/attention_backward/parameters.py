@@ -77,6 +77,6 @@ def warp_specialized_fits(problem: Problem, tiles: WarpSpecialized, gpu: Gpu | N
         # With a mask blocks of keys have different steps, and a part could wait for one that comes later.
         return f"{problem.group} heads share a key head: they don't make {tiles.split} equal parts"
     of_keys = tiles_of_keys(problem, tiles.block_m)
-    if tiles.split and (have := parts_with_tiles(of_keys, tiles.split)) < tiles.split:
-        return f"{of_keys} tiles of queries share keys: they make {have} parts, not {tiles.split}"
+    if tiles.split and (parts := parts_with_tiles(of_keys, tiles.split)) < tiles.split:
+        return f"{of_keys} tiles of queries share keys: they make {parts} parts, not {tiles.split}"
     return None
