@@ -105,10 +105,10 @@ def test_two_commits_are_compared_in_turns(mine: Mine) -> None:
     mine.write(40, passes=False)
     with (mine.folder / "test_mine.py").open("a") as file:
         file.write("\ndef test_new(kernel_bench):\n    kernel_bench(product, torch.randn(9), seconds=0.02)\n")
-    slower = mine.pytest("--kernel-compare=main", "--kernel-rounds=2", "--kernel-report=page.html")
+    slower = mine.pytest("--kernel-compare=main", "--kernel-rounds=3", "--kernel-report=page.html")
     assert slower.returncode == 1, slower.stdout
     assert "1 failed, 1 passed, 1 deselected" in slower.stdout
-    assert "SlowerError: test_product: slower: " in slower.stdout and ", 2 rounds" in slower.stdout
+    assert "SlowerError: test_product: slower: " in slower.stdout and ", 3 rounds" in slower.stdout
     assert "test_new: " in slower.stdout and ", new" in slower.stdout
     assert "<td>slower</td>" in (mine.folder / "page.html").read_text()
     listed = completed(["git", "worktree", "list"], cwd=mine.folder, check=True)
