@@ -32,7 +32,7 @@ from .statistics.quantiles import median_interval, quantile
 from .subject import Subject, subject
 from .timing.call_readings import host_us
 from .timing.launch_gap import SecondContext
-from .timing.stopwatch import MOST_SETS, Stopwatch, spanned
+from .timing.stopwatch import Stopwatch, spanned
 from .timing.timers import Rotation, Samples
 from .timing.timers.capture import NotCapturableError, capture
 
@@ -258,7 +258,7 @@ def _timed(
     own = copied(one.arguments.tensors)
     samples, state = _sampled(watch, one, first, own)
     if samples.timer == "event":
-        notes.append(f"timed by events, since {_why_events(first, one, watch)}")
+        notes.append(f"timed by events, since {_why_events(first, one)}")
     if watch.settings.cache == "cold" and watch.cache(samples) == "hot":
         notes.append("all sets of inputs together fit into the cache, so the cache is partly hot")
     with restored(first.kept):
@@ -336,12 +336,12 @@ def _error(
     return verdict.error and f"the timed calls wrote another output than one call does: {verdict.error}"
 
 
-def _why_events(first: FirstCalls, one: Subject, watch: Stopwatch) -> str:
+def _why_events(first: FirstCalls, one: Subject) -> str:
     try:
         capture(Rotation(first.call, (copied(one.arguments.tensors),), first.in_place), 1)
     except NotCapturableError as error:
         return f"the function can't be captured into a CUDA graph: {str(error).splitlines()[0]}"
-    return f"a cold ring of such small inputs would need more than {MOST_SETS} sets"
+    return "many calls can't be captured into a CUDA graph, though one can"
 
 
 def with_rates(

@@ -189,8 +189,10 @@ class ProviderRunner:
         assert samples is not None and samples.turn is not None, "the graph timer's calls are stamped"
         self.stopwatch.gap.set_mode()
         samples.turn()
-        gross_us = median(sampled(samples.turn, samples.turn, samples.launches, Count(STAMPED)))
-        stamps = cupti.stamped(samples.turn, samples.launches)
+        gross_us = median(
+            sampled(samples.turn, samples.turn, samples.launches, Count(STAMPED), samples.flush)
+        )
+        stamps = cupti.stamped(samples.turn, samples.launches, samples.flush)
         if stamps is None:
             return Stamped(gross_us=gross_us)
         return Stamped(gross_us=gross_us, recorded_us=stamps.gross_us, duration_us=stamps.duration_us)

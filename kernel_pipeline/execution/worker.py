@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from itertools import pairwise
 from math import ceil
 from multiprocessing.connection import Connection
 from time import perf_counter
@@ -26,7 +25,7 @@ from ..timing.monitor import Energy, Monitor, counter
 from ..timing.stopwatch import COLD_FACTOR, Another, last_level_cache, ring
 from ..timing.timers import Rotation
 from ..timing.timers.capture import capture
-from ..timing.timers.event import recorded
+from ..timing.timers.event import recorded, timed
 from .faults import failed
 from .message_connection import receive, send, serve
 from .protocol import (
@@ -124,13 +123,8 @@ def sustained(
             calls += turns.launches
             if energy is not None:
                 energy.look(calls)
-    events = [recorded()]
-    for _ in range(SAMPLES):
-        turns.turn()
-        events.append(recorded())
-    events[-1].synchronize()
+    samples = [us / turns.launches for us in timed(turns.turn, SAMPLES)]
     state = monitor.read()
-    samples = [start.elapsed_time(end) * 1e3 / turns.launches for start, end in pairwise(events)]
     return Sustained(
         median_us=quantile(sorted(samples), 0.5),
         samples_us=tuple(rounded(sample, SAMPLE_DIGITS) for sample in samples),

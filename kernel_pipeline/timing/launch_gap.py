@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from itertools import pairwise
 from statistics import median
 
 import torch
@@ -23,7 +22,7 @@ from ..records.ceilings import NEAR, Canary
 from .monitor import Monitor
 from .timers import Reading, Rotation, cupti
 from .timers.capture import Ring, capture
-from .timers.event import recorded
+from .timers.event import timed
 
 SetMode = Callable[[], None]
 """A function that does some work in another context on the GPU and returns when it is done."""
@@ -61,13 +60,7 @@ class LaunchGap:
         """Return the current time of a launch of the canary, in microseconds."""
         ring = self._canary()
         ring.turn()
-        events = [recorded()]
-        for _ in range(REPLAYS):
-            ring.turn()
-            events.append(recorded())
-        events[-1].synchronize()
-        times: list[float] = [start.elapsed_time(end) for start, end in pairwise(events)]
-        return median(times) * 1e3 / LAUNCHES
+        return median(timed(ring.turn, REPLAYS)) / LAUNCHES
 
     def know(self, canary: Canary | None, monitor: Monitor) -> None:
         """Set the canary's known times. If the GPU's clock differs from the clock of these times, measure the

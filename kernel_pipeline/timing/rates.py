@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from time import perf_counter
 
 import torch
@@ -14,7 +13,7 @@ from ..statistics.quantiles import quantile
 from .stopping import Budget, Count, Either
 from .timers import Rotation, Samples, Timer
 from .timers.cpu import CpuTimer
-from .timers.event import EventTimer, recorded
+from .timers.event import EventTimer, timed
 
 COPY_BYTES = {"cuda": 4 << 30, "cpu": 256 << 20}
 ARITHMETIC = {
@@ -110,12 +109,7 @@ def _after_work(call: Callable[[], torch.Tensor]) -> float:
         for _ in range(CALLS):
             call()
         torch.cuda.synchronize()
-    events = [recorded()]
-    for _ in range(CALLS):
-        call()
-        events.append(recorded())
-    events[-1].synchronize()
-    return quantile(sorted(start.elapsed_time(end) * 1e3 for start, end in pairwise(events)), 0.2)
+    return quantile(sorted(timed(call, CALLS)), 0.2)
 
 
 def p20(samples: Samples) -> float:

@@ -38,8 +38,11 @@ COLD_FACTOR = 3
 """The inputs and outputs of a cold measurement's ring are at least this many times the last-level cache."""
 
 MOST_SETS = 1 << 14
-"""The maximum number of input sets in a ring. Problems that would need more are timed launch by launch on a
-GPU, flushing the cache before each launch; on a CPU they run partly from the cache."""
+"""The maximum number of input sets in a ring. For problems that would need more, a GPU's cache is flushed
+before each turn of a ring of ``FLUSHED_SETS``; on a CPU they run partly from the cache."""
+
+FLUSHED_SETS = 1 << 9
+"""Input sets in a ring before whose turns the cache is flushed."""
 
 FEW_COPIES = 8
 """Up to this many copies are written one by one. Large tensors need few copies, and writing all in one launch
@@ -174,14 +177,15 @@ class Stopwatch:
     ) -> Samples:
         settings, stop = self.settings, self._stopping()
         sets = self._sets(bytes_)
+        flush = COLD_FACTOR * last_level_cache(self.device) if settings.cache == "cold" else 0
         self._wake()
-        if settings.timer in ("auto", "graph") and sets <= MOST_SETS:
+        if settings.timer in ("auto", "graph"):
+            fits = sets <= MOST_SETS
             try:
-                rotation = Rotation(call, ring(inputs, sets, another), in_place)
-                return GraphTimer(self.gap).measure(rotation, stop)
+                rotation = Rotation(call, ring(inputs, sets if fits else FLUSHED_SETS, another), in_place)
+                return GraphTimer(self.gap, 0 if fits else flush).measure(rotation, stop)
             except NotCapturableError:
                 torch.cuda.synchronize()
-        flush = COLD_FACTOR * last_level_cache(self.device) if settings.cache == "cold" else 0
         if settings.timer in ("wall", "wall_no_sync"):
             rotation = Rotation(call, ring(inputs, self._sets_of(inputs), another), in_place)
             return WallTimer(synchronize=settings.timer == "wall").measure(rotation, stop)

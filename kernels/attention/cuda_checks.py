@@ -7,7 +7,8 @@ import torch
 from .checks import check_attention
 
 PADDED = 96
-"""The head dimension that takes wider tiles, whose rest is zeros. Providers in Triton don't take it."""
+"""The head dimension that fills a slab of 64 columns and half of another, whose rest is zeros. Providers in
+Triton don't take it."""
 
 
 def check_flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> None:

@@ -15,7 +15,6 @@
 // - Rows of scores are only masked in blocks where a query does not see all keys.
 // - At a tile's end a row's maximum and sum give `lse`, the logarithm of the sum of its exponentials, if somebody wants
 //   it: the backward pass needs it.
-// - A head_dim may have fewer `columns` than the tiles. The other columns come as zeros, too, and are not written.
 #pragma once
 
 #include <cmath>
@@ -27,6 +26,7 @@
 #include "../include/wgmma.cuh"
 #include "flash_layout.h"
 #include "flash_rows.cuh"
+#include "wgmma_96.cuh"
 
 namespace attention {
 
@@ -44,7 +44,6 @@ struct Arguments {
   int seq_q;
   int queries;  // of a head: seq_q, or less if the rows of q are those of several heads, one after the other
   int seq_k;
-  int columns;  // head_dim, which may be less than the tiles'
   int stages;
   float scale;  // of a score, times log2(e)
   uint16_t* out;
@@ -90,9 +89,9 @@ __device__ __forceinline__ void copy_tiles(unsigned char* shared, Barriers* barr
   constexpr SharedLayout kLayout(kHeadDim, kBlockM, kBlockN);
   const auto copy = [&](unsigned char* to, const CUtensorMap* map, int rows, int row, int head, int entry,
                         uint64_t* full) {
-    mbarrier_arrive_expect_tx(full, rows * kHeadDim * 2);
+    mbarrier_arrive_expect_tx(full, slabs_of(kHeadDim) * rows * kSwizzle);
 #pragma unroll
-    for (int slab = 0; slab < kHeadDim / kSlab; ++slab) {
+    for (int slab = 0; slab < slabs_of(kHeadDim); ++slab) {
       tma_load(to + slab * rows * kSwizzle, map, slab * kSlab, row, head, entry, full);
     }
   };
@@ -146,8 +145,13 @@ __device__ __forceinline__ void start_scores(float (&scores)[kBlockN / 2], uint3
   for (int step = 0; step < kHeadDim / 16; ++step) {
     const int slab = step / 4;  // a row of 128 bytes is four instructions' 32 bytes
     const int byte = step % 4 * 32;
-    wgmma<kElement, kBlockN, false, false>(scores, further(of_queries, slab * kBlockM * kSwizzle + byte),
-                                           further(of_keys, slab * kBlockN * kSwizzle + byte), step > 0);
+    const uint64_t queries_of_step = further(of_queries, slab * kBlockM * kSwizzle + byte);
+    const uint64_t keys_of_step = further(of_keys, slab * kBlockN * kSwizzle + byte);
+    if constexpr (kBlockN == 112) {
+      wgmma_112<kElement, false, false>(scores, queries_of_step, keys_of_step, step > 0);
+    } else {
+      wgmma<kElement, kBlockN, false, false>(scores, queries_of_step, keys_of_step, step > 0);
+    }
   }
   wgmma_commit_group();
   fence_registers(scores);
@@ -164,7 +168,12 @@ __device__ __forceinline__ void start_sums(float (&sums)[kHeadDim / 2], uint32_t
   wgmma_fence();
 #pragma unroll
   for (int step = 0; step < kBlockN / 16; ++step) {
-    wgmma<kElement, kHeadDim, true>(sums, probabilities + step * 4, further(of_values, step * 16 * kSwizzle), true);
+    const uint64_t values_of_step = further(of_values, step * 16 * kSwizzle);
+    if constexpr (kHeadDim == 96) {
+      wgmma_96<kElement, true>(sums, probabilities + step * 4, values_of_step, true);
+    } else {
+      wgmma<kElement, kHeadDim, true>(sums, probabilities + step * 4, values_of_step, true);
+    }
   }
   wgmma_commit_group();
   fence_registers(sums);
@@ -308,8 +317,8 @@ __device__ __forceinline__ void attend_tiles(unsigned char* shared, Barriers* ba
     fence_registers(probabilities);
     release(&barriers->stages[values.stage].v_empty);
     values.advance(of.stages);
-    uint16_t* const out = of.out + (static_cast<int64_t>(tile.head) * of.seq_q + row) * of.columns;
-    store_rows<kElement, kHeadDim>(sums, factors, out, of.columns, row, of.seq_q, lane);
+    uint16_t* const out = of.out + (static_cast<int64_t>(tile.head) * of.seq_q + row) * kHeadDim;
+    store_rows<kElement, kHeadDim>(sums, factors, out, row, of.seq_q, lane);
   }
   // The last turn is taken, too, so that no barrier is left halfway.
   if (which == 0) {

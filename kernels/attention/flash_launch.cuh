@@ -74,7 +74,6 @@ inline Arguments arguments_of(const Tensor& q, const Tensor& k, int64_t queries,
   of.seq_q = static_cast<int>(q.size(2));
   of.queries = static_cast<int>(queries);
   of.seq_k = static_cast<int>(k.size(2));
-  of.columns = static_cast<int>(q.size(3));
   of.stages = static_cast<int>(stages);
   constexpr double kLog2E = 1.4426950408889634;
   of.scale = static_cast<float>(kLog2E / std::sqrt(static_cast<double>(q.size(3))));
@@ -106,25 +105,22 @@ void launch(const Tensor& q, const Tensor& k, const Tensor& v, Arguments of) {
   record_launch("flash_persistent", "warp-specialized", grid, block, 1, shared_bytes, of.stages);
 }
 
-// What an operator is compiled for: the tiles' columns, their queries, and the keys of a step.
-template <int kColumns_, int kBlockM_, int kBlockN_>
+// What an operator is compiled for: a head_dim, the queries of a tile, and the keys of a step.
+template <int kHeadDim_, int kBlockM_, int kBlockN_>
 struct Tiles {
-  static constexpr int kColumns = kColumns_;
+  static constexpr int kHeadDim = kHeadDim_;
   static constexpr int kBlockM = kBlockM_;
   static constexpr int kBlockN = kBlockN_;
 };
-
-// The tiles' columns: 96 columns are copied as 128, of which TMA fills the last 32 with zeros.
-inline int64_t width_of(const Tensor& q) { return q.size(3) == 96 ? 128 : q.size(3); }
 
 template <Element kElement, bool kCausal, typename... Each>
 void with_tiles(const Tensor& q, const Tensor& k, const Tensor& v, int64_t block_m, int64_t block_n,
                 const Arguments& of) {
   const auto launched = [&](auto tiles) {
     using T = decltype(tiles);
-    const bool is_asked = width_of(q) == T::kColumns && block_m == T::kBlockM && block_n == T::kBlockN;
+    const bool is_asked = q.size(3) == T::kHeadDim && block_m == T::kBlockM && block_n == T::kBlockN;
     if (is_asked) {
-      launch<kElement, T::kColumns, T::kBlockM, T::kBlockN, kCausal>(q, k, v, of);
+      launch<kElement, T::kHeadDim, T::kBlockM, T::kBlockN, kCausal>(q, k, v, of);
     }
     return is_asked;
   };

@@ -13,6 +13,10 @@ using namespace kernels;  // instructions' names, and where they find a tile
 constexpr int kRowsOfWarpgroup = 64;  // queries, wgmma's m
 constexpr int kSlab = 64;             // elements of 2 bytes in a row of 128 bytes
 
+// Slabs of a tile. The second one of 96 columns is whole, too, so that all have one swizzle: TMA fills its other 32
+// columns with zeros, which no instruction reads.
+KERNELS_HOST_DEVICE constexpr int slabs_of(int head_dim) { return (head_dim + kSlab - 1) / kSlab; }
+
 // A tile: block_m queries of one head of one batch entry.
 struct TileIndex {
   int block;  // of queries; negative if there is no tile, and another may follow
@@ -127,7 +131,7 @@ struct SharedLayout {
   int kv_bytes;  // of a block of keys, or of values
 
   KERNELS_HOST_DEVICE constexpr SharedLayout(int head_dim, int block_m, int block_n)
-      : q_bytes(block_m * head_dim * 2), kv_bytes(block_n * head_dim * 2) {}
+      : q_bytes(slabs_of(head_dim) * block_m * kSwizzle), kv_bytes(slabs_of(head_dim) * block_n * kSwizzle) {}
   KERNELS_HOST_DEVICE static constexpr int queries() { return kSwizzleTile; }
   KERNELS_HOST_DEVICE constexpr int keys(int stage) const { return queries() + q_bytes + stage * 2 * kv_bytes; }
   KERNELS_HOST_DEVICE constexpr int values(int stage) const { return keys(stage) + kv_bytes; }

@@ -81,12 +81,14 @@ class Hopper:
     per_sm: int = one_of(1, 2, 3, unit="p", omit_default=True)
 
 
-WIDE_TILES = ((128, 128), (128, 160), (128, 176))
-
-CUDA_TILES = {64: ((128, 128), (128, 192), (192, 128)), 96: WIDE_TILES, 128: WIDE_TILES}
+CUDA_TILES = {
+    64: ((128, 128), (128, 192), (192, 128)),
+    96: ((128, 128), (128, 192), (192, 112)),
+    128: ((128, 128), (128, 160), (128, 176)),
+}
 """The tiles that ``flash.cu`` has, as (block_m, block_n), by head_dim. A warpgroup takes 64 queries. Scores,
-probabilities and sums may take 232 registers per thread with two warpgroups, 160 with three. A head_dim of 96
-takes the tiles of 128 columns: a quarter of each product multiplies zeros."""
+probabilities and sums may take 232 registers per thread with two warpgroups, 160 with three. With a head_dim
+of 96, three warpgroups spill with 128 keys, and don't with 112."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +96,7 @@ class WarpSpecialized:
     """The queries of a tile, the keys of a step, and the stages of the buffer for keys and values."""
 
     block_m: int = one_of(128, 192, default=128, unit="")
-    block_n: int = one_of(128, 160, 176, 192, default=128, unit="")
+    block_n: int = one_of(112, 128, 160, 176, 192, default=128, unit="")
     stages: int = one_of(2, 3, 4, default=2, unit="s")
 
 
@@ -188,7 +190,8 @@ def packed_fits(
 
 
 def tile_columns(head_dim: int) -> int:
-    """Return the columns of the CUDA C++ kernels' tiles; TMA fills those past the head_dim with zeros."""
+    """Return the columns that the CUDA C++ kernels' tiles take in shared memory, whole slabs of 64. TMA fills
+    those past the head_dim with zeros. The forward pass does not multiply them, the backward pass does."""
     return 64 if head_dim <= 64 else 128
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from kernel_pipeline.contract import Gpu
 
 from ..waves import START, up_to, waves
-from .parameters import Flash, Hopper, Problem, Split, WarpSpecialized, tile_columns
+from .parameters import Flash, Hopper, Problem, Split, WarpSpecialized
 
 SOFTMAX = 32
 """Columns of the head_dim whose products take as long as the softmax of a step."""
@@ -87,4 +87,4 @@ def _steps(problem: Problem, tile: tuple[int, int], keys: int) -> tuple[float, f
 
 def _weight(problem: Problem) -> float:
     """Return the time of a step, in steps of 128 columns."""
-    return (tile_columns(problem.head_dim) + SOFTMAX) / (128 + SOFTMAX)
+    return (problem.head_dim + SOFTMAX) / (128 + SOFTMAX)

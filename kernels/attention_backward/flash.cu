@@ -198,10 +198,6 @@ Gradients cuda_flash(const Tensor& q, const Tensor& k, const Tensor& v, const Te
   require(q.size(0) == k.size(0) && q.size(3) == k.size(3) && k.size(1) > 0 && q.size(1) % k.size(1) == 0,
           "attention_backward::cuda_flash takes queries and keys that belong together");
   const int64_t group = q.size(1) / k.size(1);
-  require(split > 0 && split <= group * q.size(2) && (!deterministic || group % split == 0),
-          "attention_backward::cuda_flash takes no more parts of a key head than its heads have queries, and with "
-          "deterministic parts of as many heads each, not " + std::to_string(split) + " of " + std::to_string(group) +
-              " heads");
   require(lse.dim() == 3 && lse.scalar_type() == Scalar::Float && lse.get_device_index() == q.get_device_index() &&
               lse.size(0) == q.size(0) && lse.size(1) == q.size(1) && lse.size(2) == q.size(2) && lse.is_contiguous(),
           "attention_backward::cuda_flash takes contiguous logarithms in float32, one for each query");
@@ -214,6 +210,13 @@ Gradients cuda_flash(const Tensor& q, const Tensor& k, const Tensor& v, const Te
           std::string("attention_backward::cuda_flash takes bfloat16 and float16, not ") +
               torch::headeronly::toString(q.scalar_type()));
   require(q.numel() > 0, "attention_backward::cuda_flash takes one query at least");
+  const int64_t tiles = block_m > 0 ? group * ceil_div(q.size(2), block_m) : 0;
+  require(split > 0 && split <= tiles,
+          "attention_backward::cuda_flash takes from 1 part to as many as tiles of queries share a block of keys, not " +
+              std::to_string(split) + " of " + std::to_string(tiles));
+  require(!deterministic || group % split == 0,
+          "attention_backward::cuda_flash takes with deterministic parts of as many heads each, not " +
+              std::to_string(split) + " of " + std::to_string(group) + " heads");
   const torch::stable::accelerator::DeviceGuard guard(q.get_device_index());
   const Gradients result = empty_gradients(q, k);
   for (const Tensor* const x : {&q, &k, &v, &out, &d_out}) {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from kernel_pipeline.contract import Gpu, one_of
 
 from ..attention.parameters import Problem, refused, too_large, too_much_shared, uneven
-from ..waves import up_to
+from .parts import parts_with_tiles, tiles_of_keys
 
 MAX_ACCUMULATORS = 192
 """The maximum number of float32 scores and sums that a thread may keep; with more it spills."""
@@ -36,13 +36,12 @@ per thread, and there are 240."""
 class WarpSpecialized:
     """The queries of a tile, the stages of the buffer for queries and d_out, whether blocks add their parts
     of dq in turns, so that the sums are the same at every call (``deterministic``), and the number of parts
-    of a block of keys (``split``), each with its share of the tiles of queries. With few key heads and short
-    sequences, one part leaves fewer blocks than a GPU has multiprocessors."""
+    of a block of keys (``split``), each with its share of the tiles of queries; 0 leaves it to ``parts``."""
 
     block_m: int = one_of(64, 80, 128, default=64, unit="")
     stages: int = one_of(2, 3, default=2, unit="s")
     deterministic: bool = one_of(False, True, omit_default=True)
-    split: int = one_of(1, 2, 3, 4, 8, 16, unit="p", omit_default=True)
+    split: int = one_of(0, 1, 2, 3, 4, 8, 16, unit="p", omit_default=True)
 
 
 def flash_fits(problem: Problem, tiles: Flash, gpu: Gpu | None) -> str | None:
@@ -74,9 +73,10 @@ def warp_specialized_fits(problem: Problem, tiles: WarpSpecialized, gpu: Gpu | N
     if (tiles.block_m, tiles.stages) not in have:
         names = " and ".join(f"{m} x {n}s" for m, n in have)
         return f"its queries and stages for a head_dim of {problem.head_dim} are {names}"
-    if problem.group % tiles.split and tiles.deterministic:
+    if tiles.deterministic and tiles.split and problem.group % tiles.split:
         # With a mask blocks of keys have different steps, and a part could wait for one that comes later.
         return f"{problem.group} heads share a key head: they don't make {tiles.split} equal parts"
-    if tiles.split > (of_keys := problem.group * up_to(problem.seq_q, tiles.block_m)):
-        return f"{tiles.split} parts need a tile of queries each, and {of_keys} share a block of keys"
+    of_keys = tiles_of_keys(problem, tiles.block_m)
+    if tiles.split and (parts := parts_with_tiles(of_keys, tiles.split)) < tiles.split:
+        return f"{of_keys} tiles of queries share keys: they make {parts} parts, not {tiles.split}"
     return None

@@ -8,8 +8,8 @@ namespace attention_with_lse {
 using kernels::Tensor;
 using Outputs = std::tuple<Tensor, Tensor>;
 
-template <int kColumns, int kBlockM, int kBlockN>
-using Tiles = attention::Tiles<kColumns, kBlockM, kBlockN>;
+template <int kHeadDim, int kBlockM, int kBlockN>
+using Tiles = attention::Tiles<kHeadDim, kBlockM, kBlockN>;
 
 Outputs empty_outputs(const Tensor& q) {
   return {torch::stable::new_empty(q, {q.size(0), q.size(1), q.size(2), q.size(3)}),
@@ -23,7 +23,8 @@ Outputs cuda_flash(const Tensor& q, const Tensor& k, const Tensor& v, bool causa
   const Outputs result = empty_outputs(q);
   const auto& [out, lse] = result;
   if (out.numel() > 0) {
-    attention::attend<Tiles<128, 128, 128>, Tiles<128, 128, 176>, Tiles<64, 128, 192>, Tiles<64, 192, 128>>(
+    attention::attend<Tiles<128, 128, 128>, Tiles<128, 128, 176>, Tiles<96, 128, 128>, Tiles<96, 192, 112>,
+                      Tiles<64, 128, 192>, Tiles<64, 192, 128>>(
         q, k, v, causal, block_m, block_n,
         attention::arguments_of(q, k, queries, stages, out.mutable_data_ptr(), lse.mutable_data_ptr()));
   }

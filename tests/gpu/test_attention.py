@@ -252,7 +252,14 @@ def test_cuda_flash_takes_large_scores(head_dim: int, causal: bool) -> None:
 @pytest.mark.builds
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
-    ("head_dim", "tiles"), [(64, (192, 128, 3)), (128, (128, 128, 2)), (128, (128, 176, 2))]
+    ("head_dim", "tiles"),
+    [
+        (64, (192, 128, 3)),
+        (96, (128, 192, 2)),
+        (96, (192, 112, 3)),
+        (128, (128, 128, 2)),
+        (128, (128, 176, 2)),
+    ],
 )
 def test_cuda_flash_gives_the_same_bits_each_time(
     head_dim: int, tiles: tuple[int, int, int], causal: bool

@@ -150,10 +150,15 @@ def test_refuses_parts_that_there_are_none_of() -> None:
         pytest.skip("needs Hopper")
     problem = lengths_of((2, 16, 2, 333, 400), 64, causal=True)
     inputs = FLASH.inputs(problem)
-    for split, deterministic in ((3, True), (333 * 8 + 1, False)):
+    for split, deterministic, why in (
+        (3, True, "3 of 8 heads"),
+        (25, False, "25 of 24"),
+        (-1, False, "-1 of 24"),
+    ):
         tiles = {"block_m": 128, "stages": 2, "deterministic": deterministic, "split": split}
-        with pytest.raises(RuntimeError, match=f"no more parts .*, not {split} of 8 heads"):
+        with pytest.raises(RuntimeError, match=f"parts? .*, not {why}"):
             FLASH.call(problem, inputs, tiles)
+    flash(problem, WarpSpecialized(block_m=128, stages=2, split=8), inputs)
 
 
 def test_refuses_tiles_that_there_are_none_of() -> None:

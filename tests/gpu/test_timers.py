@@ -15,7 +15,13 @@ import torch
 from kernel_pipeline.machine import device
 from kernel_pipeline.records.settings import TimingSettings
 from kernel_pipeline.timing.launch_gap import SecondContext
-from kernel_pipeline.timing.stopwatch import COLD_FACTOR, MOST_SETS, Stopwatch, last_level_cache
+from kernel_pipeline.timing.stopwatch import (
+    COLD_FACTOR,
+    FLUSHED_SETS,
+    MOST_SETS,
+    Stopwatch,
+    last_level_cache,
+)
 from kernel_pipeline.timing.timers import Samples
 from kernel_pipeline.timing.timers.event import MOST_WRITES
 from pipeline import ROOT
@@ -127,11 +133,14 @@ def test_what_no_graph_can_hold_is_timed_by_events_and_the_next_call_by_a_graph(
     assert torch.equal(after.again(0)[0], x * 2)
 
 
-def test_a_problem_too_small_for_a_ring_is_timed_by_events() -> None:
+def test_a_problem_too_small_for_a_ring_is_timed_by_a_graph_after_flushes() -> None:
     x = torch.randn(4, device=CUDA)
     assert COLD_FACTOR * last_level_cache(CUDA) / (2 * x.nbytes) > MOST_SETS
-    samples = time(double, x)
-    assert samples.timer == "event"
+    watch = stopwatch(TimingSettings(min_samples=5, max_seconds=0.05))
+    samples, _ = watch.time(double, (x,), 2 * x.nbytes)
+    assert samples.timer == "graph"
+    assert samples.launches == len(samples.rotation.inputs) == FLUSHED_SETS, "each set once after a flush"
+    assert watch.cache(samples) == "cold"
     assert torch.equal(samples.again(0)[0], x * 2)
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from kernel_pipeline import loading
-from kernels.attention.parameters import CUDA_TILES, Problem, tile_columns
+from kernels.attention.parameters import CUDA_TILES, Problem
 from kernels.attention_with_lse import tolerance
 from tests.kernels.agreement import agree
 from tests.kernels.compiled import answer, program
@@ -44,15 +44,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(loading.ROOT / "include" / "wgmma_descriptors.h", made / "include")
     for header in ("common.cuh", "tma.cuh", "wgmma.cuh"):
         (made / "include" / header).write_text('#include "hopper.h"\n')
-    shutil.copy(HERE / "hopper.h", made / "include")
+    (made / "attention" / "wgmma_96.cuh").write_text('#include "../include/wgmma_96.h"\n')
+    for header in ("hopper.h", "wgmma_96.h"):
+        shutil.copy(HERE / header, made / "include")
     shutil.copy(HERE / "flash.cpp", made / "run")
     return made
 
 
 def run(problem: Problem, tiles: tuple[int, int]) -> str:
     """In C++."""
-    columns = tile_columns(problem.head_dim)
-    return f"run<Element::{ELEMENTS[problem.dtype]},{columns},{tiles[0]},{tiles[1]}>"
+    return f"run<Element::{ELEMENTS[problem.dtype]},{problem.head_dim},{tiles[0]},{tiles[1]}>"
 
 
 def check(
@@ -80,7 +81,7 @@ def check(
     own = run(problem, tiles)
     runs = [own] if runs is None else runs
     path = program(folder / "run" / "flash.cpp", RUNS=",".join(runs))
-    chosen = [launch.stages, launch.grid, seed, problem.head_dim, int(with_lse), int(is_packed)]
+    chosen = [launch.stages, launch.grid, seed, int(with_lse), int(is_packed)]
     made = answer(path, inputs, [runs.index(own), *lengths, *chosen])
     out, lse = made[: inputs[0].numel()], made[inputs[0].numel() :].clone().view(torch.float32)
     exact = WITH_LSE.expected(problem, inputs)
@@ -96,29 +97,32 @@ SEEDS = range(4)
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("with_lse", "causal"), [(False, True), (True, False)])
-def test_tiles_follow_each_other(folder: Path, with_lse: bool, causal: bool, seed: int) -> None:
+@pytest.mark.parametrize(("head_dim", "tiles"), [(64, (192, 128)), (96, (192, 112))])
+def test_tiles_follow_each_other(
+    folder: Path, head_dim: int, tiles: tuple[int, int], with_lse: bool, causal: bool, seed: int
+) -> None:
     """A block of the grid does several tiles of several heads, whose lengths are no multiples of a tile."""
     problem = Problem(
-        batch=2, heads=4, kv_heads=2, seq_q=150, seq_k=289, head_dim=64, causal=causal, dtype="bfloat16"
+        batch=2, heads=4, kv_heads=2, seq_q=150, seq_k=289, head_dim=head_dim, causal=causal, dtype="bfloat16"
     )
-    tiles = (192, 128)
     check(folder, problem, tiles, Launch(stages=2, grid=3), seed, with_lse=with_lse)
 
 
 @pytest.mark.xdist_group("emulated packed")
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
-    ("queries", "heads", "seq_k", "block_m"),
+    ("queries", "heads", "seq_k", "head_dim", "tiles"),
     [
-        pytest.param(7, 40, 389, 128, id="several heads in a tile"),
-        pytest.param(150, 2, 300, 128, id="tiles within a head, and across two"),
-        pytest.param(150, 3, 400, 192, id="tiles across two heads and three"),
-        pytest.param(150, 2, 150, 128, id="as many queries as keys"),
-        pytest.param(64, 5, 64, 128, id="whole heads in a tile"),
+        pytest.param(7, 40, 389, 64, (128, 128), id="several heads in a tile"),
+        pytest.param(150, 2, 300, 64, (128, 128), id="tiles within a head, and across two"),
+        pytest.param(150, 3, 400, 64, (192, 128), id="tiles across two heads and three"),
+        pytest.param(150, 3, 400, 96, (192, 112), id="the same with half a slab of columns"),
+        pytest.param(150, 2, 150, 64, (128, 128), id="as many queries as keys"),
+        pytest.param(64, 5, 64, 64, (128, 128), id="whole heads in a tile"),
     ],
 )
 def test_packed_heads_have_masks_of_their_own(
-    folder: Path, queries: int, heads: int, seq_k: int, block_m: int, seed: int
+    folder: Path, queries: int, heads: int, seq_k: int, head_dim: int, tiles: tuple[int, int], seed: int
 ) -> None:
     problem = Problem(
         batch=2,
@@ -126,11 +130,11 @@ def test_packed_heads_have_masks_of_their_own(
         kv_heads=2,
         seq_q=queries,
         seq_k=seq_k,
-        head_dim=64,
+        head_dim=head_dim,
         causal=True,
         dtype="bfloat16",
     )
-    check(folder, problem, (block_m, 128), Launch(stages=2, grid=3), seed, is_packed=True)
+    check(folder, problem, tiles, Launch(stages=2, grid=3), seed, is_packed=True)
 
 
 EVERY = [
@@ -143,7 +147,7 @@ EVERY = [
     for head_dim, several in CUDA_TILES.items()
     for tiles in several
     for dtype in ELEMENTS
-    if dtype == "bfloat16" or tiles == several[0]
+    if dtype == "bfloat16" or head_dim == 96 or tiles == several[0]
     for causal in (False, True)
 ]
 EVERY_RUN = list(dict.fromkeys(run(*one) for one in EVERY))
@@ -168,16 +172,30 @@ OF_PACKED = {
     "a tile of two heads is masked as one": {"has_one_head = first": "has_one_head = true || first"},
 }
 """The same for packed heads."""
+OF_HALF_A_SLAB = {
+    "scores lack the columns of half a slab": {"kHeadDim / 16": "kHeadDim / kSlab * 4"},
+    "the second slab of values begins too early": {
+        "mn_major_descriptor(values, 0, kBlockN)": "mn_major_descriptor(values, 0, kBlockN * kHeadDim / 128)"
+    },
+    "half a slab takes half of the memory": {
+        "slabs_of(head_dim) * block_n * kSwizzle": "block_n * head_dim * 2"
+    },
+    "the columns of half a slab are not stored": {"column < kHeadDim": "column < kHeadDim / kSlab * kSlab"},
+}
+"""The same for a head_dim of 96 alone: with 64 and 128 columns these are no mistakes."""
 
 
 @pytest.mark.parametrize(
-    ("fault", "is_packed"),
+    ("fault", "head_dim", "is_packed"),
     [
-        *(pytest.param(fault, False, id=name) for name, fault in FAULTS.items()),
-        *(pytest.param(fault, True, id=name) for name, fault in OF_PACKED.items()),
+        *(pytest.param(fault, 64, False, id=name) for name, fault in FAULTS.items()),
+        *(pytest.param(fault, 64, True, id=name) for name, fault in OF_PACKED.items()),
+        *(pytest.param(fault, 96, False, id=name) for name, fault in OF_HALF_A_SLAB.items()),
     ],
 )
-def test_a_fault_shows(folder: Path, fault: dict[str, str], is_packed: bool, tmp_path: Path) -> None:
+def test_a_fault_shows(
+    folder: Path, fault: dict[str, str], head_dim: int, is_packed: bool, tmp_path: Path
+) -> None:
     """Or these tests would say nothing."""
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*-*"))
     headers = {path: path.read_text() for path in (tmp_path / "attention").iterdir()}
@@ -187,8 +205,9 @@ def test_a_fault_shows(folder: Path, fault: dict[str, str], is_packed: bool, tmp
     for path, text in headers.items():
         path.write_text(text)
     problem = Problem(
-        batch=1, heads=3, kv_heads=1, seq_q=150, seq_k=400, head_dim=64, causal=True, dtype="bfloat16"
+        batch=1, heads=3, kv_heads=1, seq_q=150, seq_k=400, head_dim=head_dim, causal=True, dtype="bfloat16"
     )
+    tiles = (192, 112 if head_dim == 96 else 128)
     with pytest.raises((AssertionError, subprocess.TimeoutExpired)):
         for seed in SEEDS:
-            check(tmp_path, problem, (192, 128), Launch(stages=2, grid=2), seed, is_packed=is_packed)
+            check(tmp_path, problem, tiles, Launch(stages=2, grid=2), seed, is_packed=is_packed)

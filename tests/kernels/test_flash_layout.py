@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from kernel_pipeline import loading
-from kernels.attention.parameters import CUDA_TILES, WarpSpecialized, cuda_shared_memory, tile_columns
+from kernels.attention.parameters import CUDA_TILES, WarpSpecialized, cuda_shared_memory
 from tests.kernels import compiled
 
 SOURCE = """
@@ -104,7 +104,7 @@ def test_a_head_is_done_by_blocks_that_work_at_the_same_time(layout: ctypes.CDLL
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("block_m", "block_n"), [(128, 128), (128, 176), (192, 128)])
+@pytest.mark.parametrize(("block_m", "block_n"), [(128, 128), (128, 176), (192, 128), (192, 112)])
 @pytest.mark.parametrize(("seq_q", "seq_k"), [(1, 1), (77, 333), (128, 128), (300, 300), (500, 1000)])
 def test_a_tile_masks_the_blocks_that_a_query_does_not_see_whole(
     layout: ctypes.CDLL, seq_q: int, seq_k: int, block_m: int, block_n: int, causal: bool
@@ -123,16 +123,16 @@ def test_a_tile_masks_the_blocks_that_a_query_does_not_see_whole(
 @pytest.mark.parametrize("head_dim", CUDA_TILES)
 def test_shared_memory_is_what_the_declaration_says(layout: ctypes.CDLL, head_dim: int) -> None:
     for (block_m, block_n), stages in itertools.product(CUDA_TILES[head_dim], (2, 3, 4)):
-        columns = tile_columns(head_dim)
-        needed = layout.shared_bytes(columns, block_m, block_n, stages)
+        row = -(-head_dim // 64) * 128  # whole slabs
+        needed = layout.shared_bytes(head_dim, block_m, block_n, stages)
         tiles = WarpSpecialized(block_m=block_m, block_n=block_n, stages=stages)
         assert needed == cuda_shared_memory(head_dim, tiles) + 1024, "with what aligns it"
         found, end = PAIR(), 0
         for stage in range(stages):
-            barriers = layout.begins(columns, block_m, block_n, stage, found)
+            barriers = layout.begins(head_dim, block_m, block_n, stage, found)
             assert barriers <= found[0]
             assert not any(begin % 1024 for begin in found), "tiles begin where the swizzle does"
-            assert found[1] >= (end or found[0] + block_m * columns * 2)
-            assert found[2] == found[1] + block_n * columns * 2
-            end = found[2] + block_n * columns * 2
+            assert found[1] >= (end or found[0] + block_m * row)
+            assert found[2] == found[1] + block_n * row
+            end = found[2] + block_n * row
         assert end + 1024 <= needed

@@ -173,13 +173,18 @@ def test_tensor_cores_find_a_k_major_operand_where_tma_put_it(layout: ctypes.CDL
 
 
 @pytest.mark.parametrize("step", range(4))
-def test_tensor_cores_find_an_mn_major_operand_where_tma_put_it(layout: ctypes.CDLL, step: int) -> None:
-    """Element (mn, k) of an instruction of 256 by 16, as ``((T, 8, m), (8, k)) : ((1, T, LBO), (8T, SBO))``
-    says. TMA put slabs of 64 of mn behind each other, each with a row of 128 bytes for each of 64 of k."""
-    rows = 64
+@pytest.mark.parametrize(
+    ("columns", "rows"), [(256, 64), pytest.param(96, 112, id="half of the second slab"), (96, 192)]
+)
+def test_tensor_cores_find_an_mn_major_operand_where_tma_put_it(
+    layout: ctypes.CDLL, columns: int, rows: int, step: int
+) -> None:
+    """Element (mn, k) of an instruction of ``columns`` by 16, as ``((T, 8, m), (8, k)) : ((1, T, LBO), (8T,
+    SBO))`` says. TMA put slabs of 64 of mn behind each other, each with a row of 128 bytes for each of
+    ``rows`` of k."""
     address, leading, stride, base_offset, mode = fields(layout.mn_major(TILE, step, rows))
     assert (base_offset, mode) == (0, 1)
-    for mn in range(256):
+    for mn in range(columns):
         for k in range(16):
             found = swizzle(address + mn % 64 * 2 + mn // 64 * leading + k % 8 * 128 + k // 8 * stride)
             slab = TILE + mn // 64 * rows * 128

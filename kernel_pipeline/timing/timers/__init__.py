@@ -54,7 +54,7 @@ class Samples:
     ``touched_bytes`` is the memory that is accessed between two calls on the same set, counting tensors at
     different addresses. ``again(index)`` repeats the timed call on an input set, into memory that was
     overwritten before, and returns the outputs. The graph timer also sets ``canary``, and ``turn``, which
-    replays the ``launches`` that were timed.
+    replays the ``launches`` that were timed, and ``flush``, if the cache was flushed before each turn.
     """
 
     timer: str
@@ -65,6 +65,7 @@ class Samples:
     canary: Reading | None = None
     turn: Callable[[], None] | None = None
     launches: int = 0
+    flush: Callable[[], object] | None = None
 
 
 def input_bytes(rotation: Rotation) -> int:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 from math import ceil
 from statistics import median
 from time import perf_counter
@@ -19,7 +18,7 @@ from time import perf_counter
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from .event import recorded
+from .event import timed
 
 REPEATS = 5
 
@@ -44,9 +43,12 @@ class Stamps:
     gross_us: float
 
 
-def stamped(run: Callable[[], object], calls: int) -> Stamps | None:
-    """Measure by CUPTI the ``calls`` calls that ``run`` launches, each of the same number of kernels. Return
-    medians, or None if CUPTI does not report all kernels.
+def stamped(
+    run: Callable[[], object], calls: int, flush: Callable[[], object] | None = None
+) -> Stamps | None:
+    """Measure by CUPTI the ``calls`` calls that ``run`` launches, each of the same number of kernels.
+    ``flush``, which launches one kernel, comes before each run. Return medians, or None if CUPTI does not
+    report all kernels.
     """
     _first_use()
     begin = perf_counter()
@@ -54,33 +56,38 @@ def stamped(run: Callable[[], object], calls: int) -> Stamps | None:
     torch.cuda.synchronize()
     warm_up = ceil(WARM_UP_S / (perf_counter() - begin))
     for _ in range(ATTEMPTS):
-        kernels, runs_us = _recorded(run, warm_up + REPEATS)
-        a_call, lost = divmod(len(kernels), (warm_up + REPEATS) * calls)
-        if not lost and a_call:
-            counted = kernels[warm_up * calls * a_call :]
-            firsts = range(0, len(counted), a_call)
-            spans = [counted[first + a_call - 1][1] - counted[first][0] for first in firsts]
+        kernels, runs_us = _recorded(run, warm_up + REPEATS, flush)
+        a_run, lost = divmod(len(kernels), warm_up + REPEATS)
+        flushes = int(flush is not None)
+        a_call, odd = divmod(a_run - flushes, calls)
+        if not lost and not odd and a_call > 0:
+            firsts = (
+                first
+                for of_run in range(warm_up * a_run, len(kernels), a_run)
+                for first in range(of_run + flushes, of_run + a_run, a_call)
+            )
+            spans = [kernels[first + a_call - 1][1] - kernels[first][0] for first in firsts]
             return Stamps(median(spans), median(runs_us[warm_up:]) / calls)
     return None
 
 
-def _recorded(run: Callable[[], object], repeats: int) -> tuple[list[tuple[float, float]], list[float]]:
+def _recorded(
+    run: Callable[[], object], repeats: int, flush: Callable[[], object] | None = None
+) -> tuple[list[tuple[float, float]], list[float]]:
     """Return the start and end of each kernel in order of their start, and the times of the runs by events,
     all in microseconds."""
     try:
         with _quiet(), profile(activities=[ProfilerActivity.CUDA]) as profiled:
+            if flush is not None:
+                flush()
             run()
-            events = [recorded()]
-            for _ in range(repeats):
-                run()
-                events.append(recorded())
-            torch.cuda.synchronize()
+            runs_us = timed(run, repeats, flush)
     except RuntimeError:
         return [], []
     found = [event.time_range for event in profiled.events() or () if event.device_time > 0]
     kernels = sorted((float(span.start), float(span.end)) for span in found)
     # The first run keeps the device busy until the others are queued.
-    return kernels[len(kernels) // (repeats + 1) :], [a.elapsed_time(b) * 1e3 for a, b in pairwise(events)]
+    return kernels[len(kernels) // (repeats + 1) :], runs_us
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from itertools import cycle
+from itertools import cycle, pairwise
 from math import ceil
 from time import perf_counter
 
@@ -19,6 +19,26 @@ def recorded() -> torch.cuda.Event:
     event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     event.record()
     return event
+
+
+def timed(run: Callable[[], object], count: int, flush: Callable[[], object] | None = None) -> list[float]:
+    """Return the microseconds of each of ``count`` runs on the device, one after the other, without the
+    ``flush`` before each."""
+    events = [recorded()]
+    for _ in range(count):
+        if flush is not None:
+            flush()
+            events.append(recorded())
+        run()
+        events.append(recorded())
+    events[-1].synchronize()
+    spans = [start.elapsed_time(end) * 1e3 for start, end in pairwise(events)]
+    return spans if flush is None else spans[1::2]
+
+
+def cache_flush(bytes_: int) -> Callable[[], object]:
+    """Return a function that writes so many bytes of device memory in one launch."""
+    return torch.empty(bytes_, dtype=torch.int8, device="cuda").zero_
 
 
 def passed(event: torch.cuda.Event) -> bool:

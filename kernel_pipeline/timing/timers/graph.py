@@ -2,8 +2,9 @@
 
 A graph holds many launches, which the device runs back to back without waiting for the host. The launches go
 round the input sets and write separate outputs, so that every launch finds a cold cache if the sets together
-exceed it. Events are recorded between the turns of the ring. A sample is the time of a turn divided by its
-launches; nothing is subtracted. The launch gap is in its fast mode meanwhile (see ``launch_gap``).
+exceed it, or if the cache is flushed before each turn. Events are recorded before and after each turn of the
+ring. A sample is the time of a turn divided by its launches; nothing is subtracted. The launch gap is in its
+fast mode meanwhile (see ``launch_gap``).
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from math import ceil
 from statistics import median
 from time import perf_counter
@@ -22,7 +22,7 @@ from ..launch_gap import LaunchGap
 from ..stopping import Stopping
 from . import Reading, Rotation, Samples, input_bytes
 from .capture import Ring, capture
-from .event import recorded
+from .event import cache_flush, recorded, timed
 
 TURN_US = 800.0
 """The target length of a turn; a turn covers the ring at least once. Ten turns are enough: on an H200 twelve
@@ -43,23 +43,27 @@ TRIES = 3
 
 
 class GraphTimer:
-    """Times replays of graphs of the rotation's calls, in the fast mode of the launch gap."""
+    """Times replays of graphs of the rotation's calls, in the fast mode of the launch gap. Sets that don't
+    exceed the cache need ``flush_bytes``, written before each turn, which then has one launch for each
+    set."""
 
-    def __init__(self, gap: LaunchGap) -> None:
+    def __init__(self, gap: LaunchGap, flush_bytes: int = 0) -> None:
         self.gap = gap
+        self.flush_bytes = flush_bytes
 
     def measure(self, rotation: Rotation, stop: Stopping) -> Samples:
         """Capture, set the mode, warm up and sample; repeat from setting the mode while the canary is late.
         Raises NotCapturableError if the call can't be captured."""
         once_us = self._pilot(rotation)
-        ring = capture(rotation, round(TURN_US / once_us))
+        ring = capture(rotation, 1 if self.flush_bytes else round(TURN_US / once_us))
+        flush = cache_flush(self.flush_bytes) if self.flush_bytes else None
         warm_up = ceil(WARM_UP_US / (once_us * ring.launches))
         for _ in range(TRIES):
             self.gap.set_mode()
             before_us = self.gap.read()
             for _ in range(warm_up):
                 ring.turn()
-            samples = sampled(ring.turn, ring.graphs[-1].replay, ring.launches, stop)
+            samples = sampled(ring.turn, ring.graphs[-1].replay, ring.launches, stop, flush)
             reading = Reading(before_us, self.gap.read())
             if not self.gap.is_late(reading, median(samples)):
                 break
@@ -68,10 +72,11 @@ class GraphTimer:
             samples_us=tuple(samples),
             rotation=rotation,
             again=partial(ring.again, rotation.in_place),
-            touched_bytes=input_bytes(rotation) + _output_bytes(rotation, ring),
+            touched_bytes=self.flush_bytes + input_bytes(rotation) + _output_bytes(rotation, ring),
             canary=reading,
             turn=ring.turn,
             launches=ring.launches,
+            flush=flush,
         )
 
     def _pilot(self, rotation: Rotation) -> float:
@@ -86,20 +91,21 @@ class GraphTimer:
         return max(0.5, replay_us / ring.launches)
 
 
-def sampled(turn: Callable[[], None], fill: Callable[[], None], launches: int, stop: Stopping) -> list[float]:
+def sampled(
+    turn: Callable[[], None],
+    fill: Callable[[], None],
+    launches: int,
+    stop: Stopping,
+    flush: Callable[[], object] | None = None,
+) -> list[float]:
     """Return the time per launch of each turn, in microseconds. ``fill`` keeps the device busy until a batch
-    of turns is queued."""
+    of turns is queued. ``flush`` comes before each turn, and is not timed."""
     samples: list[float] = []
     begin = perf_counter()
     while not stop.done(samples, perf_counter() - begin):
         # The device has been idle since the last batch, so give it work before the first event.
         fill()
-        events = [recorded()]
-        for _ in range(BATCH):
-            turn()
-            events.append(recorded())
-        events[-1].synchronize()
-        samples += [start.elapsed_time(end) * 1e3 / launches for start, end in pairwise(events)]
+        samples += [us / launches for us in timed(turn, BATCH, flush)]
     return samples
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 
 import pytest
@@ -13,15 +14,14 @@ import torch
 
 from kernel_pipeline.records.ceilings import Canary
 from kernel_pipeline.records.measurement import State
-from kernel_pipeline.timing import launch_gap
 from kernel_pipeline.timing.launch_gap import LAUNCHES, LaunchGap
 from kernel_pipeline.timing.stopping import Count
-from kernel_pipeline.timing.timers import Reading, Rotation, Samples, graph
+from kernel_pipeline.timing.timers import Reading, Rotation, Samples, cupti, event, graph
 from kernel_pipeline.timing.timers import capture as capturing
 from kernel_pipeline.timing.timers.capture import MOST_LAUNCHES, NotCapturableError, Ring, capture
 from kernel_pipeline.timing.timers.graph import TRIES, TURN_US, GraphTimer
 
-KERNEL_US, GAP_US = 4.0, 0.5
+KERNEL_US, GAP_US, FLUSH_US = 4.0, 0.5, 60.0
 FAST = Canary(fast_us=KERNEL_US, duration_us=KERNEL_US)
 
 
@@ -35,10 +35,15 @@ class Machine:
     graphs: list[Graph] = field(default_factory=list)
     is_slow: bool = False
     modes_set: int = 0
+    flushed_bytes: list[int] = field(default_factory=list)
 
     def set_mode(self) -> None:
         self.modes_set += 1
         self.is_slow = False
+
+    def flush(self, bytes_: int) -> None:
+        self.now_us += FLUSH_US
+        self.flushed_bytes.append(bytes_)
 
     def launch(self, run: Callable[[], None]) -> None:
         """Run now, and at each replay of the graph that is being captured."""
@@ -89,8 +94,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(capturing, "_capturing", lambda device: None)
     monkeypatch.setattr(capturing, "_pool", Pool())
-    for module in (graph, launch_gap):
+    for module in (graph, event):
         monkeypatch.setattr(module, "recorded", lambda: Event(made.now_us))
+    monkeypatch.setattr(graph, "cache_flush", lambda bytes_: partial(made.flush, bytes_))
     monkeypatch.setattr(graph, "perf_counter", lambda: made.now_us / 1e6)
     return made
 
@@ -135,6 +141,23 @@ class Gap(LaunchGap):
 
 def measure(machine: Machine, rotation: Rotation, samples: int = 10) -> Samples:
     return GraphTimer(Gap(machine)).measure(rotation, Count(samples))
+
+
+def test_a_flush_comes_before_each_timed_turn_and_is_not_timed(machine: Machine) -> None:
+    launched: list[tuple[int, float]] = []
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        machine.launch(lambda: launched.append((len(machine.flushed_bytes), float(x[0]))))
+        return x
+
+    samples = GraphTimer(Gap(machine), 1000).measure(Rotation(call, sets_of(3)), Count(10))
+    assert samples.samples_us == pytest.approx([KERNEL_US] * 10)
+    assert samples.launches == 3, "one for each set, or the second would find its input in the cache"
+    assert machine.flushed_bytes == [1000] * 10
+    for flushes in range(1, 10):
+        assert [of for after, of in launched if after == flushes] == [1, 2, 3]
+    assert samples.touched_bytes >= 1000
+    assert samples.flush is not None, "who replays the turn again flushes, too"
 
 
 @pytest.mark.parametrize("sets", [1, 3, 300])
@@ -305,7 +328,7 @@ class Clock:
 def test_at_another_clock_the_canary_is_found_anew(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, clock: int | None, is_found_anew: bool
 ) -> None:
-    monkeypatch.setattr(launch_gap.cupti, "stamped", lambda run, calls: None)
+    monkeypatch.setattr(cupti, "stamped", lambda run, calls: None)
     gap = Gap(machine)
     known = Canary(fast_us=1.6, duration_us=1.6, sm_clock_mhz=1980)
     gap.know(known, Clock(clock))  # type: ignore[arg-type]

@@ -21,24 +21,23 @@ template <Element kElement, int kHeadDim, int kBlockM, int kBlockN>
 void run(char** argv) {
   const auto told = [&](int i) { return std::stoi(argv[i]); };
   const int batch = told(4), kv_heads = told(6), queries = told(7), seq_k = told(8);
-  const int packed = told(15) != 0 ? told(5) / kv_heads : 1;
+  const int packed = told(14) != 0 ? told(5) / kv_heads : 1;
   const int heads = told(5) / packed, seq_q = queries * packed;
   const bool causal = told(9) != 0;
   const int stages = told(10), grid = told(11);
   const auto seed = static_cast<unsigned>(told(12));
-  const int columns = told(13);
-  const bool with_lse = told(14) != 0;
+  const bool with_lse = told(13) != 0;
 
   std::ifstream file(argv[1], std::ios::binary);
   std::vector<char> bytes((std::istreambuf_iterator<char>(file)), {});
   std::vector<uint16_t> given(bytes.size() / 2);
   std::memcpy(given.data(), bytes.data(), bytes.size());
-  const size_t of_q = static_cast<size_t>(batch) * heads * seq_q * columns;
-  const size_t of_k = static_cast<size_t>(batch) * kv_heads * seq_k * columns;
+  const size_t of_q = static_cast<size_t>(batch) * heads * seq_q * kHeadDim;
+  const size_t of_k = static_cast<size_t>(batch) * kv_heads * seq_k * kHeadDim;
   std::vector<uint16_t> out(of_q, 0x7FFF);
-  const CUtensorMap map_q = tensor_map(given.data(), batch, heads, seq_q, columns, kBlockM);
-  const CUtensorMap map_k = tensor_map(given.data() + of_q, batch, kv_heads, seq_k, columns, kBlockN);
-  const CUtensorMap map_v = tensor_map(given.data() + of_q + of_k, batch, kv_heads, seq_k, columns, kBlockN);
+  const CUtensorMap map_q = tensor_map(given.data(), batch, heads, seq_q, kHeadDim, kBlockM);
+  const CUtensorMap map_k = tensor_map(given.data() + of_q, batch, kv_heads, seq_k, kHeadDim, kBlockN);
+  const CUtensorMap map_v = tensor_map(given.data() + of_q + of_k, batch, kv_heads, seq_k, kHeadDim, kBlockN);
 
   attention::Arguments of{};
   of.schedule = attention::Schedule(batch * heads, (seq_q + kBlockM - 1) / kBlockM, grid, causal, packed > 1);
@@ -47,9 +46,8 @@ void run(char** argv) {
   of.seq_q = seq_q;
   of.queries = queries;
   of.seq_k = seq_k;
-  of.columns = columns;
   of.stages = stages;
-  of.scale = static_cast<float>(1.4426950408889634 / std::sqrt(static_cast<double>(columns)));
+  of.scale = static_cast<float>(1.4426950408889634 / std::sqrt(static_cast<double>(kHeadDim)));
   of.out = out.data();
   std::vector<float> lse(static_cast<size_t>(batch) * heads * seq_q, NAN);
   of.lse = with_lse ? lse.data() : nullptr;
