@@ -13,8 +13,8 @@ Tensor cuda_flash(const Tensor& q, const Tensor& k, const Tensor& v, bool causal
   const torch::stable::accelerator::DeviceGuard guard(q.get_device_index());
   const Tensor out = empty_output(q);
   if (out.numel() > 0) {
-    attend<Tiles<128, 128, 128>, Tiles<128, 128, 160>, Tiles<128, 128, 176>, Tiles<96, 128, 128>, Tiles<96, 128, 192>,
-           Tiles<96, 192, 112>, Tiles<64, 128, 128>, Tiles<64, 128, 192>, Tiles<64, 192, 128>>(
+    attend<Tiles<128, 64, 128>, Tiles<128, 128, 128>, Tiles<128, 128, 160>, Tiles<128, 128, 176>, Tiles<96, 64, 128>, Tiles<96, 128, 128>, Tiles<96, 128, 192>,
+           Tiles<96, 192, 112>, Tiles<64, 64, 128>, Tiles<64, 128, 128>, Tiles<64, 128, 192>, Tiles<64, 192, 128>>(
         q, k, v, causal, block_m, block_n,
         arguments_of(q, k, queries, stages, out.mutable_data_ptr(), nullptr));
   }

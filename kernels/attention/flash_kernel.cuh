@@ -6,12 +6,12 @@
 // - One warp copies, by TMA: a tile's queries once, its keys and values a block of kBlockN after the other, from the
 //   last to the first. They go round `stages` buffers each. A buffer's barrier `full` says that its bytes are there,
 //   its barrier `empty` that every warp that multiplies is done with it. What is outside of a head comes as zeros.
-// - Each of two or three warpgroups has 64 queries. Scores are a wgmma of two operands in shared memory. Their
+// - Each of one to three warpgroups has 64 queries. Scores are a wgmma of two operands in shared memory. Their
 //   exponentials stay in registers, where they are the first operand of the product with values: the sums of one wgmma
 //   lie in registers as the next one wants its operand.
 // - A step starts the product of the next block's scores, then the product of this block's values. While the latter
 //   runs, it does the former's softmax (the paper's algorithm 2).
-// - Warpgroups take turns to start their products (ping-pong): one's softmax falls into the other's products.
+// - Several warpgroups take turns to start their products (ping-pong): one's softmax falls into the other's products.
 // - Rows of scores are only masked in blocks where a query does not see all keys.
 // - At a tile's end a row's maximum and sum give `lse`, the logarithm of the sum of its exponentials, if somebody wants
 //   it: the backward pass needs it.
@@ -62,7 +62,8 @@ __device__ __forceinline__ KeyBlocks blocks_seen(int row, const Arguments& of) {
                     kCausal);
 }
 
-// Registers of a thread: no more in all than the block was launched with, which is the most that fits.
+// Registers of a thread: no more in all than the block was launched with, which is the most that fits. With one
+// warpgroup that multiplies, every thread has the most from the start.
 template <int kBlockM>
 constexpr int kRegistersToCopy = kBlockM == 128 ? 40 : 32;
 template <int kBlockM>
@@ -85,7 +86,8 @@ struct Pipeline {
 // wanted before them.
 template <int kHeadDim, int kBlockM, int kBlockN, bool kCausal>
 __device__ __forceinline__ void copy_tiles(unsigned char* shared, Barriers* barriers, const CUtensorMap* map_q,
-                                           const CUtensorMap* map_k, const CUtensorMap* map_v, const Arguments& of) {
+                                           const CUtensorMap* map_k, const CUtensorMap* map_v, const Arguments& of,
+                                           TileIndex tile) {
   constexpr SharedLayout kLayout(kHeadDim, kBlockM, kBlockN);
   const auto copy = [&](unsigned char* to, const CUtensorMap* map, int rows, int row, int head, int entry,
                         uint64_t* full) {
@@ -98,11 +100,7 @@ __device__ __forceinline__ void copy_tiles(unsigned char* shared, Barriers* barr
   Pipeline keys;
   Pipeline values;
   int parity_of_q = 0;
-  for (int number = 0;; ++number) {
-    const TileIndex tile = of.schedule.tile(number, static_cast<int>(blockIdx.x));
-    if (tile.head < 0) {
-      break;
-    }
+  for (int number = 0; tile.head >= 0; tile = of.schedule.tile(++number, static_cast<int>(blockIdx.x))) {
     if (tile.block < 0) {
       continue;
     }
@@ -183,7 +181,7 @@ __device__ __forceinline__ void start_sums(float (&sums)[kHeadDim / 2], uint32_t
 // A warpgroup does its 64 queries of each of the block's tiles.
 template <Element kElement, int kHeadDim, int kBlockM, int kBlockN, bool kCausal>
 __device__ __forceinline__ void attend_tiles(unsigned char* shared, Barriers* barriers, const Arguments& of,
-                                             int which) {
+                                             TileIndex tile, int which) {
   constexpr SharedLayout kLayout(kHeadDim, kBlockM, kBlockN);
   constexpr int kWarpgroups = kBlockM / kRowsOfWarpgroup;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -198,17 +196,22 @@ __device__ __forceinline__ void attend_tiles(unsigned char* shared, Barriers* ba
     }
   };
   // Turns go round: a warpgroup's turn comes when the one before it has given it. The last one gives the first turn.
-  const int turn = 1 + which;
-  const int next_turn = 1 + (which + 1) % kWarpgroups;
+  // One alone takes none.
+  const auto take_turn = [&] {
+    if constexpr (kWarpgroups > 1) {
+      named_barrier_sync(1 + which, 2 * kWarpgroup);
+    }
+  };
+  const auto give_turn = [&] {
+    if constexpr (kWarpgroups > 1) {
+      named_barrier_arrive(1 + (which + 1) % kWarpgroups, 2 * kWarpgroup);
+    }
+  };
   if (which == kWarpgroups - 1) {
-    named_barrier_arrive(next_turn, 2 * kWarpgroup);
+    give_turn();
   }
 
-  for (int number = 0;; ++number) {
-    const TileIndex tile = of.schedule.tile(number, static_cast<int>(blockIdx.x));
-    if (tile.head < 0) {
-      break;
-    }
+  for (int number = 0; tile.head >= 0; tile = of.schedule.tile(++number, static_cast<int>(blockIdx.x))) {
     if (tile.block < 0) {
       continue;
     }
@@ -253,13 +256,13 @@ __device__ __forceinline__ void attend_tiles(unsigned char* shared, Barriers* ba
 
     // The scores of block n, and the values of the block before, n + 1.
     const auto step = [&](auto masked) __attribute__((always_inline)) {
-      named_barrier_sync(turn, 2 * kWarpgroup);
+      take_turn();
       start_scores<kElement, kHeadDim, kBlockM, kBlockN>(scores, own_queries,
                                                          shared_address(shared + kLayout.keys(keys.stage)));
       mbarrier_wait_parity(&barriers->stages[values.stage].v_full, values.parity);
       start_sums<kElement, kHeadDim, kBlockN>(sums, probabilities,
                                               shared_address(shared + kLayout.values(values.stage)));
-      named_barrier_arrive(next_turn, 2 * kWarpgroup);
+      give_turn();
       wgmma_wait_group<1>();
       fence_registers(scores);
       release(&barriers->stages[keys.stage].k_empty);
@@ -322,7 +325,7 @@ __device__ __forceinline__ void attend_tiles(unsigned char* shared, Barriers* ba
   }
   // The last turn is taken, too, so that no barrier is left halfway.
   if (which == 0) {
-    named_barrier_sync(turn, 2 * kWarpgroup);
+    take_turn();
   }
 }
 
@@ -335,10 +338,7 @@ __global__ void __launch_bounds__(kThreads<kBlockM>, 1)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   unsigned char* const shared = dynamic_shared_memory<kSwizzleTile>();
   auto* const barriers = reinterpret_cast<Barriers*>(shared);
-  if (threadIdx.x == 0) {
-    prefetch_tensor_map(&map_q);
-    prefetch_tensor_map(&map_k);
-    prefetch_tensor_map(&map_v);
+  if (threadIdx.x == kWarpgroup) {  // not the one that copies, which looks up its first tile meanwhile
     constexpr int kWarps = kBlockM / 16;  // that multiply
     mbarrier_init(&barriers->q_full, 1);
     mbarrier_init(&barriers->q_empty, kWarps);
@@ -349,20 +349,29 @@ __global__ void __launch_bounds__(kThreads<kBlockM>, 1)
       mbarrier_init(&barriers->stages[stage].v_empty, kWarps);
     }
     fence_mbarrier_init();
+  } else if (threadIdx.x == 0) {
+    prefetch_tensor_map(&map_q);
+    prefetch_tensor_map(&map_k);
+    prefetch_tensor_map(&map_v);
   }
+  const TileIndex first = of.schedule.tile(0, static_cast<int>(blockIdx.x));
   __syncthreads();
 
   // The same in all threads of a warp, and by the shuffle the compiler knows that it is.
   const int warpgroup = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   if (warpgroup == 0) {
-    setmaxnreg_dec<kRegistersToCopy<kBlockM>>();
+    if constexpr (kBlockM > kRowsOfWarpgroup) {
+      setmaxnreg_dec<kRegistersToCopy<kBlockM>>();
+    }
     if (threadIdx.x == 0) {
-      copy_tiles<kHeadDim, kBlockM, kBlockN, kCausal>(shared, barriers, &map_q, &map_k, &map_v, of);
+      copy_tiles<kHeadDim, kBlockM, kBlockN, kCausal>(shared, barriers, &map_q, &map_k, &map_v, of, first);
     }
     __syncwarp();
   } else {
-    setmaxnreg_inc<kRegistersToMultiply<kBlockM>>();
-    attend_tiles<kElement, kHeadDim, kBlockM, kBlockN, kCausal>(shared, barriers, of, warpgroup - 1);
+    if constexpr (kBlockM > kRowsOfWarpgroup) {
+      setmaxnreg_inc<kRegistersToMultiply<kBlockM>>();
+    }
+    attend_tiles<kElement, kHeadDim, kBlockM, kBlockN, kCausal>(shared, barriers, of, first, warpgroup - 1);
   }
 #endif
 }

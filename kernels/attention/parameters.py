@@ -82,9 +82,9 @@ class Hopper:
 
 
 CUDA_TILES = {
-    64: ((128, 128), (128, 192), (192, 128)),
-    96: ((128, 128), (128, 192), (192, 112)),
-    128: ((128, 128), (128, 160), (128, 176)),
+    64: ((64, 128), (128, 128), (128, 192), (192, 128)),
+    96: ((64, 128), (128, 128), (128, 192), (192, 112)),
+    128: ((64, 128), (128, 128), (128, 160), (128, 176)),
 }
 """The tiles that ``flash.cu`` has, as (block_m, block_n), by head_dim. A warpgroup takes 64 queries. Scores,
 probabilities and sums may take 232 registers per thread with two warpgroups, 160 with three. With a head_dim
@@ -95,7 +95,7 @@ of 96, three warpgroups spill with 128 keys, and don't with 112."""
 class WarpSpecialized:
     """The queries of a tile, the keys of a step, and the stages of the buffer for keys and values."""
 
-    block_m: int = one_of(128, 192, default=128, unit="")
+    block_m: int = one_of(64, 128, 192, default=128, unit="")
     block_n: int = one_of(112, 128, 160, 176, 192, default=128, unit="")
     stages: int = one_of(2, 3, 4, default=2, unit="s")
 

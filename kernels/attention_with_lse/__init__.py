@@ -19,7 +19,11 @@ from ..attention import FLASH_ATTN_4, any_fits, parameters, sdpa_cudnn_fits, sdp
 from ..attention.parameters import Problem, WarpSpecialized
 from ..attention.steps import library_steps, packed_steps, tile_steps
 
-CUDA_TILES = {64: ((128, 192), (192, 128)), 96: ((128, 128), (192, 112)), 128: ((128, 128), (128, 176))}
+CUDA_TILES = {
+    64: ((64, 128), (128, 192), (192, 128)),
+    96: ((64, 128), (128, 128), (192, 112)),
+    128: ((64, 128), (128, 128), (128, 176)),
+}
 """The tiles that ``flash.cu`` has, as (block_m, block_n), by head_dim: the fastest ones of ``attention``."""
 
 

@@ -23,8 +23,8 @@ Outputs cuda_flash(const Tensor& q, const Tensor& k, const Tensor& v, bool causa
   const Outputs result = empty_outputs(q);
   const auto& [out, lse] = result;
   if (out.numel() > 0) {
-    attention::attend<Tiles<128, 128, 128>, Tiles<128, 128, 176>, Tiles<96, 128, 128>, Tiles<96, 192, 112>,
-                      Tiles<64, 128, 192>, Tiles<64, 192, 128>>(
+    attention::attend<Tiles<128, 64, 128>, Tiles<128, 128, 128>, Tiles<128, 128, 176>, Tiles<96, 64, 128>, Tiles<96, 128, 128>, Tiles<96, 192, 112>,
+                      Tiles<64, 64, 128>, Tiles<64, 128, 192>, Tiles<64, 192, 128>>(
         q, k, v, causal, block_m, block_n,
         attention::arguments_of(q, k, queries, stages, out.mutable_data_ptr(), lse.mutable_data_ptr()));
   }
