@@ -82,6 +82,20 @@ struct Pipeline {
   }
 };
 
+template <int kBlockM>
+__device__ __forceinline__ void init_barriers(Barriers* barriers, int stages) {
+  constexpr int kWarps = kBlockM / 16;  // that multiply
+  mbarrier_init(&barriers->q_full, 1);
+  mbarrier_init(&barriers->q_empty, kWarps);
+  for (int stage = 0; stage < stages; ++stage) {
+    mbarrier_init(&barriers->stages[stage].k_full, 1);
+    mbarrier_init(&barriers->stages[stage].k_empty, kWarps);
+    mbarrier_init(&barriers->stages[stage].v_full, 1);
+    mbarrier_init(&barriers->stages[stage].v_empty, kWarps);
+  }
+  fence_mbarrier_init();
+}
+
 // One thread copies all that the block's tiles need. A block's values come behind the keys of the next one, which are
 // wanted before them.
 template <int kHeadDim, int kBlockM, int kBlockN, bool kCausal>
@@ -338,40 +352,38 @@ __global__ void __launch_bounds__(kThreads<kBlockM>, 1)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   unsigned char* const shared = dynamic_shared_memory<kSwizzleTile>();
   auto* const barriers = reinterpret_cast<Barriers*>(shared);
-  if (threadIdx.x == kWarpgroup) {  // not the one that copies, which looks up its first tile meanwhile
-    constexpr int kWarps = kBlockM / 16;  // that multiply
-    mbarrier_init(&barriers->q_full, 1);
-    mbarrier_init(&barriers->q_empty, kWarps);
-    for (int stage = 0; stage < of.stages; ++stage) {
-      mbarrier_init(&barriers->stages[stage].k_full, 1);
-      mbarrier_init(&barriers->stages[stage].k_empty, kWarps);
-      mbarrier_init(&barriers->stages[stage].v_full, 1);
-      mbarrier_init(&barriers->stages[stage].v_empty, kWarps);
-    }
-    fence_mbarrier_init();
-  } else if (threadIdx.x == 0) {
+  if (threadIdx.x == 0) {
     prefetch_tensor_map(&map_q);
     prefetch_tensor_map(&map_k);
     prefetch_tensor_map(&map_v);
   }
   const TileIndex first = of.schedule.tile(0, static_cast<int>(blockIdx.x));
-  __syncthreads();
-
   // The same in all threads of a warp, and by the shuffle the compiler knows that it is.
-  const int warpgroup = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
-  if (warpgroup == 0) {
+  const int warp = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / 32, 0);
+  constexpr int kBegin = 0;  // a named barrier, at which the warp that copies does not wait
+  constexpr int kThreadsAtBegin = kThreads<kBlockM> - kWarpgroup + 32;
+  if (warp < kWarpgroup / 32) {
     if constexpr (kBlockM > kRowsOfWarpgroup) {
       setmaxnreg_dec<kRegistersToCopy<kBlockM>>();
     }
-    if (threadIdx.x == 0) {
-      copy_tiles<kHeadDim, kBlockM, kBlockN, kCausal>(shared, barriers, &map_q, &map_k, &map_v, of, first);
+    if (warp == 0) {
+      if (threadIdx.x == 0) {
+        init_barriers<kBlockM>(barriers, of.stages);
+      }
+      __syncwarp();
+      named_barrier_arrive(kBegin, kThreadsAtBegin);
+      if (threadIdx.x == 0) {
+        copy_tiles<kHeadDim, kBlockM, kBlockN, kCausal>(shared, barriers, &map_q, &map_k, &map_v, of, first);
+      }
+      __syncwarp();
     }
-    __syncwarp();
   } else {
     if constexpr (kBlockM > kRowsOfWarpgroup) {
       setmaxnreg_inc<kRegistersToMultiply<kBlockM>>();
     }
-    attend_tiles<kElement, kHeadDim, kBlockM, kBlockN, kCausal>(shared, barriers, of, first, warpgroup - 1);
+    named_barrier_sync(kBegin, kThreadsAtBegin);
+    attend_tiles<kElement, kHeadDim, kBlockM, kBlockN, kCausal>(shared, barriers, of, first,
+                                                                warp / (kWarpgroup / 32) - 1);
   }
 #endif
 }
