@@ -30,6 +30,9 @@ from .tables import TextTable
 MOST_ROWS = 18
 """The number of rows that fit on a terminal together with the lines below them."""
 
+QUICK = "quick"
+"""The workload of the table."""
+
 
 def show(console: Console, reports: Path, gpu: str) -> bool:
     """Print a machine's table and the paths of further results; return False if the report lacks the
@@ -90,15 +93,19 @@ def _origins(path: Path) -> Iterator[Mapping[str, str]]:
 
 
 def choose(rows: Sequence[Row]) -> list[Row]:
-    """Return the largest problem of each kernel's first workload in each dtype, cut to fit on a screen."""
-    by_kernel: dict[str, dict[str, Row]] = {}
+    """Return the largest problem in each dtype of each kernel's ``quick`` workload, or of its first if it was
+    not measured there, cut to fit on a screen."""
+    by_kernel: dict[str, list[Row]] = {}
     for row in rows:
-        of_kernel = by_kernel.setdefault(row["kernel"], {})
-        first = next(iter(of_kernel.values()), row)
-        if row["workload"] == first["workload"]:
-            of_kernel[row["words"]] = row
+        by_kernel.setdefault(row["kernel"], []).append(row)
     each = max(1, MOST_ROWS // max(1, len(by_kernel)))
-    return [row for of_kernel in by_kernel.values() for row in list(of_kernel.values())[:each]]
+    chosen: list[Row] = []
+    for of_kernel in by_kernel.values():
+        workloads = [row["workload"] for row in of_kernel]
+        workload = QUICK if QUICK in workloads else workloads[0]
+        largest = {row["words"]: row for row in of_kernel if row["workload"] == workload}
+        chosen += list(largest.values())[:each]
+    return chosen
 
 
 def table(rows: Sequence[Row], title: str) -> TextTable:
