@@ -31,7 +31,7 @@ MOST_ROWS = 18
 """The number of rows that fit on a terminal together with the lines below them."""
 
 QUICK = "quick"
-"""The workload of the table."""
+"""The workload that a kernel's rows come from. Other workloads have extremes, such as few or odd rows."""
 
 
 def show(console: Console, reports: Path, gpu: str) -> bool:

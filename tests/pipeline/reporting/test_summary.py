@@ -69,6 +69,24 @@ def test_a_row_is_the_best_of_its_machine_at_the_largest_problem(reports: Path) 
             assert line.endswith(f"x {largest['baseline']}")
 
 
+def test_a_kernel_is_shown_by_its_quick_workload_wherever_this_stands_in_the_file() -> None:
+    rows = [
+        {"kernel": kernel, "workload": workload, "words": "bfloat16", "extent": extent}
+        for kernel, workload, extent in (
+            ("attention", "few", "200"),
+            ("attention", "quick", "4096"),
+            ("attention", "shapes", "16384"),
+            ("attention_backward", "few_queries", "96"),
+            ("attention_backward", "few_queries", "192"),
+            ("attention_backward", "shapes", "4096"),
+        )
+    ]
+    assert [(row["kernel"], row["extent"]) for row in summary.choose(rows)] == [
+        ("attention", "4096"),
+        ("attention_backward", "192"),
+    ]
+
+
 def test_a_machine_that_measured_nothing_has_no_table(reports: Path, tmp_path: Path) -> None:
     console = Console(file=StringIO())
     assert not summary.show(console, reports, "nvidia-b200")
