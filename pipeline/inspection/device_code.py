@@ -9,7 +9,6 @@ launch for Triton and Gluon, not for CUDA.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import struct
@@ -34,7 +33,7 @@ from kernel_pipeline.toolchain.resources import resources
 from ..execution.side_process import SideProcess
 from ..verdicts.rounds import Match, Side
 from .disassembler import find_tools
-from .launches import whole
+from .launches import spans, trace_of
 from .library import architecture_of, known_name
 from .profiler import LAUNCHING, ON_DEVICE
 
@@ -137,13 +136,11 @@ def records(root: Path | Root, questions: Sequence[CodeQuestion], begun: SidePro
 def operations(trace: Mapping[str, Any]) -> tuple[str, ...] | None:
     """Return the device operations in a Chrome trace of one call: kernels with registers, grid, block and
     shared memory; copies and memsets with bytes. Returns None if CUPTI lost an operation."""
-    events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
-    found = sorted((one for one in events if one.get("cat") in ON_DEVICE), key=lambda one: float(one["ts"]))
+    found = sorted(spans(trace, ON_DEVICE), key=lambda one: float(one["ts"]))
     called = {
         event["args"]["correlation"]
-        for event in events
-        if event.get("cat") in LAUNCHING
-        and re.search(r"Launch\w*Kernel|LaunchCooperative|Memcpy|Memset", event["name"])
+        for event in spans(trace, LAUNCHING)
+        if re.search(r"Launch\w*Kernel|LaunchCooperative|Memcpy|Memset", event["name"])
         and "correlation" in event.get("args", {})
     }
     if not found or called - {event["args"].get("correlation") for event in found}:
@@ -250,11 +247,7 @@ def traced(call: Any) -> dict[str, Any]:
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as profiler:
         call()
         torch.cuda.synchronize()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "trace.json")
-        profiler.export_chrome_trace(str(path))
-        made: dict[str, Any] = json.loads(whole(path.read_bytes()))
-        return made
+    return trace_of(profiler)
 
 
 def answer(questions: Sequence[CodeQuestion]) -> Iterator[CodeAnswers]:
