@@ -296,10 +296,7 @@ def publish(config: CompareConfig) -> None:
     sources = Selection(
         runs=runs.folder_in(config.output), kernel=config.kernel and config.entry.name, ids=frozenset()
     )
-    tracker = Tracker(config.tracking.name, config.tracking.uri)
-    published = publisher.publish(sources, tracker, say)
-    if published is not None:
-        say(publisher.how_to_open(published))
+    publisher.publish(sources, Tracker(config.tracking.name, config.tracking.uri), say)
 
 
 if __name__ == "__main__":

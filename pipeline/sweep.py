@@ -172,10 +172,7 @@ def publish(config: SweepConfig, sweep: KernelSweep) -> None:
     if results.is_ad_hoc(sweep.output):
         measured = frozenset(row.origin.run for row in sweep.rows())
         sources = Selection(runs=runs.folder_in(sweep.output), kernel=sweep.entry.name, ids=measured)
-    tracker = Tracker(config.tracking.name, config.tracking.uri)
-    published = publisher.publish(sources, tracker, say)
-    if published is not None:
-        say(publisher.how_to_open(published))
+    publisher.publish(sources, Tracker(config.tracking.name, config.tracking.uri), say)
 
 
 if __name__ == "__main__":

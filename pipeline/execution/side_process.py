@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from kernel_pipeline.errors import UserError
 from kernel_pipeline.execution.fork_server import Root, placed
 
 
@@ -34,6 +35,15 @@ class SideProcess:
                 stderr=self._err,
             )
             self._files = stack.pop_all()
+
+    def output(self, unsaid: str) -> str:
+        """Wait until the process ends. Returns its output. Raises UserError with the last line of its errors,
+        or with ``unsaid``, if it failed."""
+        done = self.result()
+        if done.returncode:
+            said = done.stderr.strip().splitlines()[-1:] or [unsaid]
+            raise UserError(said[0].removeprefix("error: "))
+        return done.stdout
 
     def result(self) -> subprocess.CompletedProcess[str]:
         """Wait until the process ends. Returns its exit code and its output."""

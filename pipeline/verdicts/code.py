@@ -117,10 +117,7 @@ class Compiling:
     def numbers(self) -> dict[str, Numbers]:
         """Return the numbers of each function. Raises UserError with codegen's error message if there is no
         code."""
-        done = self.process.result()
-        if done.returncode:
-            said = done.stderr.strip().splitlines()[-1:] or ["codegen says nothing"]
-            raise UserError(said[0].removeprefix("error: "))
+        self.process.output("codegen says nothing")
         rows = [
             row
             for path in Path(self._folder.name).glob("codegen/*/*.jsonl")

@@ -183,11 +183,7 @@ def begin(root: Path | Root, questions: Sequence[Question]) -> SideProcess:
 
 def ended(process: SideProcess) -> list[Reply]:
     """Return another tree's reply to each question. Raises UserError if it can't read them."""
-    done = process.result()
-    if done.returncode:
-        said = done.stderr.strip().splitlines()[-1:] or ["listing the points failed without a message"]
-        raise UserError(said[0].removeprefix("error: "))
-    return list(Replies.from_json(done.stdout).each)
+    return list(Replies.from_json(process.output("listing the points failed without a message")).each)
 
 
 @contextmanager
