@@ -36,7 +36,7 @@ from . import ROOT
 from .command.options import SweepConfig
 from .command.run import UnsuccessfulError, console, run_each, say, warn
 from .execution import controls, debugging
-from .execution.device_group import LocalDevices
+from .execution.device_group import DeviceGroup
 from .execution.session import supervisor
 from .keys import identity
 from .points import notation
@@ -82,7 +82,7 @@ def here(configs: Sequence[SweepConfig], devices: Sequence[device.Device]) -> tu
             if count := controls.neighbours(chosen, measuring=False):
                 warn(f"{count} other process{'es' * (count > 1)} compute on {chosen}: times may be longer.")
         begin = monotonic()
-        group = stack.enter_context(LocalDevices(devices, workers, environment.result()))
+        group = stack.enter_context(DeviceGroup(devices, workers, environment.result()))
         # All are prepared before the first is measured, so that the next kernel compiles meanwhile.
         sweeps = [KernelSweep(config, group, wanted) for config, wanted in zip(configs, plans, strict=True)]
         for sweep in sweeps:
