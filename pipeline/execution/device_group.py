@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from kernel_pipeline.execution.compile_pool import Ahead, Compilers
 from kernel_pipeline.execution.supervisor import Supervisor
@@ -84,7 +83,5 @@ class DeviceGroup:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._compilers.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._compilers.__exit__(*error)

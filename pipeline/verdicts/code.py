@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from math import log
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from kernel_pipeline import loading, problems
@@ -140,10 +139,8 @@ class Compiling:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.process.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self.process.__exit__()
         self._folder.cleanup()
 
 
