@@ -54,9 +54,9 @@ from .points.choice import asked
 from .reporting import gpus
 from .reporting.terminal import Progress
 from .store import results, runs
-from .verdicts import code, environments, opponents
+from .verdicts import code, environments, opponents, rounds
 from .verdicts.opponents import TREE, Files, Named
-from .verdicts.rounds import RoundLimits, hold_together
+from .verdicts.rounds import RoundLimits
 
 
 def run(config: CompareConfig) -> None:
@@ -147,14 +147,7 @@ def hold(config: CompareConfig, session: Session, made: Sequence[KernelCompariso
                 f"{prepared_s:.0f} s, longer than at_most={config.at_most:g}s. The same command has less to "
                 "build the next time."
             )
-        hold_together(
-            begun,
-            session.device,
-            config.timing.settings,
-            config.seed,
-            config.point_timeout_s,
-            session.ceilings.canary,
-        )
+        rounds.hold(begun, session)
     for one in made:
         one.end()
     rounds_s = monotonic() - begin - prepared_s
