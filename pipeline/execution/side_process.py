@@ -6,12 +6,19 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.execution.fork_server import Root, placed
+from kernel_pipeline.records.base import Record
+
+
+def as_lines(records: Iterable[Record]) -> str:
+    """Return records as lines of JSON, which processes read and write."""
+    return b"".join(one.line() for one in records).decode()
 
 
 class SideProcess:

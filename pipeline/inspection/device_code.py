@@ -1,9 +1,9 @@
 """Record what a call runs on the GPU: its device operations, and the machine code of its kernels.
 
-``python -m pipeline.inspection.device_code`` reads ``CodeQuestions`` and prints ``CodeAnswers``; ``same``
-runs it in both sides' trees. Equal records mean that two calls launch the same kernels, copies and memsets of
-the same sizes, and that the kernels have the same machine code. A record holds the scalar arguments of a
-launch for Triton and Gluon, not for CUDA.
+``python -m pipeline.inspection.device_code`` reads lines of ``CodeQuestion``, and prints ``CodeAnswers``;
+``same`` runs it in both sides' trees. Equal records mean that two calls launch the same kernels, copies and
+memsets of the same sizes, and that the kernels have the same machine code. A record holds the scalar
+arguments of a launch for Triton and Gluon, not for CUDA.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kernel_pipeline.records.point import Point
 from kernel_pipeline.toolchain.extension import Place
 from kernel_pipeline.toolchain.resources import resources
 
-from ..execution.side_process import SideProcess
+from ..execution.side_process import SideProcess, as_lines
 from ..verdicts.rounds import Match, Side
 from .disassembler import find_tools
 from .launches import spans, trace_of
@@ -65,12 +65,6 @@ class DeviceCode(Record):
 
     operations: tuple[str, ...]
     code: dict[str, str]
-
-
-class CodeQuestions(Record):
-    """The input of a side's process: questions about kernels."""
-
-    each: tuple[CodeQuestion, ...]
 
 
 class CodeAnswers(Record):
@@ -115,7 +109,7 @@ def same(kernels: Sequence[tuple[Kernel, Sequence[Match]]], device: str, seed: i
 
 def begin(root: Path | Root, questions: Sequence[CodeQuestion]) -> SideProcess:
     """Begin to record points in the tree at ``root``. ``records`` returns the records."""
-    return SideProcess(root, __name__, given=CodeQuestions(each=tuple(questions)).to_json().decode())
+    return SideProcess(root, __name__, given=as_lines(questions))
 
 
 def records(root: Path | Root, questions: Sequence[CodeQuestion], begun: SideProcess) -> Known:
@@ -284,7 +278,7 @@ def answer(questions: Sequence[CodeQuestion]) -> Iterator[CodeAnswers]:
 
 
 if __name__ == "__main__":
-    for one in answer(CodeQuestions.from_json(sys.stdin.read()).each):
+    for one in answer([CodeQuestion.from_json(line) for line in sys.stdin]):
         print(f"{ANSWER}{one.to_json().decode()}", flush=True)
     # Without clean-up: after a device failure a normal exit may hang.
     os._exit(0)
