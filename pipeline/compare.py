@@ -54,9 +54,9 @@ from .points.choice import asked
 from .reporting import gpus
 from .reporting.terminal import Progress
 from .store import results, runs
-from .verdicts import code, environments, opponents
+from .verdicts import code, environments, opponents, rounds
 from .verdicts.opponents import TREE, Files, Named
-from .verdicts.rounds import RoundLimits, hold_together
+from .verdicts.rounds import RoundLimits
 
 
 def run(config: CompareConfig) -> None:
@@ -147,14 +147,7 @@ def hold(config: CompareConfig, session: Session, made: Sequence[KernelCompariso
                 f"{prepared_s:.0f} s, longer than at_most={config.at_most:g}s. The same command has less to "
                 "build the next time."
             )
-        hold_together(
-            begun,
-            session.device,
-            config.timing.settings,
-            config.seed,
-            config.point_timeout_s,
-            session.ceilings.canary,
-        )
+        rounds.hold(begun, session)
     for one in made:
         one.end()
     rounds_s = monotonic() - begin - prepared_s
@@ -296,10 +289,7 @@ def publish(config: CompareConfig) -> None:
     sources = Selection(
         runs=runs.folder_in(config.output), kernel=config.kernel and config.entry.name, ids=frozenset()
     )
-    tracker = Tracker(config.tracking.name, config.tracking.uri)
-    published = publisher.publish(sources, tracker, say)
-    if published is not None:
-        say(publisher.how_to_open(published))
+    publisher.publish(sources, Tracker(config.tracking.name, config.tracking.uri), say)
 
 
 if __name__ == "__main__":

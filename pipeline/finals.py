@@ -44,7 +44,7 @@ from .store.finals import Final
 from .store.provenance import RunProvenance
 from .store.rows_that_count import own_rows
 from .store.turns import Turn
-from .verdicts import finalists
+from .verdicts import finalists, rounds
 from .verdicts.finalists import Finalists, NobodyError
 from .verdicts.ranking import Ranking
 from .verdicts.rounds import Candidate, Match, RoundLimits, Rounds
@@ -141,8 +141,8 @@ class Finals:
         """Measure the rounds, write each turn as it comes, and write the finals. ``first`` holds the
         processes of the first round."""
         config = self.config
-        rounds = config.rounds or config.preset.rounds
-        limits = RoundLimits(rounds, max(rounds, config.most_rounds or config.preset.most_rounds))
+        least = config.rounds or config.preset.rounds
+        limits = RoundLimits(least, max(least, config.most_rounds or config.preset.most_rounds))
         with Progress(console, f"finals on {self.slug}") as progress:
 
             def report(turn: Turn) -> None:
@@ -166,14 +166,7 @@ class Finals:
                     )
             self.measured_rounds = measured_rounds
             try:
-                measured_rounds.hold(
-                    self.device,
-                    config.timing.settings,
-                    config.seed,
-                    config.point_timeout_s,
-                    self.session.ceilings.canary,
-                    {finalists.TREE: first},
-                )
+                rounds.hold([measured_rounds], self.session, {finalists.TREE: first})
             finally:
                 self.write()
 

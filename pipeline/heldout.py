@@ -43,6 +43,7 @@ from .reporting.terminal import Progress
 from .store import commit, held_out, results, turns
 from .store.held_out import HeldOut, summary
 from .store.turns import Turn
+from .verdicts import rounds
 from .verdicts.drawn_problems import Drawn, drawn, judge
 from .verdicts.rounds import Match, RoundLimits, Rounds
 
@@ -94,9 +95,9 @@ class Stage:
 
     def hold(self, until: float) -> None:
         """Measure the rounds, and write each turn as it comes. No problem is begun after ``until``."""
-        config, here = self.config, self.session.device
+        config = self.config
         limits = RoundLimits(config.rounds, max(config.rounds, config.most_rounds), until)
-        with Progress(console, f"held-out problems on {here.slug}") as progress:
+        with Progress(console, f"held-out problems on {self.session.device.slug}") as progress:
 
             def report(turn: Turn) -> None:
                 turns.append(self._path(turn.point.kernel), turn)
@@ -111,8 +112,7 @@ class Stage:
             before = [turn for one in self.entries for turn in turns.read(self._path(one.name), warn)]
             self._drop_failures(before)
             self.measured.know(before)
-            timing, canary = config.timing.settings, self.session.canary
-            self.measured.hold(here, timing, config.seed, config.point_timeout_s, canary)
+            rounds.hold([self.measured], self.session)
 
     def _drop_failures(self, some: Sequence[Turn]) -> None:
         """Compare with the providers that still give times: one that fails at a problem must not leave it

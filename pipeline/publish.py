@@ -25,11 +25,8 @@ def publish(config: PublishConfig) -> None:
     """Publish to the configured store and print a link. Raises UserError if the input is missing or the store
     can't be used."""
     sources = sources_of(config)
-    if sources is None:
-        return
-    published = publisher.publish(sources, tracker_of(config), say)
-    if published is not None:
-        say(publisher.how_to_open(published))
+    if sources is not None:
+        publisher.publish(sources, tracker_of(config), say)
 
 
 def tracker_of(config: PublishConfig) -> Tracker:

@@ -36,7 +36,7 @@ from . import ROOT
 from .command.options import SweepConfig
 from .command.run import UnsuccessfulError, console, run_each, say, warn
 from .execution import controls, debugging
-from .execution.device_group import LocalDevices
+from .execution.device_group import DeviceGroup
 from .execution.session import supervisor
 from .keys import identity
 from .points import notation
@@ -82,7 +82,7 @@ def here(configs: Sequence[SweepConfig], devices: Sequence[device.Device]) -> tu
             if count := controls.neighbours(chosen, measuring=False):
                 warn(f"{count} other process{'es' * (count > 1)} compute on {chosen}: times may be longer.")
         begin = monotonic()
-        group = stack.enter_context(LocalDevices(devices, workers, environment.result()))
+        group = stack.enter_context(DeviceGroup(devices, workers, environment.result()))
         # All are prepared before the first is measured, so that the next kernel compiles meanwhile.
         sweeps = [KernelSweep(config, group, wanted) for config, wanted in zip(configs, plans, strict=True)]
         for sweep in sweeps:
@@ -172,10 +172,7 @@ def publish(config: SweepConfig, sweep: KernelSweep) -> None:
     if results.is_ad_hoc(sweep.output):
         measured = frozenset(row.origin.run for row in sweep.rows())
         sources = Selection(runs=runs.folder_in(sweep.output), kernel=sweep.entry.name, ids=measured)
-    tracker = Tracker(config.tracking.name, config.tracking.uri)
-    published = publisher.publish(sources, tracker, say)
-    if published is not None:
-        say(publisher.how_to_open(published))
+    publisher.publish(sources, Tracker(config.tracking.name, config.tracking.uri), say)
 
 
 if __name__ == "__main__":

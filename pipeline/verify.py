@@ -276,8 +276,8 @@ def show(found: Sequence[RemeasuredRow], config: VerifyConfig, stock: str, secon
     times = [one.candidate.us for one in found]
     say(
         f"{len(found)} of {stock} were measured again in {seconds:.1f} s: "
-        f"{_count(len({point.kernel for point in points}), 'kernel')}, "
-        f"{_count(len({(point.kernel, point.provider) for point in points}), 'provider')}, "
+        f"{notation.plural(len({point.kernel for point in points}), 'kernel')}, "
+        f"{notation.plural(len({(point.kernel, point.provider) for point in points}), 'provider')}, "
         f"{number(min(times))} to {number(max(times))} us."
     )
     if doubtful := sum(not one.is_trusted for one in found):
@@ -305,12 +305,8 @@ def percent_of(margin: float) -> str:
     return f"{100 * margin:g} %"
 
 
-def _count(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
-
-
 def _are(count: int, what: str) -> str:
-    return f"{_count(count, what)} {'is' if count == 1 else 'are'}"
+    return f"{notation.plural(count, what)} {'is' if count == 1 else 'are'}"
 
 
 if __name__ == "__main__":

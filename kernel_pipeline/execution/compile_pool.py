@@ -12,8 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
 from threading import Lock, Thread
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from ..contract import Provider
 from ..errors import UserError
@@ -93,9 +92,7 @@ class CompilePool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.terminate()
         self._process.wait()
         self._reader.join()
@@ -146,11 +143,9 @@ class Compilers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         self._pool = None
-        self._stack.__exit__(kind, error, trace)
+        self._stack.__exit__(*error)
 
 
 class Ahead:
@@ -229,9 +224,7 @@ class Libraries:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if not all(future.done() for future in self._of.values()):
             ninja_build.stop()
         self._threads.shutdown(cancel_futures=True)

@@ -30,28 +30,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Union
 
 from ..machine import confinement
 from ..machine.confinement import Confinement
 from ..machine.reaper import die_with, guard, name_process
-
-
-class Process(Protocol):
-    """The methods of a started process that ``ChildProcess`` uses."""
-
-    @property
-    def pid(self) -> int:
-        """The process id. Raises ChildProcessError if the process was never created."""
-
-    def terminate(self) -> None:
-        """Ask the process to end, with all processes that it has started."""
-
-    def poll(self) -> int | None:
-        """Return the exit code, negative for a signal, if the process is known to have ended; else None."""
-
-    def wait(self) -> int:
-        """Wait until the process ends. Returns its exit code, negative for a signal."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +52,7 @@ def placed(root: Path | Root, environment: Mapping[str, str]) -> dict[str, Any]:
     return {"cwd": folder, "env": {**environment, **dict(variables)}}
 
 
+Process = Union[subprocess.Popen[bytes], "ForkedWorker"]
 Start = Callable[[Sequence[int], int], Process]
 """Starts a process that inherits descriptors. The second argument is the descriptor of the file for its
 output."""

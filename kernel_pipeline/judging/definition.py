@@ -21,6 +21,7 @@ from ..errors import UserError
 from ..records.base import MOST_VALUES, MOST_WORD, Record, ValidationError
 from ..records.fields import Count, is_printable
 from .imported import DISTRIBUTION
+from .sources import text_of
 
 WORKLOAD = "workload"
 """The name of the dimension that gives the workload of a problem, by its ``uuid``."""
@@ -164,7 +165,7 @@ class Solution(Record):
 
 def definition(path: Path) -> Definition:
     """Read a definition. Raises UserError, with the field, if it is not in the format."""
-    data = _object(_text(path), path)
+    data = _object(text_of(path), path)
     for field, kind in (("axes", Const | Var), ("inputs", Tensor), ("outputs", Tensor)):
         _each(data, field, kind, path)
     found = _as(Definition, data, path)
@@ -193,7 +194,7 @@ def workloads(path: Path, of: Definition) -> dict[str, DefinedWorkload]:
     """Read the workloads of a definition, by uuid. Raises UserError, with the line, if one is not in the
     format or does not fit the definition."""
     found: dict[str, DefinedWorkload] = {}
-    for number, line in enumerate(_text(path).splitlines(), start=1):
+    for number, line in enumerate(text_of(path).splitlines(), start=1):
         if line.strip():
             where = f"{path}:{number}"
             data = _object(line, where)
@@ -229,7 +230,7 @@ def unfit(of: Definition, one: DefinedWorkload) -> str | None:
 
 def solution(path: Path, of: Definition) -> Solution:
     """Read a solution of a definition. Raises UserError, with the field, if it is not in the format."""
-    found = _as(Solution, _object(_text(path), path), path)
+    found = _as(Solution, _object(text_of(path), path), path)
     if found.definition != of.name:
         raise UserError(f"{path}: the solution is of {found.definition}, not of {of.name}.")
     names = [source.path for source in found.sources]
@@ -248,16 +249,6 @@ def solution(path: Path, of: Definition) -> Solution:
         if source.path.endswith(".py"):
             _parsed(source.content, "exec", f"{path}: sources: {source.path}")
     return found
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError as error:
-        raise UserError(f"{path} can't be read: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        line = 1 + error.object.count(b"\n", 0, error.start)
-        raise UserError(f"{path}:{line}: it is not text in UTF-8.") from error
 
 
 def _object(text: str, where: Path | str) -> dict[str, Any]:

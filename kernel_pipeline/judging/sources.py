@@ -20,15 +20,22 @@ if TYPE_CHECKING:
     import torch
 
 
-def parsed(path: Path) -> ast.Module:
-    """Parse a file. Raises UserError, with the line, if it can't be read or is not Python."""
+def text_of(path: Path) -> str:
+    """Read a file. Raises UserError, with the line, if it can't be read or is not text."""
     try:
-        return ast.parse(path.read_text(), str(path))
+        return path.read_text()
     except OSError as error:
         raise UserError(f"{path} can't be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         line = 1 + error.object.count(b"\n", 0, error.start)
         raise UserError(f"{path}:{line}: it is not text in UTF-8.") from error
+
+
+def parsed(path: Path) -> ast.Module:
+    """Parse a file. Raises UserError, with the line, if it can't be read or is not Python."""
+    text = text_of(path)
+    try:
+        return ast.parse(text, str(path))
     except SyntaxError as error:
         raise UserError(f"{path}:{error.lineno or 1}: {error.msg}.") from error
     except (ValueError, RecursionError) as error:

@@ -167,9 +167,14 @@ def _nvcc_candidates(environment: Mapping[str, str], system_cuda: Path) -> Itera
     if on_path is not None:
         yield Path(on_path)
     yield system_cuda / "bin" / "nvcc"
+    yield from packaged("bin/nvcc")
+
+
+def packaged(program: str) -> Iterator[Path]:
+    """Yield the paths of a program in CUDA toolkits from PyPI, the newest toolkit first."""
     packages = util.find_spec("nvidia")
     for folder in (packages.submodule_search_locations or []) if packages else []:
-        yield from sorted(Path(folder).glob("cu[0-9]*/bin/nvcc"), reverse=True)
+        yield from sorted(Path(folder).glob(f"cu[0-9]*/{program}"), reverse=True)
 
 
 def _nvcc_at(path: Path) -> Nvcc | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch
 from ..contract import Gpu, Provider
 from ..loading import Loaded
 from ..machine.device import Device
-from . import asked, native, relaunch, switch, tuned
+from . import asked, native, relaunch, switch, table_files, tuned
 from .choice import Choice
 from .declaration import NotServedError, Op, Result
 from .known import Known
@@ -88,7 +87,8 @@ def first(op: Op, loaded: Loaded, args: tuple[Any, ...], by_torch: bool) -> tupl
         except (native.NotThereError, ValueError) as refusal:
             # A default configuration that does not fit a problem needs no warning.
             if choice.how not in ("default", "torch"):
-                _warn(f"{loaded.name}: {choice.provider} can't be used, so torch is called: {refusal}")
+                why = f"{loaded.name}: {choice.provider} can't be used, so torch is called: {refusal}"
+                table_files.warn(why, UserWarning, stacklevel=5)
             choice = Choice(loaded.kernel.baseline, {}, "torch", str(refusal))
     return CallPlan(op.definition, choice, asked.of(loaded.name, problem, choice)), op.definition(*args)
 
@@ -270,18 +270,3 @@ def _on(of: torch.device, entry: Callable[..., Any], provider: Provider) -> Call
             return entry(*args)
 
     return there
-
-
-_warned: set[str] = set()
-
-
-def _warn(sentence: str) -> None:
-    """Warn once per process and sentence."""
-    if sentence not in _warned:
-        _warned.add(sentence)
-        warnings.warn(sentence, stacklevel=5)
-
-
-def forget_warnings() -> None:
-    """Forget which warnings were given, so that they are given again."""
-    _warned.clear()

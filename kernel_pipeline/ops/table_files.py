@@ -85,11 +85,12 @@ def sibling(places: tuple[Path, ...], slug: str, gpu: Gpu) -> tuple[Path, Table]
     return min(found, key=lambda each: each[:2])[1:] if found else None
 
 
-_said: set[str] = set()
+said: set[str] = set()
+"""The sentences of which this process has warned."""
 
 
-def warn(sentence: str) -> None:
+def warn(sentence: str, category: type[Warning] = RuntimeWarning, stacklevel: int = 2) -> None:
     """Warn once per process and sentence."""
-    if sentence not in _said:
-        _said.add(sentence)
-        warnings.warn(sentence, RuntimeWarning, stacklevel=2)
+    if sentence not in said:
+        said.add(sentence)
+        warnings.warn(sentence, category, stacklevel)

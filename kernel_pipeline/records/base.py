@@ -83,16 +83,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, metaclass=_RecordType):
             except (ValueError, RecursionError) as error:
                 raise ValidationError(str(error)) from error
 
-    def to_dict(
-        self, exclude: Collection[str] = (), include: Collection[str] | None = None, defaults: bool = True
-    ) -> dict[str, Any]:
+    def to_dict(self, exclude: Collection[str] = (), defaults: bool = True) -> dict[str, Any]:
         """Return the record as plain data with JSON's types. Without ``defaults`` omit fields that have their
         default value."""
-        names = [
-            name
-            for name in self.__struct_fields__
-            if name not in exclude and (include is None or name in include)
-        ]
+        names = [name for name in self.__struct_fields__ if name not in exclude]
         if not defaults:
             usual = _defaults(type(self))
             names = [name for name in names if name not in usual or getattr(self, name) != usual[name]]

@@ -20,7 +20,7 @@ from kernel_pipeline.records.point import Point
 from kernel_pipeline.records.settings import TimingSettings
 
 from ..execution.controls import Control, Controls, Steadiness
-from ..execution.device_group import LocalDevices
+from ..execution.device_group import DeviceGroup
 from ..execution.schedule import Schedule
 from ..execution.worker_pool import Report, WorkerPool
 from ..keys.identity import Identity
@@ -85,7 +85,7 @@ class Elsewhere(Ahead):
     begin = submit
 
 
-class ClusterDevices(LocalDevices):
+class ClusterDevices(DeviceGroup):
     """Members on which a point has the same key."""
 
     def __init__(self, members: Sequence[Member], say: Callable[[str], None]) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Self
 
 from kernel_pipeline.execution.compile_pool import Ahead, Compilers
 from kernel_pipeline.execution.supervisor import Supervisor
@@ -20,47 +19,9 @@ from ..keys.identity import Identity
 from .worker_pool import Report, WorkerPool
 
 
-class DeviceGroup(Protocol):
-    """The devices of one model that share a sweep, and a worker on each."""
-
-    environment: Environment
-
-    @property
-    def devices(self) -> Sequence[Device]:
-        """The devices, in their order."""
-
-    def identity(self, loaded: Loaded, settings: TimingSettings, seed: int) -> Identity:
-        """Return the identity that makes the keys of a kernel's points on the devices."""
-
-    def begin(self) -> None:
-        """Start the workers that are not running, and clear ``changes``."""
-
-    def rates(self) -> tuple[Rates, bool]:
-        """Measure one device's ceilings, as ``Supervisor.rates`` does."""
-
-    def know(self, canary: Canary | None) -> None:
-        """Set the canary that the workers' graph timers use from now on."""
-
-    def settle(self) -> None:
-        """Wait until no compiler runs that would disturb timing."""
-
-    def ahead(self, loaded: Loaded) -> Ahead:
-        """Return the object that compiles a kernel's points before they are measured."""
-
-    def pool(
-        self, loaded: Loaded, control: Point, report: Report, audited: Container[Point] = ()
-    ) -> WorkerPool:
-        """Return a pool that measures a schedule's points, with a worker for each device.
-
-        The times of points in ``audited`` are audited in any case.
-        """
-
-    def changes(self) -> dict[str, str]:
-        """Return by provider why its worker was replaced although it answered."""
-
-
-class LocalDevices:
-    """A worker on each given device of this host, in this host's environment unless another is given.
+class DeviceGroup:
+    """The devices of one model that share a sweep, and a worker on each: devices of this host, in this host's
+    environment unless another is given.
 
     It is a context manager, which ends the compilers on exit.
     """
@@ -109,7 +70,10 @@ class LocalDevices:
     def pool(
         self, loaded: Loaded, control: Point, report: Report, audited: Container[Point] = ()
     ) -> WorkerPool:
-        """Return a pool of the workers, with a thread for each."""
+        """Return a pool that measures a schedule's points, with a thread for each worker.
+
+        The times of points in ``audited`` are audited in any case.
+        """
         return WorkerPool(loaded.where, self._workers, control, report, audited)
 
     def changes(self) -> dict[str, str]:
@@ -119,7 +83,5 @@ class LocalDevices:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._compilers.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._compilers.__exit__(*error)

@@ -6,12 +6,19 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
+from kernel_pipeline.errors import UserError
 from kernel_pipeline.execution.fork_server import Root, placed
+from kernel_pipeline.records.base import Record
+
+
+def as_lines(records: Iterable[Record]) -> str:
+    """Return records as lines of JSON, which processes read and write."""
+    return b"".join(one.line() for one in records).decode()
 
 
 class SideProcess:
@@ -35,6 +42,15 @@ class SideProcess:
             )
             self._files = stack.pop_all()
 
+    def output(self, unsaid: str) -> str:
+        """Wait until the process ends. Returns its output. Raises UserError with the last line of its errors,
+        or with ``unsaid``, if it failed."""
+        done = self.result()
+        if done.returncode:
+            said = done.stderr.strip().splitlines()[-1:] or [unsaid]
+            raise UserError(said[0].removeprefix("error: "))
+        return done.stdout
+
     def result(self) -> subprocess.CompletedProcess[str]:
         """Wait until the process ends. Returns its exit code and its output."""
         code = self._process.wait()
@@ -47,9 +63,7 @@ class SideProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
         self._files.close()

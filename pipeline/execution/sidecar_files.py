@@ -4,27 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import yaml
 
+from kernel_pipeline.execution.supervisor import Supervisor
 from kernel_pipeline.files import write_atomically
-from kernel_pipeline.records.ceilings import Ceilings, Rates
+from kernel_pipeline.records.ceilings import Ceilings
 from kernel_pipeline.records.environment import Environment
 
 from .. import ROOT
 from ..store import results
+from .device_group import DeviceGroup
 
-
-class Rated(Protocol):
-    """An object that can measure a device's ceilings."""
-
-    def rates(self) -> tuple[Rates, bool]:
-        """Return the ceilings, and whether other programs used the device meanwhile.
-
-        Raises UserError when they can't be measured.
-        """
+Rated = Supervisor | DeviceGroup
+"""Measures a device's ceilings."""
 
 
 def known(paths: Sequence[Path]) -> list[Ceilings]:

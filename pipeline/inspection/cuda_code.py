@@ -31,6 +31,7 @@ class CudaCode:
         self.target = target
         self.texts = texts
         self.warn = warn
+        self._key = target.identity.key
         self._libraries: dict[str, CudaLibrary | UserError] = {}
 
     def bases(self, points: Sequence[Point], *, alone: bool) -> set[Basis]:
@@ -95,9 +96,6 @@ class CudaCode:
         for point in points:
             found.setdefault(str(self.target.provider(point).extension), []).append(point)
         return found
-
-    def _key(self, point: Point) -> str:
-        return self.target.identity.key(point)
 
     def _architectures(self, library: CudaLibrary) -> list[str]:
         """Return the wanted architectures for which a library has code."""

@@ -1,15 +1,14 @@
 """Record what a call runs on the GPU: its device operations, and the machine code of its kernels.
 
-``python -m pipeline.inspection.device_code`` reads ``CodeQuestions`` and prints ``CodeAnswers``; ``same``
-runs it in both sides' trees. Equal records mean that two calls launch the same kernels, copies and memsets of
-the same sizes, and that the kernels have the same machine code. A record holds the scalar arguments of a
-launch for Triton and Gluon, not for CUDA.
+``python -m pipeline.inspection.device_code`` reads lines of ``CodeQuestion``, and prints ``CodeAnswers``;
+``same`` runs it in both sides' trees. Equal records mean that two calls launch the same kernels, copies and
+memsets of the same sizes, and that the kernels have the same machine code. A record holds the scalar
+arguments of a launch for Triton and Gluon, not for CUDA.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import struct
@@ -31,10 +30,10 @@ from kernel_pipeline.records.point import Point
 from kernel_pipeline.toolchain.extension import Place
 from kernel_pipeline.toolchain.resources import resources
 
-from ..execution.side_process import SideProcess
+from ..execution.side_process import SideProcess, as_lines
 from ..verdicts.rounds import Match, Side
 from .disassembler import find_tools
-from .launches import whole
+from .launches import spans, trace_of
 from .library import architecture_of, known_name
 from .profiler import LAUNCHING, ON_DEVICE
 
@@ -66,12 +65,6 @@ class DeviceCode(Record):
 
     operations: tuple[str, ...]
     code: dict[str, str]
-
-
-class CodeQuestions(Record):
-    """The input of a side's process: questions about kernels."""
-
-    each: tuple[CodeQuestion, ...]
 
 
 class CodeAnswers(Record):
@@ -116,7 +109,7 @@ def same(kernels: Sequence[tuple[Kernel, Sequence[Match]]], device: str, seed: i
 
 def begin(root: Path | Root, questions: Sequence[CodeQuestion]) -> SideProcess:
     """Begin to record points in the tree at ``root``. ``records`` returns the records."""
-    return SideProcess(root, __name__, given=CodeQuestions(each=tuple(questions)).to_json().decode())
+    return SideProcess(root, __name__, given=as_lines(questions))
 
 
 def records(root: Path | Root, questions: Sequence[CodeQuestion], begun: SideProcess) -> Known:
@@ -137,13 +130,11 @@ def records(root: Path | Root, questions: Sequence[CodeQuestion], begun: SidePro
 def operations(trace: Mapping[str, Any]) -> tuple[str, ...] | None:
     """Return the device operations in a Chrome trace of one call: kernels with registers, grid, block and
     shared memory; copies and memsets with bytes. Returns None if CUPTI lost an operation."""
-    events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
-    found = sorted((one for one in events if one.get("cat") in ON_DEVICE), key=lambda one: float(one["ts"]))
+    found = sorted(spans(trace, ON_DEVICE), key=lambda one: float(one["ts"]))
     called = {
         event["args"]["correlation"]
-        for event in events
-        if event.get("cat") in LAUNCHING
-        and re.search(r"Launch\w*Kernel|LaunchCooperative|Memcpy|Memset", event["name"])
+        for event in spans(trace, LAUNCHING)
+        if re.search(r"Launch\w*Kernel|LaunchCooperative|Memcpy|Memset", event["name"])
         and "correlation" in event.get("args", {})
     }
     if not found or called - {event["args"].get("correlation") for event in found}:
@@ -250,11 +241,7 @@ def traced(call: Any) -> dict[str, Any]:
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as profiler:
         call()
         torch.cuda.synchronize()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "trace.json")
-        profiler.export_chrome_trace(str(path))
-        made: dict[str, Any] = json.loads(whole(path.read_bytes()))
-        return made
+    return trace_of(profiler)
 
 
 def answer(questions: Sequence[CodeQuestion]) -> Iterator[CodeAnswers]:
@@ -291,7 +278,7 @@ def answer(questions: Sequence[CodeQuestion]) -> Iterator[CodeAnswers]:
 
 
 if __name__ == "__main__":
-    for one in answer(CodeQuestions.from_json(sys.stdin.read()).each):
+    for one in answer([CodeQuestion.from_json(line) for line in sys.stdin]):
         print(f"{ANSWER}{one.to_json().decode()}", flush=True)
     # Without clean-up: after a device failure a normal exit may hang.
     os._exit(0)

@@ -9,7 +9,7 @@ from html import escape
 from typing import Any
 from zlib import crc32
 
-from .launches import calls_of, holds
+from .launches import callers_first, calls_of, holds, spans
 
 WIDTH, HEIGHT, LETTER = 1200, 18, 7
 """The width of the picture, the height of a bar, and the width of a letter, in pixels."""
@@ -36,21 +36,17 @@ class Frame:
 def stacks(trace: Mapping[str, Any]) -> tuple[Frame, int]:
     """Return the merged stacks of the recorded calls, and the number of calls. The profiler's own work around
     a call and the synchronization after it are left out."""
-    spans = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
     calls = calls_of(trace)
     root = Frame("a call")
     for call in calls:
         inside = [
             event
-            for event in spans
-            if _category(event) in STACKED
-            and event["tid"] == call["tid"]
-            and holds(call, event)
-            and event is not call
+            for event in spans(trace, STACKED)
+            if event["tid"] == call["tid"] and holds(call, event) and event is not call
         ]
-        inside.sort(key=lambda event: (float(event["ts"]), -float(event["dur"])))
+        inside.sort(key=callers_first)
         for events in _by_outermost(inside):
-            if any(_category(event) == "cpu_op" or "Launch" in event["name"] for event in events):
+            if any(event.get("cat") == "cpu_op" or "Launch" in event["name"] for event in events):
                 _add(root, events)
     root.us = sum(one.us for one in root.below.values())
     return root, len(calls)
@@ -132,7 +128,3 @@ def _by_outermost(events: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[
 def _plain(name: str) -> str:
     """Remove addresses, which differ from run to run, from a frame's name."""
     return re.sub(r" at 0x[0-9a-f]+", "", name)
-
-
-def _category(event: Mapping[str, Any]) -> str:
-    return str(event.get("cat"))

@@ -42,7 +42,7 @@ def parse(trace: Mapping[str, Any]) -> dict[str, list[DeviceLaunch]]:
     A kernel's event has the correlation id of the host's runtime call that launched it. The launch belongs to
     the range that encloses this call on the same thread.
     """
-    events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
+    events = spans(trace)
     ranges: dict[Any, list[tuple[float, float, str]]] = {}
     for event in calls_of(trace, ("user_annotation", "cpu_op")):
         begin = float(event["ts"])
@@ -67,18 +67,25 @@ def calls_of(
     """Return the ranges around the recorded calls, in order. A range inside another range on the same thread
     comes from the provider, so it is left out even if its name begins with ``point:``.
     """
-    spans = [
-        event
-        for event in trace["traceEvents"]
-        if event.get("ph") == "X" and event.get("cat") in categories and str(event["name"]).startswith(RANGE)
-    ]
+    ranges = [event for event in spans(trace, categories) if str(event["name"]).startswith(RANGE)]
     found: dict[Any, list[Mapping[str, Any]]] = {}
-    for event in sorted(spans, key=lambda event: (float(event["ts"]), -float(event["dur"]))):
+    for event in sorted(ranges, key=callers_first):
         before = found.setdefault(event["tid"], [])
         if not before or float(event["ts"]) >= float(before[-1]["ts"]) + float(before[-1]["dur"]):
             before.append(event)
     every = (event for of_thread in found.values() for event in of_thread)
     return sorted(every, key=lambda event: float(event["ts"]))
+
+
+def spans(trace: Mapping[str, Any], categories: Sequence[str] = ()) -> list[Mapping[str, Any]]:
+    """Return the events of a Chrome trace that have a duration, of some categories or of all."""
+    timed = (event for event in trace["traceEvents"] if event.get("ph") == "X")
+    return [event for event in timed if not categories or event.get("cat") in categories]
+
+
+def callers_first(event: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the key that sorts events by begin, and a caller before the events inside it."""
+    return float(event["ts"]), -float(event["dur"])
 
 
 def holds(outer: Mapping[str, Any], inner: Mapping[str, Any]) -> bool:
@@ -89,6 +96,15 @@ def holds(outer: Mapping[str, Any], inner: Mapping[str, Any]) -> bool:
 def end(event: Mapping[str, Any]) -> float:
     """Return the end of an event, in the trace's microseconds."""
     return float(event["ts"]) + float(event["dur"])
+
+
+def trace_of(profiler: Any) -> dict[str, Any]:
+    """Return the Chrome trace of what a profiler recorded."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "trace.json")
+        profiler.export_chrome_trace(str(path))
+        made: dict[str, Any] = json.loads(whole(path.read_bytes()))
+        return made
 
 
 def whole(trace: bytes) -> str:
@@ -160,10 +176,7 @@ def observe(where: str, points: Iterable[tuple[str, Point]], seed: int) -> dict[
                 called.add(key)
             except Exception:  # the sweep reports whatever a provider raises
                 continue
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "trace.json")
-        profiler.export_chrome_trace(str(path))
-        seen = parse(json.loads(whole(path.read_bytes())))
+    seen = parse(trace_of(profiler))
     return {key: launches for key, launches in seen.items() if key in called}
 
 

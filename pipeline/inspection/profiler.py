@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from kernel_pipeline.files import write_atomically
 
 from ..store.evidence import DeviceKernel, Operator
-from .launches import RANGE, DeviceLaunch, calls_of, end, holds, parse, whole
+from .launches import RANGE, DeviceLaunch, callers_first, calls_of, end, holds, parse, spans, whole
 
 if TYPE_CHECKING:
     from kernel_pipeline.loading import Tensors
@@ -162,10 +162,10 @@ def nesting(trace: Mapping[str, Any]) -> tuple[tuple[str, ...], str | None]:
     outermost operator. Each link of the chain takes at least half the time of its caller. The chain is None
     if there are several outermost operators or none.
     """
-    spans = calls_of(trace)
-    if not spans:
+    calls = calls_of(trace)
+    if not calls:
         return (), None
-    within = _operators(trace, spans[-1])
+    within = _operators(trace, calls[-1])
     # Leave out Dynamo's lookup, which is beside the compiled function.
     outermost = [event for event in _outermost(within) if event["name"] != DYNAMO_LOOKUP]
     chain = list(outermost) if len(outermost) == 1 else []
@@ -192,13 +192,11 @@ def host_us(trace: Mapping[str, Any]) -> float:
 
 
 def _until_last_launch(trace: Mapping[str, Any], span: Mapping[str, Any]) -> float:
-    events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
-    led_to = {e["args"].get("correlation") for e in events if e.get("cat") in ON_DEVICE}
+    led_to = {event["args"].get("correlation") for event in spans(trace, ON_DEVICE)}
     launched = [
         end(event)
-        for event in events
-        if event.get("cat") in LAUNCHING
-        and event["tid"] == span["tid"]
+        for event in spans(trace, LAUNCHING)
+        if event["tid"] == span["tid"]
         and event.get("args", {}).get("correlation") in led_to
         and holds(span, event)
     ]
@@ -214,17 +212,9 @@ LAUNCHING = ("cuda_runtime", "cuda_driver")
 
 def _operators(trace: Mapping[str, Any], span: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the operators of one call, sorted by begin, callers first."""
-    return sorted(
-        (
-            event
-            for event in trace["traceEvents"]
-            if event.get("ph") == "X"
-            and event.get("cat") == "cpu_op"
-            and event["tid"] == span["tid"]
-            and holds(span, event)
-        ),
-        key=lambda event: (float(event["ts"]), -float(event["dur"])),
-    )
+    operators = spans(trace, ("cpu_op",))
+    inside = (event for event in operators if event["tid"] == span["tid"] and holds(span, event))
+    return sorted(inside, key=callers_first)
 
 
 def _outermost(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -14,11 +14,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import util
 from pathlib import Path
 
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.machine import confinement
+from kernel_pipeline.machine.compilers import packaged
 from kernel_pipeline.machine.confinement import Confinement
 from kernel_pipeline.machine.fingerprint import SYSTEM_CUDA
 from kernel_pipeline.records.point import Point
@@ -151,10 +151,8 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
     for home in [*homes, SYSTEM_CUDA]:
         yield home / "bin" / "compute-sanitizer"
         yield home / "compute-sanitizer" / "compute-sanitizer"
-    packages = util.find_spec("nvidia")
-    for folder in (packages.submodule_search_locations or []) if packages else []:
-        # Leave out bin/: in packages before 13.4.92 its programs lack the launcher.
-        yield from sorted(Path(folder).glob("cu[0-9]*/compute-sanitizer/compute-sanitizer"), reverse=True)
+    # Leave out bin/: in packages before 13.4.92 its programs lack the launcher.
+    yield from packaged("compute-sanitizer/compute-sanitizer")
 
 
 def parse(log: str, said: str) -> SessionFindings:

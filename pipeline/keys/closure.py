@@ -283,19 +283,21 @@ class _Walk:
         """Return the class that a name refers to, None for anything else."""
         if target.kind not in ("definition", "methods"):
             return None
-        module = self._modules.read(target.module)
-        statements = module.bindings[target.name] if module else []
-        found = statements[0] if len(statements) == 1 else None
+        found = self._statement(target)
         return found if isinstance(found, ast.ClassDef) else None
 
     def _arguments(self, target: _Target) -> ast.arguments | None:
         """Return the parameters of the function that a name refers to, None for anything else."""
         if target.kind != "definition" or target.rest:
             return None
+        found = self._statement(target)
+        return found.args if isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef) else None
+
+    def _statement(self, target: _Target) -> ast.stmt | None:
+        """Return the only statement that binds a name, None if there are several or none."""
         module = self._modules.read(target.module)
         statements = module.bindings[target.name] if module else []
-        found = statements[0] if len(statements) == 1 else None
-        return found.args if isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef) else None
+        return statements[0] if len(statements) == 1 else None
 
     def _given(self, module: Module, hole: Keyword) -> object:
         """Return a keyword argument's stand-in: the parameter's index, or a ``Given`` that ``Naming``

@@ -91,7 +91,7 @@ class Identity:
     @cached_property
     def settings_digest(self) -> str:
         """The digest of the timing's settings and the seed."""
-        return digest([self.settings.to_dict(), self.seed])
+        return settings_digest(self.settings, self.seed)
 
     @cached_property
     def measurement(self) -> str:
@@ -114,6 +114,11 @@ class Identity:
             relevant_environment = self.environment.keyed_for(self.loaded.kernel.provider(provider))
             self._environments[provider] = digest(relevant_environment)
         return self._environments[provider]
+
+
+def settings_digest(timing: TimingSettings, seed: int) -> str:
+    """Return the digest of settings and seed that rows have as ``parts.settings``."""
+    return digest([timing.to_dict(), seed])
 
 
 def settings_beside(ledger: Path) -> tuple[TimingSettings, int] | None:

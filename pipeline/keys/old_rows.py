@@ -20,7 +20,7 @@ from ..store import provenance, results
 from ..store.ledger import Ledger
 from ..store.provenance import RunProvenance
 from . import identity, versions
-from .identity import Identity
+from .identity import Identity, settings_digest
 
 MOST = 6
 """The maximum number of reasons that are named; further parts are only counted."""
@@ -269,8 +269,3 @@ class Today:
     def settings(self) -> tuple[TimingSettings, int] | None:
         """The timing's settings and the seed of the sweep that last wrote the ledger."""
         return identity.settings_beside(self.path)
-
-
-def settings_digest(timing: TimingSettings, seed: int) -> str:
-    """Return the digest of settings and seed that rows have as ``parts.settings``."""
-    return digest([timing.to_dict(), seed])

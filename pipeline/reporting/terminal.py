@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from time import monotonic
-from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -52,9 +51,7 @@ class Bars:
         self.lines.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.lines.stop()
 
 
@@ -113,10 +110,8 @@ class Progress:
             self._bars.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for task in (self._task, *self._of.values()):
             self._lines.remove_task(task)
         if self._is_own:
-            self._bars.__exit__(kind, error, trace)
+            self._bars.__exit__()

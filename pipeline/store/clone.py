@@ -28,6 +28,7 @@ from .finals import Final
 from .held_out import HeldOut
 from .merging import Kind, Merged, merge_rows, newest, plain_files
 from .rows import encode
+from .rows_that_count import is_of_path
 from .turns import Turn
 
 MOST_YAML = 1 << 16
@@ -273,7 +274,7 @@ LEDGER = Kind(
     "timings/*/*.jsonl",
     Measurement,
     slot=lambda row: row.slot,
-    is_of=lambda row, path: (row.point.kernel, row.origin.gpu) == (path.parent.name, path.stem),
+    is_of=is_of_path,
     encode=encode,
     names_runs=True,
     when=at,
@@ -285,7 +286,7 @@ FINALS = Kind(
     "finals/*/*.jsonl",
     Final,
     slot=lambda row: (row.origin.run, row.point, row.power),
-    is_of=lambda row, path: (row.point.kernel, row.origin.gpu) == (path.parent.name, path.stem),
+    is_of=is_of_path,
     encode=encode,
     names_runs=True,
     when=at,

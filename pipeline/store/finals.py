@@ -13,16 +13,17 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from kernel_pipeline import files, json_lines
+from kernel_pipeline import files
 from kernel_pipeline.contract import Provider
-from kernel_pipeline.records.base import Record, ValidationError, Values
+from kernel_pipeline.records.base import Record, Values
 from kernel_pipeline.records.fields import Count, Microseconds, Name, NotNegative, Rounded, Text
 from kernel_pipeline.records.measurement import Accuracy, Origin, Parts, Rate
 from kernel_pipeline.records.point import Point
 
 from . import results
 from .provenance import RunProvenance, Runs
-from .rows import Reader, UnknownRunError, encode
+from .rows import Reader, encode
+from .rows_that_count import of_path
 
 By = Literal["own", "torch", "peer", "textbook"]
 """A provider's author and purpose: ``own`` is this repository's code, written to be fast, ``torch`` is torch
@@ -151,19 +152,7 @@ def append(file: Path, rows: Sequence[Final], run: RunProvenance | None = None) 
 def read(file: Path, warn: Callable[[str], None]) -> list[Final]:
     """Return the finals of a file, the oldest first. A line that is not a final, or belongs to another kernel
     or machine than the file, is skipped with a sentence to ``warn``."""
-    reader = Reader(file, Final)
-
-    def refused(number: int, line: bytes, error: ValidationError) -> None:
-        if not isinstance(error, UnknownRunError):
-            warn(f"{file}:{number} is not readable; skipped.")
-
-    rows = json_lines.read(file, reader.row, refused)
-    for sentence in reader.said():
-        warn(sentence)
-    own = [row for row in rows if (row.point.kernel, row.origin.gpu) == (file.parent.name, file.stem)]
-    if count := len(rows) - len(own):
-        warn(f"{file} holds {count} row{'s' * (count > 1)} of another kernel or machine; skipped.")
-    return own
+    return of_path(file, Reader(file, Final).every(warn, "is not readable; skipped."), warn)
 
 
 def of_last_run(rows: Sequence[Final]) -> list[Final]:

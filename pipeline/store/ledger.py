@@ -11,18 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from kernel_pipeline import files, json_lines
+from kernel_pipeline import files
 from kernel_pipeline.files import locked, write_atomically
-from kernel_pipeline.records.base import ValidationError
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.point import Point, order
 
 from .provenance import RunProvenance, Runs
-from .rows import Reader, UnknownRunError, encode
+from .rows import Reader, encode
 
 Slot = tuple[Point, str]
 
-NOT_A_ROW = "{path}:{number} is not a measurement (incomplete or edited); skipped, its point counts as new."
+NOT_A_ROW = "is not a measurement (incomplete or edited); skipped, its point counts as new."
 
 
 def read_rows(path: Path, warn: Callable[[str], None]) -> list[Measurement]:
@@ -38,18 +37,7 @@ def _read(path: Path, warn: Callable[[str], None]) -> tuple[list[Measurement], l
     """Return the measurements of a ledger, and its foreign lines: whole JSON objects that this version does
     not read, or whose run is not known."""
     foreign: list[bytes] = []
-    reader = Reader(path, Measurement)
-
-    def refused(number: int, line: bytes, error: ValidationError) -> None:
-        if not isinstance(error, UnknownRunError):
-            warn(NOT_A_ROW.format(path=path, number=number))
-        if json_lines.is_object(line):
-            foreign.append(line)
-
-    rows = json_lines.read(path, reader.row, refused)
-    for sentence in reader.said():
-        warn(sentence)
-    return rows, foreign
+    return Reader(path, Measurement).every(warn, NOT_A_ROW, foreign), foreign
 
 
 class Ledger:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cache, lru_cache
 from pathlib import Path
@@ -149,6 +149,24 @@ class Reader:
         own = {name: getattr(found, name) for name in Origin.__struct_fields__ if name not in SHARED}
         fields["origin"] = origin.replace(**own)
         return self.kind(**fields)
+
+    def every(
+        self, warn: Callable[[str], None], skipped: str, foreign: list[bytes] | None = None
+    ) -> list[Any]:
+        """Return the rows of the file, in order; none if there is no file. ``warn`` gets a sentence, with
+        ``skipped``, on each line that is not a row, and on each run without a line. ``foreign`` gets the
+        whole JSON objects that are no rows. Raises UserError for a file that can't be read."""
+
+        def refused(number: int, line: bytes, error: ValidationError) -> None:
+            if not isinstance(error, UnknownRunError):
+                warn(f"{self.path}:{number} {skipped}")
+            if foreign is not None and json_lines.is_object(line):
+                foreign.append(line)
+
+        rows = json_lines.read(self.path, self.row, refused)
+        for sentence in self.said():
+            warn(sentence)
+        return rows
 
     def said(self) -> list[str]:
         """Return a sentence on each run that rows name and that has no line."""

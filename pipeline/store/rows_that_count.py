@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
+from kernel_pipeline.records.base import Record
 from kernel_pipeline.records.measurement import Measurement
 from kernel_pipeline.records.point import order
 
 from .ledger import read_rows
+
+R = TypeVar("R", bound=Record)
 
 USUAL_TIMERS = ("graph", "event", "perf_counter")
 """The default timers: a CUDA graph on a GPU, events where a graph can't be captured, the host's clock on a
@@ -18,12 +22,21 @@ CPU."""
 def own_rows(path: Path, warn: Callable[[str], None]) -> list[Measurement]:
     """Return the rows of a ledger that belong to the kernel and the machine in its path, sorted by point.
     Only the newest row of each point and settings is kept."""
-    rows = read_rows(path, warn)
-    own = [row for row in rows if (row.point.kernel, row.origin.gpu) == (path.parent.name, path.stem)]
+    last = {row.slot: row for row in of_path(path, read_rows(path, warn), warn)}
+    return sorted(last.values(), key=lambda row: (order(row.point), row.parts.settings))
+
+
+def of_path(path: Path, rows: Sequence[R], warn: Callable[[str], None]) -> list[R]:
+    """Return the rows of the kernel and the machine in a file's path. ``warn`` gets a sentence on others."""
+    own = [row for row in rows if is_of_path(row, path)]
     if count := len(rows) - len(own):
         warn(f"{path} holds {count} row{'s' * (count > 1)} of another kernel or machine; skipped.")
-    last = {row.slot: row for row in own}
-    return sorted(last.values(), key=lambda row: (order(row.point), row.parts.settings))
+    return own
+
+
+def is_of_path(row: Any, path: Path) -> bool:
+    """Whether a row belongs to the kernel and the machine in a file's path."""
+    return bool((row.point.kernel, row.origin.gpu) == (path.parent.name, path.stem))
 
 
 def newest(measurements: Iterable[Measurement], slot: Callable[[Measurement], Hashable]) -> list[Measurement]:

@@ -108,14 +108,15 @@ class Found:
         return sorted({name for name, _ in self.ledgers} | {one.kernel for one in self.records.values()})
 
 
-def publish(sources: Selection, tracker: Tracker, say: Say) -> Published | None:
-    """Write the files to the store. Returns None, after telling the user, if they hold no measurements.
+def publish(sources: Selection, tracker: Tracker, say: Say) -> None:
+    """Write the files to the store, and say how to open the runs, or that the files hold no measurements.
 
     ``say`` prints a sentence for the user. Raises UserError if the input is missing or lacks the kernel, or
     if the store can't be used.
     """
     found = find(sources, say)
-    return None if found is None else write(found, tracker, say)
+    if found is not None:
+        say(how_to_open(write(found, tracker, say)))
 
 
 def find(sources: Selection, say: Say) -> Found | None:

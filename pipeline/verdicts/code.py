@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from math import log
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from kernel_pipeline import loading, problems
@@ -117,10 +116,7 @@ class Compiling:
     def numbers(self) -> dict[str, Numbers]:
         """Return the numbers of each function. Raises UserError with codegen's error message if there is no
         code."""
-        done = self.process.result()
-        if done.returncode:
-            said = done.stderr.strip().splitlines()[-1:] or ["codegen says nothing"]
-            raise UserError(said[0].removeprefix("error: "))
+        self.process.output("codegen says nothing")
         rows = [
             row
             for path in Path(self._folder.name).glob("codegen/*/*.jsonl")
@@ -143,10 +139,8 @@ class Compiling:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.process.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self.process.__exit__()
         self._folder.cleanup()
 
 

@@ -23,11 +23,9 @@ from kernel_pipeline import problems
 from kernel_pipeline.execution.extra_readings import Extra
 from kernel_pipeline.execution.fork_server import Root
 from kernel_pipeline.execution.supervisor import Supervisor
-from kernel_pipeline.machine.device import Device
-from kernel_pipeline.records.ceilings import Canary, Ceilings, rate
+from kernel_pipeline.records.ceilings import Ceilings, rate
 from kernel_pipeline.records.measurement import Outcome, noise_class
 from kernel_pipeline.records.point import Point
-from kernel_pipeline.records.settings import TimingSettings
 from kernel_pipeline.statistics.verdicts import (
     Estimate,
     Rule,
@@ -38,7 +36,7 @@ from kernel_pipeline.statistics.verdicts import (
     verdicts,
 )
 
-from ..execution.session import supervisor
+from ..execution.session import Session
 from ..points import notation
 from ..points.catalog import Entry
 from ..store.turns import Turn
@@ -127,20 +125,6 @@ class Rounds:
         self.turns |= {
             slot: one for slot, one in last.items() if one.outcome.timing and not one.outcome.unkeyed
         }
-
-    def hold(
-        self,
-        device: Device,
-        settings: TimingSettings,
-        seed: int,
-        timeout_s: float,
-        canary: Canary | None,
-        launched: Mapping[str, Supervisor] = MappingProxyType({}),
-    ) -> None:
-        """Measure rounds until each match is decided or has had its most rounds. ``launched`` maps names
-        of sides to processes that are already launched; the first round that measures a side uses its
-        process."""
-        hold_together([self], device, settings, seed, timeout_s, canary, launched)
 
     def announce(self, number: int, matches: Sequence[Match]) -> None:
         """Announce the matches that round ``number`` is about to measure."""
@@ -293,24 +277,19 @@ class Rounds:
         self.report(turn)
 
 
-def hold_together(
-    several: Sequence[Rounds],
-    device: Device,
-    settings: TimingSettings,
-    seed: int,
-    timeout_s: float,
-    canary: Canary | None,
-    launched: Mapping[str, Supervisor] = MappingProxyType({}),
+def hold(
+    several: Sequence[Rounds], session: Session, launched: Mapping[str, Supervisor] = MappingProxyType({})
 ) -> None:
-    """Hold the rounds of several, as of several kernels, together: a round measures the matches of all of
-    them, by one process for each side. Names of sides mean the same in all."""
+    """Measure rounds until each match is decided or has had its most rounds.
+
+    The rounds of several, as of several kernels, are held together: a round measures the matches of all of
+    them, by one process for each side. Names of sides mean the same in all. ``launched`` maps names of sides
+    to processes that are already launched; the first round that measures a side uses its process.
+    """
 
     def supervisors(matches: Iterable[tuple[Rounds, Match]]) -> dict[str, Supervisor]:
         roots = {one.side.name: one.side.root for _, match in matches for one in match.candidates}
-        return {
-            name: supervisor(device, settings, seed, timeout_s, roots[name], in_turns=True)
-            for name in sorted(roots)
-        }
+        return {name: session.supervisor(root=roots[name], in_turns=True) for name in sorted(roots)}
 
     def open_in(number: int, those: Iterable[Rounds]) -> list[tuple[Rounds, Match]]:
         return [(one, match) for one in those for match in one.open(number)]
@@ -331,12 +310,12 @@ def hold_together(
                 workers = {name: ahead.pop(name, made) for name, made in supervisors(open_now).items()}
                 for worker in workers.values():
                     this_round.enter_context(worker)
-                    worker.canary = canary
+                    worker.canary = session.canary
                     worker.start()
                 for place, (one, match) in enumerate(open_now):
                     if one.limits.are_over:
                         return
-                    if place == len(open_now) // 2 and device.kind == "cuda":
+                    if place == len(open_now) // 2 and session.device.kind == "cuda":
                         # Other processes may import torch meanwhile: that does not affect a GPU's times.
                         # Only matches of a round that takes place regardless of this one count.
                         certain = (some for some in several if number + 1 < some.limits.rounds)

@@ -31,7 +31,7 @@ from kernel_pipeline.records.settings import TimingSettings
 from kernel_pipeline.toolchain.extension import Place
 
 from .. import ROOT
-from ..execution.side_process import SideProcess
+from ..execution.side_process import SideProcess, as_lines
 from ..keys.identity import Identity
 from ..points import catalog
 from ..points.plan import Target, plan
@@ -90,18 +90,6 @@ class Reply(Record):
 
     answer: Answer | None = None
     error: Text | None = None
-
-
-class Questions(Record):
-    """The input of a side's process: questions about kernels."""
-
-    each: tuple[Question, ...]
-
-
-class Replies(Record):
-    """The output of a side's process: a reply to each question."""
-
-    each: tuple[Reply, ...]
 
 
 def answer(question: Question) -> Answer:
@@ -176,18 +164,13 @@ def replies(questions: Sequence[Question]) -> list[Reply]:
 
 def begin(root: Path | Root, questions: Sequence[Question]) -> SideProcess:
     """Begin to ask another tree. ``ended`` returns its replies."""
-    return SideProcess(
-        root, f"{__package__}.sides", given=Questions(each=tuple(questions)).to_json().decode()
-    )
+    return SideProcess(root, f"{__package__}.sides", given=as_lines(questions))
 
 
 def ended(process: SideProcess) -> list[Reply]:
     """Return another tree's reply to each question. Raises UserError if it can't read them."""
-    done = process.result()
-    if done.returncode:
-        said = done.stderr.strip().splitlines()[-1:] or ["listing the points failed without a message"]
-        raise UserError(said[0].removeprefix("error: "))
-    return list(Replies.from_json(done.stdout).each)
+    said = process.output("listing the points failed without a message")
+    return [Reply.from_json(line) for line in said.split("\n") if line]
 
 
 @contextmanager
@@ -244,8 +227,8 @@ def folder_of(repository: Path, commit: str, folder: Path) -> Iterator[Path]:
 def main() -> None:
     """Answer the questions on standard input."""
     try:
-        questions = Questions.from_json(sys.stdin.read())
-        print(Replies(each=tuple(replies(questions.each))).to_json().decode())
+        questions = [Question.from_json(line) for line in sys.stdin]
+        print(as_lines(replies(questions)), end="")
     except (UserError, ValidationError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -20,7 +20,7 @@ from ..store import commit
 from ..store.turns import Turn
 from . import judged
 from .judged import Judged, Speed, WorkloadTimes
-from .rounds import Candidate, Match, RoundLimits, Rounds, Side, medians
+from .rounds import Candidate, Match, RoundLimits, Rounds, Side, hold, medians
 
 OWN_TIMER: TimerName = "do_bench"
 """The timer that is nearest to those of KernelBench's and KernelBot's judges."""
@@ -65,10 +65,10 @@ class TrialTimes:
                 self._matches[name, workload] = Match(
                     tuple(Candidate(side, point, f"{name}/{number}/{point.provider}") for point in points)
                 )
-        session, matches = self.session, tuple(self._matches.values())
-        rounds = Rounds(matches, self.limits, self.rule, commit.new_run(), report, lambda turns: None)
-        rounds.hold(session.device, session.timing, session.seed, session.timeout_s, session.canary)
-        return rounds
+        matches = tuple(self._matches.values())
+        made = Rounds(matches, self.limits, self.rule, commit.new_run(), report, lambda turns: None)
+        hold([made], self.session)
+        return made
 
     def verdict(self, one: Judged, name: str, rounds: Rounds) -> Judged:
         """Return the verdict on a correct submission with its times, or with the failure that the rounds

@@ -95,7 +95,7 @@ def measured(entry: Entry, rows: Iterable[Measurement], identity: Identity | Non
             prepared[point.problem] = row
     kept = list(newest.values())
     wrong = {
-        label(row.point)
+        notation.label(row.point)
         for row in kept
         if row.outcome.status == "incorrect" and row.point.provider != kernel.baseline
     }
@@ -103,7 +103,7 @@ def measured(entry: Entry, rows: Iterable[Measurement], identity: Identity | Non
     throttled: dict[Values, dict[str, Measurement]] = {}
     failed: dict[Values, set[str]] = {}
     for row in sorted(kept, key=lambda one: order(one.point)):
-        name, state = label(row.point), row.outcome.state
+        name, state = notation.label(row.point), row.outcome.state
         if row.outcome.timing is None and row.outcome.status != "verified":
             failed.setdefault(row.point.problem, set()).add(name)
         elif row.outcome.timing is not None and name not in wrong:
@@ -115,7 +115,7 @@ def measured(entry: Entry, rows: Iterable[Measurement], identity: Identity | Non
     ordered = sorted(found, key=lambda one: order(next(iter(found[one].values())).point)[2:4])
     swept: dict[Values, set[tuple[str, str]]] = {}
     for row in kept:
-        swept.setdefault(row.point.problem, set()).add((label(row.point), row.workload))
+        swept.setdefault(row.point.problem, set()).add((notation.label(row.point), row.workload))
     return [
         Measured(one, found[one], frozenset(failed.get(one, ())), prepared.get(one), frozenset(swept[one]))
         for one in ordered
@@ -259,11 +259,6 @@ def _with_defaults(kernel: Kernel, point: Point) -> Point:
     added = {name: one.default for name, one in declared.items() if name not in point.parameters}
     values = {**point.parameters, **{name: value for name, value in added.items() if value is not None}}
     return point.replace(parameters=Values(values))
-
-
-def label(point: Point) -> str:
-    """Return the name of a configuration in a table: ``cuda 4096x8w``."""
-    return notation.label(point)
 
 
 def ranked(one: Measured) -> list[tuple[str, float]]:

@@ -48,7 +48,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv(table_files.VARIABLE, str(tmp_path))
     monkeypatch.setattr(device, "gpus", list)
     table_files.read.cache_clear()
-    monkeypatch.setattr(table_files, "_said", set())
+    monkeypatch.setattr(table_files, "said", set())
     yield
     table_files.read.cache_clear()
 

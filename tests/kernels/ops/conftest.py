@@ -9,7 +9,7 @@ import pytest
 
 from kernel_pipeline import ops
 from kernel_pipeline.loading import Loaded
-from kernel_pipeline.ops import asked, plans, tuned
+from kernel_pipeline.ops import asked, table_files, tuned
 from kernel_pipeline.ops.choice import Choice
 
 
@@ -17,7 +17,7 @@ def forget() -> None:
     for name in ops.names():
         ops.function(name).forget()
     asked.forget()
-    plans.forget_warnings()
+    table_files.said.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -141,9 +141,9 @@ def test_only_equal_and_known_records_are_the_same_code(monkeypatch: pytest.Monk
 
 DIES = f"""
 import os, sys
-from pipeline.inspection.device_code import CodeAnswers, CodeQuestions, DeviceCode
+from pipeline.inspection.device_code import CodeAnswers, CodeQuestion, DeviceCode
 
-for question in CodeQuestions.from_json(sys.stdin.read()).each:
+for question in map(CodeQuestion.from_json, sys.stdin):
     if question.where == "dies":
         os.abort()
     found = CodeAnswers(each=(DeviceCode(operations=(question.where,), code={{}}),))

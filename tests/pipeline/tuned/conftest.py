@@ -36,7 +36,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Simulate a process that has read no table and has issued no warnings."""
     forget_tables()
     source._of_files.cache_clear()
-    monkeypatch.setattr(table_files, "_said", set())
+    monkeypatch.setattr(table_files, "said", set())
     yield
     forget_tables()
 

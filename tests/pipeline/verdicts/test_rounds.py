@@ -14,8 +14,9 @@ from kernel_pipeline.records.point import Point
 from kernel_pipeline.records.settings import TimingSettings
 from kernel_pipeline.statistics.verdicts import Rule
 from pipeline.execution import session
+from pipeline.execution.session import Session
 from pipeline.store.turns import Turn
-from pipeline.verdicts.rounds import Candidate, Match, RoundLimits, Rounds, Side, hold_together
+from pipeline.verdicts.rounds import Candidate, Match, RoundLimits, Rounds, Side, hold
 from tests import factory
 
 
@@ -59,6 +60,12 @@ class Counted:
 GPU, CPU = Device(kind="cuda", name="H100", index=0), Device(kind="cpu", name="CPU")
 
 
+def on(device: Device) -> Session:
+    made = Session(device, TimingSettings(), 0, 1.0, Path("results"))
+    vars(made)["ceilings"] = factory.ceilings()
+    return made
+
+
 def held(sides: list[Side], monkeypatch: pytest.MonkeyPatch, device: Device = CPU) -> list[Counted]:
     """The supervisors of two rounds of a match a side, each of two providers."""
     monkeypatch.setattr(Counted, "made", [])
@@ -70,7 +77,7 @@ def held(sides: list[Side], monkeypatch: pytest.MonkeyPatch, device: Device = CP
         )
         matches.append(Match(tuple(Candidate(side, point, f"{side.name}{point}") for point in points)))
     made = Rounds(matches, RoundLimits(2, 2), Rule(), "run", lambda turn: None, lambda turns: None)
-    made.hold(device, TimingSettings(), 0, 1.0, None)
+    hold([made], on(device))
     return Counted.made
 
 
@@ -92,7 +99,7 @@ def test_one_process_a_round_serves_the_rounds_of_several_kernels(monkeypatch: p
         several.append(
             Rounds([match], RoundLimits(2, 2), Rule(), "run", lambda turn: None, lambda turns: None)
         )
-    hold_together(several, CPU, TimingSettings(), 0, 1.0, None)
+    hold(several, on(CPU))
     assert [one.asked for one in Counted.made] == [["softmax", "softmax", "gelu", "gelu"]] * 2
     assert all(len(one.turns) == 4 for one in several)
 
@@ -159,7 +166,7 @@ def test_only_the_matches_that_a_round_measures_are_prepared(
             prepare=lambda matches: prepared_matches.append(tuple(matches)),
         )
         held.know(rounds)
-        held.hold(CPU, TimingSettings(), 0, 1.0, None)
+        hold([held], on(CPU))
         return prepared_matches
 
     assert prepared(known) == []
