@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from pipeline.command.options import TuneConfig
 from pipeline.command.run import run_stage
 from pipeline.store import results
 from tests import factory
+from tests.commands import exit_code
 from tests.factory import H200
 
 from .tables import ENVIRONMENT, GPU, Written, forget_tables
@@ -47,10 +47,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Written:
 
     def made(rows: Sequence[Measurement], name: str = "") -> Path:
         factory.write_results(tmp_path / name, rows)
-        monkeypatch.setattr(sys, "argv", ["tune", f"output={tmp_path / name}"])
-        with pytest.raises(SystemExit) as ended:
-            run_stage("tune", TuneConfig, tune.run)
-        assert ended.value.code == 0
+        assert exit_code(run_stage, "tune", TuneConfig, tune.run, f"output={tmp_path / name}") == 0
         path = results.tuned_path(tmp_path / name, H200)
         monkeypatch.setenv(table_files.VARIABLE, str(path))
         return path
