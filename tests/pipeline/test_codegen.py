@@ -34,14 +34,7 @@ from kernel_pipeline.toolchain.resources import resources
 from pipeline import ROOT, build, codegen
 from pipeline.command.options import BuildConfig, CodegenConfig
 from pipeline.command.run import run_each
-from pipeline.inspection import (
-    code_target,
-    disassembler,
-    launches,
-    library,
-    programs,
-    sass,
-)
+from pipeline.inspection import code_target, disassembler, launches, library, programs, sass
 from pipeline.inspection.code_target import CodeTarget
 from pipeline.inspection.cuda_code import CudaCode
 from pipeline.inspection.launches import Launched
@@ -454,11 +447,7 @@ def test_a_kernel_is_left_as_it_is_until_its_code_options_or_texts_change(
 @of_planted
 @needs_nvcc
 def test_a_clone_knows_by_its_rows_and_the_builds_report_that_there_is_nothing_to_compile(
-    tmp_path: Path,
-    planted: Path,
-    run: Callable[..., Work],
-    said_here: Run,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, planted: Path, run: Callable[..., Work], said_here: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.rmtree(Place.for_kernel(loading.load(str(planted))).output)
     monkeypatch.setattr(build.inductor, "is_tried", lambda: True)
