@@ -80,11 +80,7 @@ def test_a_right_function_is_timed_in_another_process(files: tuple[Any, str, Pat
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [
-        ("cached", "cached is incorrect: "),
-        ("fails", "no such thing"),
-        ("missing", "missing"),
-    ],
+    [("cached", "cached is incorrect: "), ("fails", "no such thing"), ("missing", "missing")],
 )
 def test_a_wrong_function_is_an_error(files: tuple[Any, str, Path], name: str, message: str) -> None:
     with pytest.raises(BenchError, match=message):

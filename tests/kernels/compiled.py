@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
 
+from kernel_pipeline import loading
 from kernel_pipeline.machine.fingerprint import find_cxx
 from tests.processes import completed
+
+EMULATED = Path(__file__).parent / "emulated"
+NO_PROGRAMS = shutil.ignore_patterns("*-*")
 
 
 def library(source: str, include: Path, folder: Path) -> ctypes.CDLL:
@@ -49,3 +54,30 @@ def answer(
     done = completed(command, timeout=timeout_s)
     assert done.returncode == 0, done.stdout
     return torch.frombuffer(bytearray(written.read_bytes()), dtype=tensors[0].dtype)
+
+
+Names = Mapping[str, Iterable[str]]
+
+
+def emulated(folder: Path, copied: Names, stood_in: Names) -> Path:
+    """Fill a folder with a tree in which kernels' includes find the emulated multiprocessors. ``copied`` are
+    files by their folder below ``kernels/``; for those of ``stood_in`` stands an emulator's header, by its
+    name. Programs and emulators are in ``run``."""
+    shutil.copytree(EMULATED, folder / "run")
+    for name, files in copied.items():
+        (folder / name).mkdir()
+        for file in files:
+            shutil.copy(loading.ROOT / name / file, folder / name)
+    for header, others in stood_in.items():
+        for other in others:
+            (folder / other).parent.mkdir(exist_ok=True)
+            (folder / other).write_text(f'#include "../run/{header}"\n')
+    return folder
+
+
+def spoilt(tree: Path, folder: Path, part: str, changes: Mapping[str, str]) -> None:
+    """Copy a tree to a folder, and replace texts there, each in the only file of ``part`` that has it."""
+    shutil.copytree(tree, folder, dirs_exist_ok=True, ignore=NO_PROGRAMS)
+    for before, after in changes.items():
+        (file,) = (one for one in (folder / part).iterdir() if before in one.read_text())
+        file.write_text(file.read_text().replace(before, after))

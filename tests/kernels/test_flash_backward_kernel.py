@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,12 +15,11 @@ from kernels.attention.parameters import Problem, tile_columns
 from kernels.attention_backward import tolerance
 from kernels.attention_backward.parameters import CUDA_TILES
 from tests.kernels.agreement import agree
-from tests.kernels.compiled import answer, program
+from tests.kernels.compiled import answer, emulated, program, spoilt
 
 pytestmark = pytest.mark.slow
 
 BACKWARD = loading.load("attention_backward")
-HERE = Path(__file__).parent / "emulated"
 CPU = torch.device("cpu")
 ELEMENTS = {"bfloat16": "kBFloat16", "float16": "kFloat16"}
 
@@ -43,21 +41,18 @@ class Launch:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tree in which the kernel's includes find the emulated multiprocessor."""
-    made = tmp_path_factory.mktemp("emulated")
-    for name in ("attention_backward", "include", "matmul", "run"):
-        (made / name).mkdir()
-    for header in ("flash_kernel.cuh", "flash_products.cuh", "flash_rows.cuh", "flash_layout.h"):
-        shutil.copy(loading.ROOT / "attention_backward" / header, made / "attention_backward")
-    shutil.copy(loading.ROOT / "include" / "wgmma_descriptors.h", made / "include")
-    for header in ("common.cuh", "tma.cuh", "wgmma.cuh"):
-        (made / "include" / header).write_text('#include "hopper.h"\n')
-    (made / "include" / "bulk_reduce.cuh").write_text('#include "bulk.h"\n')
-    (made / "attention_backward" / "wgmma_80.cuh").write_text('#include "../include/bulk.h"\n')
-    (made / "matmul" / "widened.cuh").write_text('#include "../include/hopper.h"\n')
-    for header in ("hopper.h", "bulk.h"):
-        shutil.copy(HERE / header, made / "include")
-    shutil.copy(HERE / "flash_backward.cpp", made / "run")
-    return made
+    headers = ("flash_kernel.cuh", "flash_products.cuh", "flash_rows.cuh", "flash_layout.h")
+    return emulated(
+        tmp_path_factory.mktemp("emulated"),
+        {"attention_backward": headers, "include": ["wgmma_descriptors.h"]},
+        {
+            "hopper.h": (
+                *("include/common.cuh", "include/tma.cuh", "include/wgmma.cuh"),
+                "matmul/widened.cuh",
+            ),
+            "bulk.h": ("include/bulk_reduce.cuh", "attention_backward/wgmma_80.cuh"),
+        },
+    )
 
 
 def run(problem: Problem, launch: Launch) -> str:
@@ -214,13 +209,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_shows(folder: Path, fault: str, tmp_path: Path) -> None:
     """Or these tests would say nothing."""
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*-*"))
-    header = tmp_path / "attention_backward" / "flash_kernel.cuh"
-    text = header.read_text()
-    for before, after in FAULTS[fault].items():
-        assert before in text
-        text = text.replace(before, after)
-    header.write_text(text)
+    spoilt(folder, tmp_path, "attention_backward", FAULTS[fault])
     several = dataclasses.replace(BASE, heads=1, seq_q=200, seq_k=500)
     one = dataclasses.replace(several, seq_q=60, seq_k=1000, causal=False)  # tile for each block of keys
     with pytest.raises((AssertionError, subprocess.TimeoutExpired)):
@@ -229,22 +218,17 @@ def test_a_fault_shows(folder: Path, fault: str, tmp_path: Path) -> None:
 
 
 FAULTS_OF_PARTS = {
-    "a part reads another key head": ("flash_kernel.cuh", "kv_head - entry * (of.heads / of.group)", "0"),
-    "only the first part counts": ("flash_rows.cuh", "part < parts", "part < 1"),
-    "a part without steps is added": ("flash_rows.cuh", "part < parts", "part < of.split"),
-    "a part begins with its head's first tile": ("flash_kernel.cuh", " + steps.first % of_head", ""),
-    "a part is added twice": ("flash_rows.cuh", ", from += of.of_head", ""),
+    "a part reads another key head": {"kv_head - entry * (of.heads / of.group)": "0"},
+    "only the first part counts": {"part < parts": "part < 1"},
+    "a part without steps is added": {"part < parts": "part < of.split"},
+    "a part begins with its head's first tile": {" + steps.first % of_head": ""},
+    "a part is added twice": {", from += of.of_head": ""},
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS_OF_PARTS)
 def test_a_fault_of_parts_shows(folder: Path, fault: str, tmp_path: Path) -> None:
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*-*"))
-    name, before, after = FAULTS_OF_PARTS[fault]
-    header = tmp_path / "attention_backward" / name
-    text = header.read_text()
-    assert text.count(before) == 1
-    header.write_text(text.replace(before, after))
+    spoilt(folder, tmp_path, "attention_backward", FAULTS_OF_PARTS[fault])
     problem = dataclasses.replace(BASE, heads=4, kv_heads=2, seq_k=160)
     with pytest.raises(AssertionError):
         check(tmp_path, problem, Launch(split=4), 3)

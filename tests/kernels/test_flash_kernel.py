@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,12 +14,11 @@ from kernel_pipeline import loading
 from kernels.attention.parameters import CUDA_TILES, Problem
 from kernels.attention_with_lse import tolerance
 from tests.kernels.agreement import agree
-from tests.kernels.compiled import answer, program
+from tests.kernels.compiled import answer, emulated, program, spoilt
 
 pytestmark = pytest.mark.slow
 
 WITH_LSE = loading.load("attention_with_lse")
-HERE = Path(__file__).parent / "emulated"
 CPU = torch.device("cpu")
 ELEMENTS = {"bfloat16": "kBFloat16", "float16": "kFloat16"}
 
@@ -36,19 +34,15 @@ class Launch:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tree in which the kernel's includes find the emulated multiprocessor."""
-    made = tmp_path_factory.mktemp("emulated")
-    for name in ("attention", "include", "run"):
-        (made / name).mkdir()
-    for header in ("flash_kernel.cuh", "flash_layout.h", "flash_rows.cuh"):
-        shutil.copy(loading.ROOT / "attention" / header, made / "attention")
-    shutil.copy(loading.ROOT / "include" / "wgmma_descriptors.h", made / "include")
-    for header in ("common.cuh", "tma.cuh", "wgmma.cuh"):
-        (made / "include" / header).write_text('#include "hopper.h"\n')
-    (made / "attention" / "wgmma_96.cuh").write_text('#include "../include/wgmma_96.h"\n')
-    for header in ("hopper.h", "wgmma_96.h"):
-        shutil.copy(HERE / header, made / "include")
-    shutil.copy(HERE / "flash.cpp", made / "run")
-    return made
+    headers = ("flash_kernel.cuh", "flash_layout.h", "flash_rows.cuh")
+    return emulated(
+        tmp_path_factory.mktemp("emulated"),
+        {"attention": headers, "include": ["wgmma_descriptors.h"]},
+        {
+            "hopper.h": ("include/common.cuh", "include/tma.cuh", "include/wgmma.cuh"),
+            "wgmma_96.h": ["attention/wgmma_96.cuh"],
+        },
+    )
 
 
 def run(problem: Problem, tiles: tuple[int, int]) -> str:
@@ -198,13 +192,7 @@ def test_a_fault_shows(
     folder: Path, fault: dict[str, str], head_dim: int, is_packed: bool, tmp_path: Path
 ) -> None:
     """Or these tests would say nothing."""
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*-*"))
-    headers = {path: path.read_text() for path in (tmp_path / "attention").iterdir()}
-    for before, after in fault.items():
-        assert any(before in text for text in headers.values())
-        headers = {path: text.replace(before, after) for path, text in headers.items()}
-    for path, text in headers.items():
-        path.write_text(text)
+    spoilt(folder, tmp_path, "attention", fault)
     problem = Problem(
         batch=1, heads=3, kv_heads=1, seq_q=150, seq_k=400, head_dim=head_dim, causal=True, dtype="bfloat16"
     )

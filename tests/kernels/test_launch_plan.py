@@ -25,7 +25,7 @@ MEASURED = [
     json.loads(line)
     for line in Path(__file__).with_name("launches-nvidia-h200.jsonl").read_text().splitlines()
 ]
-"""Launches that an H200 reported before a plan could be told anything."""
+"""Launches that an H200 reported before a plan could be told anything: some of each strategy and cluster."""
 
 OPERATIONS = {"softmax": (0, 0, 8, 8), "rmsnorm": (1, 0, 4, 4), "layernorm": (1, 1, 16, 8)}
 """Whether an operation has a weight and a bias, and the bytes of its partial result and of its statistics."""

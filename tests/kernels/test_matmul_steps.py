@@ -17,13 +17,12 @@ from kernels.matmul.problem import Problem, tolerance
 from pipeline.points import catalog
 from pipeline.points.plan import Target, plan
 from tests.kernels.agreement import agree
-from tests.kernels.compiled import answer, program
+from tests.kernels.compiled import NO_PROGRAMS, answer, emulated, program
 from tests.kernels.kernel_cases import CPU
 
 pytestmark = pytest.mark.xdist_group("matmul steps")
 
 MATMUL = loading.load("matmul")
-HERE = Path(__file__).parent / "emulated"
 SOURCES = {one.name: one.extension or "" for one in STEPS}
 LAUNCH = re.compile(r"(\w+<T>)<<<([^>]*)>>>\((.*?)\);", re.DOTALL)
 
@@ -32,9 +31,11 @@ LAUNCH = re.compile(r"(\w+<T>)<<<([^>]*)>>>\((.*?)\);", re.DOTALL)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tree in which the steps' includes find the emulated multiprocessor. A launch is a call, and each step
     has a namespace of its own, so that one program has all of them."""
-    made = tmp_path_factory.mktemp("steps")
-    for name in ("matmul", "include", "run"):
-        (made / name).mkdir()
+    made = emulated(
+        tmp_path_factory.mktemp("steps"),
+        {"matmul": ("step_vectors.cuh", "step_tensor_map.cuh"), "include": ["wgmma_descriptors.h"]},
+        {"step.h": ("include/mma.cuh", "include/tma.cuh", "include/wgmma.cuh", "matmul/step.cuh")},
+    )
     for name, source in SOURCES.items():
         text = (loading.ROOT / "matmul" / source).read_text()
         for pattern, becomes in (
@@ -44,15 +45,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             text, found = pattern.subn(becomes, text)
             assert found == 1, source
         (made / "matmul" / source).write_text(text)
-    for header in ("step_vectors.cuh", "step_tensor_map.cuh"):
-        shutil.copy(loading.ROOT / "matmul" / header, made / "matmul")
-    shutil.copy(loading.ROOT / "include" / "wgmma_descriptors.h", made / "include")
-    for header in ("mma.cuh", "tma.cuh", "wgmma.cuh"):
-        (made / "include" / header).write_text('#include "step.h"\n')
-    (made / "matmul" / "step.cuh").write_text('#include "../include/step.h"\n')
-    for header in ("hopper.h", "step.h"):
-        shutil.copy(HERE / header, made / "include")
-    shutil.copy(HERE / "step.cpp", made / "run")
     write_steps(made, SOURCES)
     return made
 
@@ -139,7 +131,7 @@ FAULTS = [
 def faulty(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tree of a program whose steps have one fault each, in a namespace of its own."""
     made = tmp_path_factory.mktemp("faults")
-    shutil.copytree(folder, made, dirs_exist_ok=True, ignore=shutil.ignore_patterns("step-*"))
+    shutil.copytree(folder, made, dirs_exist_ok=True, ignore=NO_PROGRAMS)
     for number, (name, before, after) in enumerate(FAULTS):
         text = (folder / "matmul" / SOURCES[name]).read_text()
         assert text.count(before) == 1

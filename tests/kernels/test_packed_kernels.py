@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +12,16 @@ import torch
 from kernel_pipeline import loading
 from kernels.transposed_tiles import Wgmma
 from tests.kernels.agreement import agree
-from tests.kernels.compiled import answer, program
+from tests.kernels.compiled import answer, emulated, program
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("emulated packed kernels")]
 
-HERE = Path(__file__).parent / "emulated"
 CPU = torch.device("cpu")
 ELEMENTS = {"bfloat16": "BFloat16", "float16": "Half"}
-STOOD_IN = {
-    "include": ("async.cuh", "common.cuh", "tma.cuh", "wgmma.cuh", "distributed_load.cuh"),
-    "matmul_int4": ("weights.cuh", "wgmma_registers.cuh"),
-    "matmul_sparse": ("wgmma_sparse.cuh",),
-}
+STOOD_IN = (
+    *(f"include/{one}.cuh" for one in ("async", "common", "tma", "wgmma", "distributed_load")),
+    *("matmul_int4/weights.cuh", "matmul_int4/wgmma_registers.cuh", "matmul_sparse/wgmma_sparse.cuh"),
+)
 COPIED = {
     "include": ("wgmma_descriptors.h", "transposed_tiles.h", "transposed_tiles.cuh"),
     "matmul_int4": ("wgmma_layout.h", "wgmma_kernel.cuh"),
@@ -35,17 +32,7 @@ COPIED = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tree in which the kernels' includes find the emulated multiprocessors."""
-    made = tmp_path_factory.mktemp("emulated")
-    for name, headers in STOOD_IN.items():
-        (made / name).mkdir()
-        for header in headers:
-            (made / name / header).write_text('#include "../run/packed.h"\n')
-        for header in COPIED[name]:
-            shutil.copy(loading.ROOT / name / header, made / name)
-    (made / "run").mkdir()
-    for source in ("hopper.h", "packed.h", "packed.cpp"):
-        shutil.copy(HERE / source, made / "run")
-    return made
+    return emulated(tmp_path_factory.mktemp("emulated"), COPIED, {"packed.h": STOOD_IN})
 
 
 SEEDS = range(4)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -12,31 +11,25 @@ import torch
 from kernel_pipeline import loading
 from kernels.matmul.problem import Problem, tolerance
 from tests.kernels.agreement import agree
-from tests.kernels.compiled import answer, program
+from tests.kernels.compiled import answer, emulated, program, spoilt
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("emulated tf32")]
 
 MATMUL = loading.load("matmul")
-HERE = Path(__file__).parent / "emulated"
 CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tree in which the kernel's includes find the emulated multiprocessor."""
-    made = tmp_path_factory.mktemp("tf32")
-    for name in ("matmul", "include", "run"):
-        (made / name).mkdir()
-    for header in ("tf32_kernel.cuh", "wgmma_layout.h"):
-        shutil.copy(loading.ROOT / "matmul" / header, made / "matmul")
-    shutil.copy(loading.ROOT / "include" / "wgmma_descriptors.h", made / "include")
-    for header in ("common.cuh", "tma.cuh", "wgmma.cuh"):
-        (made / "include" / header).write_text('#include "hopper.h"\n')
-    (made / "matmul" / "wgmma_tf32.cuh").write_text('#include "../include/tf32.h"\n')
-    for header in ("hopper.h", "tf32.h"):
-        shutil.copy(HERE / header, made / "include")
-    shutil.copy(HERE / "tf32.cpp", made / "run")
-    return made
+    return emulated(
+        tmp_path_factory.mktemp("tf32"),
+        {"matmul": ("tf32_kernel.cuh", "wgmma_layout.h"), "include": ["wgmma_descriptors.h"]},
+        {
+            "hopper.h": ("include/common.cuh", "include/tma.cuh", "include/wgmma.cuh"),
+            "tf32.h": ["matmul/wgmma_tf32.cuh"],
+        },
+    )
 
 
 def check(folder: Path, sizes: tuple[int, int, int], layout: str, block_n: int, grid: int, seed: int) -> None:
@@ -85,11 +78,7 @@ FAULTS = {
 @pytest.mark.parametrize("before", FAULTS)
 def test_a_fault_shows(folder: Path, tmp_path: Path, before: str) -> None:
     """Or these tests would say nothing."""
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("tf32-*"))
-    header = tmp_path / "matmul" / "tf32_kernel.cuh"
-    text = header.read_text()
-    assert text.count(before) == 1
-    header.write_text(text.replace(before, FAULTS[before]))
+    spoilt(folder, tmp_path, "matmul", {before: FAULTS[before]})
     with pytest.raises((AssertionError, subprocess.TimeoutExpired)):
         for seed in range(8):
             check(tmp_path, (130, 133, 270), "nn", 128, 1, seed)

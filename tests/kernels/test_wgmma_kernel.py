@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,13 +13,12 @@ import torch
 from kernel_pipeline import loading
 from kernels.matmul.problem import Problem, tolerance
 from tests.kernels.agreement import agree
-from tests.kernels.compiled import answer, program
+from tests.kernels.compiled import answer, emulated, program, spoilt
 from tests.processes import completed
 
 pytestmark = pytest.mark.slow
 
 MATMUL = loading.load("matmul")
-HERE = Path(__file__).parent / "emulated"
 CPU = torch.device("cpu")
 ELEMENTS = {"bfloat16": "kBFloat16", "float16": "kFloat16"}
 HEADERS = (
@@ -58,19 +56,12 @@ class Launch:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tree in which the kernel's includes find the emulated multiprocessors."""
-    made = tmp_path_factory.mktemp("emulated")
-    for name in ("matmul", "include", "run"):
-        (made / name).mkdir()
-    for header in HEADERS:
-        shutil.copy(loading.ROOT / "matmul" / header, made / "matmul")
-    shutil.copy(loading.ROOT / "include" / "wgmma_descriptors.h", made / "include")
-    for header in ("async.cuh", "common.cuh", "tma.cuh", "wgmma.cuh"):
-        (made / "include" / header).write_text('#include "hopper.h"\n')
-    (made / "matmul" / "widened.cuh").write_text('#include "../include/hopper.h"\n')
-    shutil.copy(HERE / "hopper.h", made / "include")
-    for source in ("aligned.cpp", "wgmma.cpp"):
-        shutil.copy(HERE / source, made / "run")
-    return made
+    hopper = ("async.cuh", "common.cuh", "tma.cuh", "wgmma.cuh")
+    return emulated(
+        tmp_path_factory.mktemp("emulated"),
+        {"matmul": HEADERS, "include": ["wgmma_descriptors.h"]},
+        {"hopper.h": (*(f"include/{header}" for header in hopper), "matmul/widened.cuh")},
+    )
 
 
 def lying(x: torch.Tensor, lies: str) -> torch.Tensor:
@@ -236,10 +227,7 @@ FAULTS = {
 def test_a_fault_shows(folder: Path, fault: str, tmp_path: Path) -> None:
     """Or these tests would say nothing."""
     (problem, launch), changes = FAULTS[fault]
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*-*"))
-    for before, after in changes.items():
-        (header,) = [one for one in (tmp_path / "matmul").iterdir() if before in one.read_text()]
-        header.write_text(header.read_text().replace(before, after))
+    spoilt(folder, tmp_path, "matmul", changes)
     with pytest.raises((AssertionError, subprocess.TimeoutExpired)):
         for seed in SEEDS:
             check(tmp_path, problem, launch, seed)

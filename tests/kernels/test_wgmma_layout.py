@@ -1,10 +1,9 @@
-"""What cuda_wgmma works out before it computes, compiled without CUDA: tiles, descriptors, shared memory."""
+"""What cuda_wgmma works out before it computes, compiled without CUDA: tiles, swizzle, shared memory."""
 
 from __future__ import annotations
 
 import ctypes
 import itertools
-from collections.abc import Iterator
 
 import pytest
 
@@ -21,10 +20,6 @@ SHOWN int tile(int place, int tiles_m, int tiles_n, int group) {
   return at.m * 1000 + at.n;
 }
 SHOWN int swizzled(int row, int byte) { return kernels::swizzled(row, byte); }
-SHOWN unsigned long long k_major(unsigned tile, int step) { return kernels::k_major_descriptor(tile, step); }
-SHOWN unsigned long long mn_major(unsigned tile, int step, int rows) {
-  return kernels::mn_major_descriptor(tile, step, rows);
-}
 SHOWN int place(int wave, int cluster, int clusters, int tiles) {
   return matmul::place_of(wave, cluster, clusters, tiles);
 }
@@ -49,10 +44,8 @@ SHOWN int shared(int which, int block_m, int block_n, int stages, int parts, int
 
 
 @pytest.fixture(scope="module")
-def layout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ctypes.CDLL]:
-    library = compiled.library(SOURCE, loading.ROOT / "matmul", tmp_path_factory.mktemp("layout"))
-    library.k_major.restype = library.mn_major.restype = ctypes.c_ulonglong
-    yield library
+def layout(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    return compiled.library(SOURCE, loading.ROOT / "matmul", tmp_path_factory.mktemp("layout"))
 
 
 @pytest.mark.parametrize("group", [1, 2, 4, 8])
@@ -143,52 +136,6 @@ def test_parts_of_k_follow_each_other_and_none_is_empty(layout: ctypes.CDLL, ste
     assert (begins[0], begins[-1]) == (0, steps)
     sizes = [end - begin for begin, end in itertools.pairwise(begins)]
     assert min(sizes) >= 1 and max(sizes) - min(sizes) <= 1
-
-
-def fields(descriptor: int) -> tuple[int, int, int, int, int]:
-    """Address, leading and stride offset in bytes, base offset, swizzle: as the PTX ISA numbers the bits."""
-    address, leading, stride = (((descriptor >> at) & 0x3FFF) << 4 for at in (0, 16, 32))
-    return address, leading, stride, (descriptor >> 49) & 7, descriptor >> 62
-
-
-def swizzle(address: int) -> int:
-    """Where the hardware looks for an address of a tile with the 128-byte swizzle: bits 4 to 6 by exclusive
-    or with bits 7 to 9 (CuTe's ``Swizzle<3, 4, 3>``)."""
-    return address ^ ((address >> 7 & 7) << 4)
-
-
-TILE = 3 << 14
-
-
-@pytest.mark.parametrize("step", range(4))
-def test_tensor_cores_find_a_k_major_operand_where_tma_put_it(layout: ctypes.CDLL, step: int) -> None:
-    """Element (row, byte of k) of an instruction: rows of 8 in a stride offset, as ``((8, m), (T, 2k)) :
-    ((8T, SBO), (1, T))`` says."""
-    address, _, stride, base_offset, mode = fields(layout.k_major(TILE, step))
-    assert (base_offset, mode) == (0, 1)
-    for row in range(64):
-        for byte in range(32):
-            found = swizzle(address + row // 8 * stride + row % 8 * 128 + byte)
-            assert found == TILE + layout.swizzled(row, step * 32 + byte)
-
-
-@pytest.mark.parametrize("step", range(4))
-@pytest.mark.parametrize(
-    ("columns", "rows"), [(256, 64), pytest.param(96, 112, id="half of the second slab"), (96, 192)]
-)
-def test_tensor_cores_find_an_mn_major_operand_where_tma_put_it(
-    layout: ctypes.CDLL, columns: int, rows: int, step: int
-) -> None:
-    """Element (mn, k) of an instruction of ``columns`` by 16, as ``((T, 8, m), (8, k)) : ((1, T, LBO), (8T,
-    SBO))`` says. TMA put slabs of 64 of mn behind each other, each with a row of 128 bytes for each of
-    ``rows`` of k."""
-    address, leading, stride, base_offset, mode = fields(layout.mn_major(TILE, step, rows))
-    assert (base_offset, mode) == (0, 1)
-    for mn in range(columns):
-        for k in range(16):
-            found = swizzle(address + mn % 64 * 2 + mn // 64 * leading + k % 8 * 128 + k // 8 * stride)
-            slab = TILE + mn // 64 * rows * 128
-            assert found == slab + layout.swizzled(step * 16 + k, mn % 64 * 2)
 
 
 def test_a_swizzled_tile_has_every_byte_once_and_no_bank_twice(layout: ctypes.CDLL) -> None:

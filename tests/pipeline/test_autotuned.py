@@ -22,6 +22,7 @@ from pipeline import codegen
 from pipeline.command.options import CodegenConfig
 from pipeline.command.run import run_each
 from pipeline.inspection import programs
+from tests.commands import exit_code
 from tests.planted.autotuned import FAULTY, RIGHT, WRONG
 from tests.planted.tree import PLANTED, ROOT
 
@@ -142,17 +143,15 @@ def test_compiling_ahead_leaves_no_tuned_configuration_behind(tmp_path: Path) ->
 
 
 @pytest.fixture
-def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+def said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     """Return a function that runs codegen and returns its output."""
 
     def run(*options: str) -> str:
         problem = ("rows=5", "columns=100", "dtype=float32", "preset=smoke", "device=cpu")
         words = [*problem, f"kernel={FOLDER}", f"output={tmp_path}", f"artifacts={tmp_path}", *options]
-        monkeypatch.setattr(sys, "argv", ["codegen", *words])
-        with pytest.raises(SystemExit) as ended:
-            run_each("codegen", CodegenConfig, codegen.run)
+        code = exit_code(run_each, "codegen", CodegenConfig, codegen.run, *words)
         out, err = capsys.readouterr()
-        assert ended.value.code == 0, err
+        assert code == 0, err
         return " ".join(out.split())
 
     return run

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +20,16 @@ from pipeline.command.words import positional
 from pipeline.points import catalog
 from pipeline.points.choice import of_provider
 from pipeline.points.plan import Target
+from tests.commands import exit_code
 from tests.planted import outside
 
 Tensors = tuple[torch.Tensor, ...]
 
 
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    """Return a function that runs the command in this process and returns its exit code."""
-
-    def run(*words: str) -> int:
-        monkeypatch.setattr(sys, "argv", ["benchmarks", *positional(words, "benchmark")])
-        with pytest.raises(SystemExit) as ended:
-            run_stage("benchmarks", BenchmarksConfig, benchmarks.run)
-        return int(str(ended.value.code))
-
-    return run
+def command(*words: str) -> int:
+    """Run the command in this process. Return its exit code."""
+    given = positional(words, "benchmark")
+    return exit_code(run_stage, "benchmarks", BenchmarksConfig, benchmarks.run, *given)
 
 
 def chosen(kind: str, kernel: str, provider: str | None = None, **pin: Any) -> list[Point]:
@@ -60,7 +52,7 @@ def test_the_defaults_are_the_baseline_at_few_problems_and_a_providers_own_param
 
 @pytest.mark.slow
 def test_timers_have_rows_of_a_kernel_outside_of_the_repository(
-    tmp_path: Path, command: Callable[..., int], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = outside.write(tmp_path)
     words = ("preset=smoke", "device=cpu", "repeats=2", "provider=pieces", "size=[8,64]", "parts=[1,4]")
@@ -90,9 +82,7 @@ def test_timers_have_rows_of_a_kernel_outside_of_the_repository(
         (["timrs"], "benchmark: input should be 'ceilings', 'timers' or 'inputs', not 'timrs'."),
     ],
 )
-def test_a_mistake_is_one_sentence(
-    command: Callable[..., int], capsys: pytest.CaptureFixture[str], words: list[str], said: str
-) -> None:
+def test_a_mistake_is_one_sentence(capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
     assert command(*words, "device=cpu") == 2
     assert capsys.readouterr().err.startswith(f"error: {said}")
 
@@ -118,7 +108,7 @@ def test_only_floating_point_values_are_replaced_and_layouts_stay() -> None:
 
 @pytest.mark.slow
 def test_each_kind_of_inputs_has_a_row_and_stands_beside_normal_values(
-    tmp_path: Path, command: Callable[..., int], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["device=cpu", "kernel=square", "provider=torch_mul", "size=64", "repeats=2"]
     assert command("inputs", *words, f"output={tmp_path}/o") == 0
@@ -132,7 +122,7 @@ def test_each_kind_of_inputs_has_a_row_and_stands_beside_normal_values(
 
 @pytest.mark.slow
 def test_ceilings_are_measured_again_and_keep_the_noise(
-    tmp_path: Path, command: Callable[..., int], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command("ceilings", "device=cpu", f"output={tmp_path}") == 0
     (path,) = (tmp_path / "ceilings").glob("cpu*.json")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from pipeline.points import catalog
 from pipeline.reporting import python_call
 from pipeline.store import finals, results
 from tests import factory
+from tests.commands import exit_code
 from tests.factory import H100, H200
 from tests.planted.tree import PLANTED
 from tests.project import python
@@ -67,18 +67,23 @@ def written(folder: Path, rows: Sequence[Measurement], gpu: str = H200) -> Path:
     return folder
 
 
-def asked(
-    folder: Path, words: Sequence[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> str:
-    """Return the command's output, or its error message."""
-    monkeypatch.setattr(
-        sys, "argv", ["results", "action=best", f"kernel={KERNEL}", f"output={folder}", *words]
-    )
-    with pytest.raises(SystemExit) as ended:
-        run_stage("results", ResultsConfig, command.run)
-    said = capsys.readouterr()
-    assert (ended.value.code == 2) == bool(said.err)
-    return said.err or said.out
+Asked = Callable[..., str]
+
+
+@pytest.fixture
+def asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Asked:
+    """Return a function that runs the command and returns its output, or its error message."""
+
+    def answer(*words: str) -> str:
+        names = {word.partition("=")[0] for word in words}
+        usual = {"kernel": KERNEL, "output": tmp_path}
+        given = [f"{name}={value}" for name, value in usual.items() if name not in names]
+        code = exit_code(run_stage, "results", ResultsConfig, command.run, "action=best", *given, *words)
+        said = capsys.readouterr()
+        assert (code == 2) == bool(said.err)
+        return said.err or said.out
+
+    return answer
 
 
 def lines(text: str) -> Mapping[str, str]:
@@ -108,10 +113,10 @@ AT_4096 = (
 
 
 def test_it_says_what_is_best_what_is_near_and_the_row_it_rests_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written(tmp_path, [*AT_4096, row("torch", 1024, 9.0)])
-    text = asked(tmp_path, ["columns=4096"], monkeypatch, capsys)
+    text = asked("columns=4096")
     assert text.startswith("softmax rows=4096 columns=4096 dtype=bfloat16 on nvidia-h200\n")
     answer = lines(text)
     assert answer["best"] == "cuda 1024x4w"
@@ -124,18 +129,14 @@ def test_it_says_what_is_best_what_is_near_and_the_row_it_rests_on(
     )
     assert "old" not in answer
     monkeypatch.setattr(IDENTITY.__class__, "source", lambda self, provider: "other")
-    assert lines(asked(tmp_path, ["columns=4096"], monkeypatch, capsys))["old"] == (
-        "the source of softmax/cuda changed"
-    )
+    assert lines(asked("columns=4096"))["old"] == ("the source of softmax/cuda changed")
 
 
-def test_finals_say_which_is_best_of_the_providers_that_were_in_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_finals_say_which_is_best_of_the_providers_that_were_in_them(asked: Asked, tmp_path: Path) -> None:
     written(tmp_path, AT_4096)
     held = [factory.final(AT_4096[1], 20.6), factory.final(AT_4096[4], 20.4, (AT_4096[1], 20.6, "undecided"))]
     factory.write_finals(tmp_path, held)
-    text = asked(tmp_path, ["columns=4096"], monkeypatch, capsys)
+    text = asked("columns=4096")
     answer = lines(text)
     assert (answer["best"], answer["time"]) == ("quack", "20.4 us by finals (2 rounds)")
     # The other configuration of cuda and triton_online come from the sweep.
@@ -147,31 +148,29 @@ def test_finals_say_which_is_best_of_the_providers_that_were_in_them(
     finals.path(tmp_path, KERNEL, H200).unlink()
     one = factory.final(AT_4096[1], 19.0)
     factory.write_finals(tmp_path, [one.replace(rounds_us=one.rounds_us[:1])])
-    answer = lines(asked(tmp_path, ["columns=4096"], monkeypatch, capsys))
+    answer = lines(asked("columns=4096"))
     assert (answer["best"], answer["time"]) == ("cuda 1024x4w", "19.0 us by finals (one round)")
 
 
 def test_a_throttled_time_may_be_the_best_and_another_doubt_is_said_and_loses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    asked: Asked, tmp_path: Path
 ) -> None:
     doubted = row("quack", 4096, 10.0, valid=False)
     state = doubted.outcome.state
     assert state is not None
     held_back = doubted.with_state(state.replace(throttle="sw_power_cap"))
     written(tmp_path, [*AT_4096[:4], doubted])
-    assert lines(asked(tmp_path, [], monkeypatch, capsys))["best"] == "cuda 1024x4w"
+    assert lines(asked())["best"] == "cuda 1024x4w"
     written(tmp_path, [*AT_4096[:4], held_back])
-    answer = lines(asked(tmp_path, [], monkeypatch, capsys))
+    answer = lines(asked())
     assert (answer["best"], answer["time"]) == ("quack", "at most 10.0 us by the sweep")
     assert answer["not trusted"] == state.invalid_reason
 
 
-def test_several_problems_are_a_line_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_several_problems_are_a_line_each(asked: Asked, tmp_path: Path) -> None:
     rows = [row("torch", 1024, 9.0), row("torch", 1024, 5.0, rows=37), row("torch", 1024, 12.0, "float32")]
     written(tmp_path, [*AT_4096, *rows])
-    text = asked(tmp_path, ["columns=1024,4096", "dtype=bfloat16"], monkeypatch, capsys)
+    text = asked("columns=1024,4096", "dtype=bfloat16")
     cells = [re.split(r" {2,}", line.strip()) for line in text.splitlines() if " the sweep" in line]
     assert cells == [
         ["rows=37 columns=1024", "bfloat16", "torch", "5.00", "0.7 %", "0", "the sweep"],
@@ -179,21 +178,19 @@ def test_several_problems_are_a_line_each(
         ["4096", "bfloat16", "cuda 1024x4w", "20.0", "78.6 %", "2", "the sweep"],
     ]
     assert "In Python" not in text
-    text = asked(tmp_path, ["size=1024", "dtype=float32"], monkeypatch, capsys)
+    text = asked("size=1024", "dtype=float32")
     assert text.startswith("softmax rows=4096 columns=1024 dtype=float32 on nvidia-h200\n")
 
 
 def tuned_of(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Write a tuned table from a folder's ledgers and let ``kernel_pipeline.ops`` use it."""
-    monkeypatch.setattr(sys, "argv", ["tune", f"output={folder}", f"gpu={H200}"])
-    with pytest.raises(SystemExit, match="0"):
-        run_stage("tune", TuneConfig, tune.run)
+    assert exit_code(run_stage, "tune", TuneConfig, tune.run, f"output={folder}", f"gpu={H200}") == 0
     capsys.readouterr()
     monkeypatch.setenv(table_files.VARIABLE, str(results.tuned_path(folder, H200)))
 
 
 def test_off_the_grid_it_says_by_which_rule_and_what_is_known_at_the_nearest_problem(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     some = [
         made
@@ -206,7 +203,7 @@ def test_off_the_grid_it_says_by_which_rule_and_what_is_known_at_the_nearest_pro
     ]
     written(tmp_path, some)
     tuned_of(tmp_path, monkeypatch, capsys)
-    text = asked(tmp_path, ["columns=32000"], monkeypatch, capsys)
+    text = asked("columns=32000")
     assert text.startswith("softmax rows=4096 columns=32000 dtype=bfloat16 on nvidia-h200\n")
     answer = lines(text)
     assert answer["best"] == "cuda 4096x8w"
@@ -224,19 +221,17 @@ def test_off_the_grid_it_says_by_which_rule_and_what_is_known_at_the_nearest_pro
     problem = loaded.kernel.problem(rows=4096, columns=32000, dtype="bfloat16")
     choice = tuned.choose(loaded, problem, limits_of(ENVIRONMENT), H200)
     assert (choice.how, choice.parameters["block_size"]) == ("generalised", 4096)
-    text = asked(tmp_path, ["columns=32000,65536"], monkeypatch, capsys)
+    text = asked("columns=32000,65536")
     assert "(164)" in text and "generalised" in text and "In brackets: " in text
-    on_the_grid = asked(tmp_path, ["columns=65536"], monkeypatch, capsys)
+    on_the_grid = asked("columns=65536")
     assert "from kernel_pipeline.ops import softmax\n" in call(
         on_the_grid
     ) and "kernel_pipeline.ops" not in lines(on_the_grid)
 
 
-def test_a_dtype_that_nobody_measured_is_the_baselines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dtype_that_nobody_measured_is_the_baselines(asked: Asked, tmp_path: Path) -> None:
     written(tmp_path, AT_4096)
-    text = asked(tmp_path, ["columns=4096", "dtype=float16"], monkeypatch, capsys)
+    text = asked("columns=4096", "dtype=float16")
     answer = lines(text)
     assert (answer["best"], answer["time"]) == (
         "torch",
@@ -265,37 +260,28 @@ def test_a_dtype_that_nobody_measured_is_the_baselines(
     ids=lambda value: str(value[0]) if isinstance(value, list) else "",
 )  # fmt: skip
 def test_a_mistake_is_a_sentence_that_says_what_there_is(
-    words: list[str],
-    sentence: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    asked: Asked, words: list[str], sentence: str, tmp_path: Path
 ) -> None:
     written(tmp_path, AT_4096)
-    names = {word.partition("=")[0] for word in words}
-    given = [one for one in (f"kernel={KERNEL}", f"output={tmp_path}") if one.partition("=")[0] not in names]
-    monkeypatch.setattr(sys, "argv", ["results", "action=best", *given, *words])
-    with pytest.raises(SystemExit, match="2"):
-        run_stage("results", ResultsConfig, command.run)
-    said = capsys.readouterr().err
+    said = asked(*words)
     assert said.startswith(f"error: {sentence}") and said.count("\n") == 1
 
 
 def test_without_gpu_it_is_this_machines_or_the_only_one_with_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written(tmp_path, AT_4096)
     of_cpu = factory.measurement(KERNEL, "torch", 4096, "bfloat16", gpu=factory.CPU)
     factory.write_results(tmp_path, [of_cpu])
-    assert " on nvidia-h200\n" in asked(tmp_path, [], monkeypatch, capsys)
-    assert f" on {factory.CPU}\n" in asked(tmp_path, [f"gpu={factory.CPU}"], monkeypatch, capsys)
+    assert " on nvidia-h200\n" in asked()
+    assert f" on {factory.CPU}\n" in asked(f"gpu={factory.CPU}")
     factory.write_results(tmp_path, [factory.measurement(KERNEL, "torch", 4096, "bfloat16", gpu=H100)])
     both = f"write gpu=NAME with a machine that has rows: {H100}, {H200}.\n"
-    assert asked(tmp_path, [], monkeypatch, capsys) == f"error: No GPU is here; {both}"
+    assert asked() == f"error: No GPU is here; {both}"
     monkeypatch.setattr(device, "gpus", lambda: [Device(kind="cuda", name="NVIDIA H200")])
-    assert " on nvidia-h200\n" in asked(tmp_path, [], monkeypatch, capsys)
+    assert " on nvidia-h200\n" in asked()
     monkeypatch.setattr(device, "gpus", lambda: [Device(kind="cuda", name="NVIDIA L4")])
-    said = asked(tmp_path, [], monkeypatch, capsys)
+    said = asked()
     assert said == f"error: This machine's nvidia-l4 has no rows of softmax; {both}"
 
 

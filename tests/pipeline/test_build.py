@@ -20,6 +20,7 @@ from kernel_pipeline.toolchain.resources import BuildReport
 from pipeline import ROOT, build
 from pipeline.command.options import BuildConfig
 from pipeline.command.run import run_each
+from tests.commands import exit_code
 from tests.kernel_pipeline.toolchain.tiny import CPP, CUDA, make, needs_nvcc
 from tests.planted import two_of_each
 from tests.planted.tree import Tree
@@ -97,11 +98,7 @@ def test_a_kernel_without_sources_needs_no_compiler(project: Place, monkeypatch:
 
 def command(*words: str) -> int:
     """Run ``python -m pipeline.build`` in this process. Return its exit code."""
-    sys.argv = ["build", *words]
-    with pytest.raises(SystemExit) as ended:
-        run_each("build", BuildConfig, build.run)
-    assert isinstance(ended.value.code, int)
-    return ended.value.code
+    return exit_code(run_each, "build", BuildConfig, build.run, *words)
 
 
 @pytest.mark.slow

@@ -34,19 +34,13 @@ from kernel_pipeline.toolchain.resources import resources
 from pipeline import ROOT, build, codegen
 from pipeline.command.options import BuildConfig, CodegenConfig
 from pipeline.command.run import run_each
-from pipeline.inspection import (
-    code_target,
-    disassembler,
-    launches,
-    library,
-    programs,
-    sass,
-)
+from pipeline.inspection import code_target, disassembler, launches, library, programs, sass
 from pipeline.inspection.code_target import CodeTarget
 from pipeline.inspection.cuda_code import CudaCode
 from pipeline.inspection.launches import Launched
 from pipeline.keys.identity import Identity
 from pipeline.store.evidence import CodeRow
+from tests.commands import exit_code
 from tests.kernel_pipeline.toolchain.tiny import has_nvcc, needs_nvcc
 from tests.planted import two_of_each
 from tests.repository import commit, git
@@ -80,15 +74,13 @@ Run = Callable[..., Said]
 
 
 @pytest.fixture
-def said_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def said_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     """Return a function that runs the command in this process, where torch is already imported."""
 
     def run(*options: str, kernel: str = "softmax", folder: Path = tmp_path) -> Said:
-        monkeypatch.setattr(sys, "argv", ["codegen", *smallest(folder, *options, kernel=kernel)])
-        with pytest.raises(SystemExit) as ended:
-            run_each("codegen", CodegenConfig, codegen.run)
-        assert isinstance(ended.value.code, int)
-        return Said(ended.value.code, *capsys.readouterr())
+        words = smallest(folder, *options, kernel=kernel)
+        code = exit_code(run_each, "codegen", CodegenConfig, codegen.run, *words)
+        return Said(code, *capsys.readouterr())
 
     return run
 
@@ -204,9 +196,7 @@ def test_what_a_preset_leaves_out_is_looked_into_only_when_asked_for(
     for words in ([], ["provider=[torch_compile_max_autotune,triton_naive]"]):
         options = ["kernel=matmul", "preset=quick", *words]
         options += [f"output={tmp_path}/results", f"artifacts={tmp_path}/artifacts"]
-        monkeypatch.setattr(sys, "argv", ["codegen", *options])
-        with pytest.raises(SystemExit, match="0"):
-            run_each("codegen", CodegenConfig, planned)
+        assert exit_code(run_each, "codegen", CodegenConfig, planned, *options) == 0
     usual, asked = found
     assert "torch_compile_max_autotune" not in usual and {"torch_compile", "triton_naive"} < usual
     assert asked == {"torch_compile_max_autotune", "triton_naive"}
@@ -457,18 +447,12 @@ def test_a_kernel_is_left_as_it_is_until_its_code_options_or_texts_change(
 @of_planted
 @needs_nvcc
 def test_a_clone_knows_by_its_rows_and_the_builds_report_that_there_is_nothing_to_compile(
-    tmp_path: Path,
-    planted: Path,
-    run: Callable[..., Work],
-    said_here: Run,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, planted: Path, run: Callable[..., Work], said_here: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.rmtree(Place.for_kernel(loading.load(str(planted))).output)
     monkeypatch.setattr(build.inductor, "is_tried", lambda: True)
     words = (f"kernel={planted}", "device=cpu", f"output={tmp_path}/results", "architectures=[90]")
-    monkeypatch.setattr(sys, "argv", ["build", *words])
-    with pytest.raises(SystemExit, match="0"):
-        run_each("build", BuildConfig, build.run)
+    assert exit_code(run_each, "build", BuildConfig, build.run, *words) == 0
     few = ("kind=float32", "piece=128", "provider=[left,blocks,grids]")
     first = run(*few)
     commit(tmp_path, "results", planted.name)

@@ -22,6 +22,7 @@ from pipeline.command.options import SweepConfig
 from pipeline.command.run import run_each, run_stage
 from pipeline.points import catalog
 from pipeline.points.plan import Plan, Target, plan
+from tests.commands import exit_code
 from tests.planted.tree import PLANTED, Tree
 from tests.project import python
 
@@ -112,15 +113,13 @@ def no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def sentence(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Return a function that runs the command, which must exit with 2, and returns its message."""
 
     def said(*options: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["sweep", *options])
-        with pytest.raises(SystemExit) as ended:
-            run_each("sweep", SweepConfig, sweep.run)
+        code = exit_code(run_each, "sweep", SweepConfig, sweep.run, *options)
         error = capsys.readouterr().err
-        assert ended.value.code == 2, error
+        assert code == 2, error
         assert error.startswith("error: ")
         assert error.count("\n") == 1, error
         return error.removeprefix("error: ").rstrip("\n")
@@ -202,18 +201,13 @@ def test_whatever_is_written_ends_well_or_in_a_sentence(written: list[tuple[str,
 
     words = ["".join(parts) for parts in written]
     out, err = io.StringIO(), io.StringIO()
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        pytest.raises(SystemExit) as ended,
-    ):
-        patch.setattr(sys, "argv", ["sweep", "kernel=square", "device=cpu", "preset=smoke", *words])
-        run_each("sweep", SweepConfig, run)
+    fixed = ("kernel=square", "device=cpu", "preset=smoke")
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = exit_code(run_each, "sweep", SweepConfig, run, *fixed, *words)
     said = err.getvalue()
-    assert ended.value.code in (0, 2), words
-    assert (ended.value.code == 0) == (said == ""), words
-    assert said.count("\n") == said.count("error: ") == (ended.value.code == 2), (words, said)
+    assert code in (0, 2), words
+    assert (code == 0) == (said == ""), words
+    assert said.count("\n") == said.count("error: ") == (code == 2), (words, said)
 
 
 def test_a_missing_kernel_is_asked_for(sentence: Sentence) -> None:
@@ -279,29 +273,26 @@ def test_a_wrong_word_or_flag_is_said(sentence: Sentence, outside: Path, mistake
     assert sentence(*options).startswith(said)
 
 
-def parsed(options: list[str], monkeypatch: pytest.MonkeyPatch) -> SweepConfig:
+def parsed(options: list[str]) -> SweepConfig:
     """Return the configuration of a command line."""
     seen: list[SweepConfig] = []
     kernel = [] if any(option.startswith("kernel=") for option in options) else ["kernel=softmax"]
-    monkeypatch.setattr(sys, "argv", ["sweep", *kernel, *options])
-    with pytest.raises(SystemExit) as ended:
-        run_stage("sweep", SweepConfig, seen.append)
-    assert ended.value.code == 0
+    assert exit_code(run_stage, "sweep", SweepConfig, seen.append, *kernel, *options) == 0
     (config,) = seen
     return config
 
 
-def planned(options: list[str], monkeypatch: pytest.MonkeyPatch) -> Plan:
+def planned(options: list[str]) -> Plan:
     """Return the plan of a command line, for a GPU that every provider supports."""
-    config = parsed(options, monkeypatch)
+    config = parsed(options)
     return plan(config.entry, config.preset.name, Target("cuda"), config.pin, config.provider)
 
 
-def test_a_pin_takes_a_value_or_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pin_takes_a_value_or_a_list() -> None:
     options = ["preset=quick", "block_size=[256,512]", "num_warps=8", "dtype=float32,float16"]
-    config = parsed(options, monkeypatch)
+    config = parsed(options)
     assert config.pin == {"block_size": (256, 512), "num_warps": (8,), "dtype": ("float32", "float16")}
-    points = planned([*options, "provider=cuda"], monkeypatch).points
+    points = planned([*options, "provider=cuda"]).points
     found = {name: {point.parameters[name] for point in points} for name in ("block_size", "num_warps")}
     assert found == {"block_size": {256, 512}, "num_warps": {8}}
     assert {point.problem["dtype"] for point in points} == {"float32", "float16"}
@@ -309,11 +300,11 @@ def test_a_pin_takes_a_value_or_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {point.problem["rows"] for point in points} == {4096}
 
 
-def test_the_automatic_preset_is_the_devices_and_yields_to_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = parsed(["timing.min_samples=7", "seed=3"], monkeypatch)
+def test_the_automatic_preset_is_the_devices_and_yields_to_options() -> None:
+    config = parsed(["timing.min_samples=7", "seed=3"])
     assert (config.preset.name, config.timing.max_seconds) == ("cpu", config.preset.max_seconds)
     assert (config.timing.min_samples, config.seed) == (7, 3)
-    assert parsed(["preset=smoke"], monkeypatch).preset.name == "smoke"
+    assert parsed(["preset=smoke"]).preset.name == "smoke"
 
 
 def test_help_of_an_outside_kernel_lists_its_flags_and_an_unknown_one_is_said(

@@ -7,7 +7,6 @@ A fake ncu returns pages of reports that were made on an H200.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -33,6 +32,7 @@ from pipeline.keys.identity import Identity
 from pipeline.points import catalog
 from pipeline.store.evidence import ProfileRow
 from tests import factory
+from tests.commands import exit_code
 from tests.pipeline.inspection.fake_ncu import PAGES, fake
 from tests.planted import outside
 
@@ -84,28 +84,39 @@ def known_as(monkeypatch: pytest.MonkeyPatch) -> Callable[[Mapping[str, str]], N
     return give
 
 
-def command(
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    *options: str,
-    code: int = 0,
-    kernel: str = "softmax",
-    preset: str = "smoke",
-) -> list[dict[str, Any]]:
-    """Run the stage. Return its rows."""
-    fixed = [
-        f"kernel={kernel}",
-        f"preset={preset}",
-        "size=64",
-        f"output={folder}/results",
-        f"artifacts={folder}/artifacts",
-    ]
-    monkeypatch.setattr(sys, "argv", ["counters", *fixed, *options])
-    with pytest.raises(SystemExit) as ended:
-        run_each("counters", CountersConfig, stage.run)
-    assert ended.value.code == code
-    found = folder.glob("results/counters/*/*.jsonl")
-    return [json.loads(line) for path in found for line in path.read_text().splitlines()]
+Rows = list[dict[str, Any]]
+Command = Callable[..., Rows]
+FakeNcu = Callable[..., Path]
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Command:
+    """Return a function that runs the stage and returns its rows."""
+
+    def run(*options: str, code: int = 0, kernel: str = "softmax", preset: str = "smoke") -> Rows:
+        fixed = [f"kernel={kernel}", f"preset={preset}", "size=64"]
+        fixed += [f"output={tmp_path}/results", f"artifacts={tmp_path}/artifacts"]
+        assert exit_code(run_each, "counters", CountersConfig, stage.run, *fixed, *options) == code
+        found = tmp_path.glob("results/counters/*/*.jsonl")
+        return [json.loads(line) for path in found for line in path.read_text().splitlines()]
+
+    return run
+
+
+@pytest.fixture
+def fake_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNcu:
+    """Return a function that puts a fake ncu on PATH."""
+
+    def put(**options: Any) -> Path:
+        program = fake(tmp_path, **options)
+        monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+        return program
+
+    return put
+
+
+REFUSED = "echo '==ERROR== ERR_NVGPUCTRPERM'; exit 1"
+"""What an ncu does that may not read counters."""
 
 
 def sessions(folder: Path) -> int:
@@ -114,15 +125,16 @@ def sessions(folder: Path) -> int:
 
 
 def test_the_stage_joins_the_report_to_its_points(
+    command: Command,
+    fake_ncu: FakeNcu,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     on_a_gpu: None,
     known_as: Callable[[Mapping[str, str]], None],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     known_as({"triton_row": LAYERNORM, "triton_online": SOFTMAX})
-    monkeypatch.setenv("PATH", str(fake(tmp_path).parent), prepend=":")
-    rows = command(tmp_path, monkeypatch, "provider=[triton_online,triton_row]")
+    fake_ncu()
+    rows = command("provider=[triton_online,triton_row]")
     assert {row["tool"] for row in rows} == {"ncu 2025.3.1"}
     assert [(row["key"], row["status"]) for row in rows] == [(LAYERNORM, "ok"), (SOFTMAX, "ok")]
     first = rows[0]
@@ -151,10 +163,10 @@ def two_kernels(monkeypatch: pytest.MonkeyPatch, on_a_gpu: None) -> None:
 
 
 def test_kernels_share_a_session_and_each_keeps_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_kernels: None
+    command: Command, fake_ncu: FakeNcu, tmp_path: Path, two_kernels: None
 ) -> None:
-    monkeypatch.setenv("PATH", str(fake(tmp_path).parent), prepend=":")
-    rows = command(tmp_path, monkeypatch, "provider=triton_row", kernel="[softmax,layernorm]")
+    fake_ncu()
+    rows = command("provider=triton_row", kernel="[softmax,layernorm]")
     found = {row["point"]["kernel"]: row for row in rows}
     assert {name: (row["key"], row["status"]) for name, row in found.items()} == {
         "softmax": (SOFTMAX, "ok"),
@@ -171,13 +183,13 @@ def test_kernels_share_a_session_and_each_keeps_its_own(
 
 
 def test_a_kernel_that_breaks_the_session_costs_no_other_its_counters(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_kernels: None
+    command: Command, fake_ncu: FakeNcu, tmp_path: Path, two_kernels: None
 ) -> None:
     """ncu ends without a report if layernorm's points are in the list that its process runs."""
     does = f"""for last in "$@"; do plan=$before; before=$last; done
 if grep -q {LAYERNORM} "$plan"; then echo Killed; exit 1; fi; touch "$report.ncu-rep" """
-    monkeypatch.setenv("PATH", str(fake(tmp_path, does=does).parent), prepend=":")
-    rows = command(tmp_path, monkeypatch, "provider=triton_row", kernel="[softmax,layernorm]")
+    fake_ncu(does=does)
+    rows = command("provider=triton_row", kernel="[softmax,layernorm]")
     assert {row["point"]["kernel"]: row["status"] for row in rows} == {
         "softmax": "ok",
         "layernorm": "unavailable",
@@ -186,7 +198,7 @@ if grep -q {LAYERNORM} "$plan"; then echo Killed; exit 1; fi; touch "$report.ncu
 
 
 def test_what_points_need_is_compiled_before_ncu_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_a_gpu: None, compiled: list[str]
+    command: Command, fake_ncu: FakeNcu, monkeypatch: pytest.MonkeyPatch, on_a_gpu: None, compiled: list[str]
 ) -> None:
     at_start: list[str] = []
     session = ncu_session.session
@@ -196,41 +208,38 @@ def test_what_points_need_is_compiled_before_ncu_starts(
         return session(*words)
 
     monkeypatch.setattr(stage, "session", started)
-    monkeypatch.setenv("PATH", str(fake(tmp_path).parent), prepend=":")
-    command(tmp_path, monkeypatch, "provider=[cuda,triton_row]", kernel="[softmax,layernorm]")
+    fake_ncu()
+    command("provider=[cuda,triton_row]", kernel="[softmax,layernorm]")
     of_libraries = {"softmax/cuda.cu", "layernorm/cuda.cu"}
     assert set(at_start) == of_libraries | {"softmax/triton_row", "layernorm/triton_row"}
     assert len(at_start) == 4
 
 
 @pytest.fixture
-def timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: None) -> None:
+def timed(fake_ncu: FakeNcu, monkeypatch: pytest.MonkeyPatch, gpu: None) -> None:
     """Provide a GPU, one timed point, and an ncu without permission to read counters."""
     row = factory.measurement("softmax", "triton_row", 64, num_warps=8)
     monkeypatch.setattr(target.KernelTarget, "timed", lambda self, warn: {row.point: row})
-    fake(tmp_path, does="echo '==ERROR== ERR_NVGPUCTRPERM'; exit 1")
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    fake_ncu(does=REFUSED)
 
 
-def test_a_first_look_counts_the_best_and_the_baseline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: None
-) -> None:
+def test_a_first_look_counts_the_best_and_the_baseline(command: Command, timed: None) -> None:
     roles = {
-        preset: {one["role"] for one in command(tmp_path, monkeypatch, "num_warps=[4,8]", preset=preset)}
+        preset: {one["role"] for one in command("num_warps=[4,8]", preset=preset)}
         for preset in ("smoke", "quick")
     }
     assert roles == {"smoke": {"best", "default", "baseline"}, "quick": {"best", "baseline"}}
 
 
 def test_a_first_look_leaves_out_a_baseline_of_many_kernels_unless_it_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: None
+    command: Command, tmp_path: Path, timed: None
 ) -> None:
 
     def roles(*options: str, preset: str = "quick") -> set[str]:
-        made = command(tmp_path, monkeypatch, "num_warps=[4,8]", *options, preset=preset)
+        made = command("num_warps=[4,8]", *options, preset=preset)
         return {one["role"] for one in made}
 
-    (torch,) = (one for one in command(tmp_path, monkeypatch, preset="quick") if one["role"] == "baseline")
+    (torch,) = (one for one in command(preset="quick") if one["role"] == "baseline")
     path = tmp_path / "results/profile/softmax/nvidia-h200.jsonl"
     for launches, expected in (8.0, {"best", "baseline"}), (9.0, {"best"}):
         seen = ProfileRow(
@@ -249,30 +258,30 @@ def test_a_first_look_leaves_out_a_baseline_of_many_kernels_unless_it_is_named(
 
 
 def test_where_nothing_can_be_counted_one_try_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_kernels: None
+    command: Command, fake_ncu: FakeNcu, tmp_path: Path, two_kernels: None
 ) -> None:
-    fake(tmp_path, does="echo '==ERROR== ERR_NVGPUCTRPERM'; exit 1")
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
-    rows = command(tmp_path, monkeypatch, "provider=triton_row", kernel="[softmax,layernorm]")
+    fake_ncu(does=REFUSED)
+    rows = command("provider=triton_row", kernel="[softmax,layernorm]")
     assert [row["status"] for row in rows] == ["unavailable"] * 2 and sessions(tmp_path) == 1
 
 
 def test_only_what_changed_is_counted_again(
+    command: Command,
+    fake_ncu: FakeNcu,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     on_a_gpu: None,
     known_as: Callable[[Mapping[str, str]], None],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("PATH", str(fake(tmp_path).parent), prepend=":")
+    fake_ncu()
     both = "provider=[triton_online,triton_row]"
     known_as({"triton_row": LAYERNORM, "triton_online": B})
-    first = command(tmp_path, monkeypatch, both)
+    first = command(both)
     assert [(row["key"], row["status"]) for row in first] == [(LAYERNORM, "ok"), (B, "error")]
     assert sessions(tmp_path) == 1
 
     known_as({"triton_row": LAYERNORM, "triton_online": SOFTMAX})
-    second = command(tmp_path, monkeypatch, both)
+    second = command(both)
     assert second[0] == first[0], "it is as it was, and so is its report"
     assert [(row["key"], row["status"]) for row in second] == [(LAYERNORM, "ok"), (SOFTMAX, "ok")]
     reports = {row["report"] for row in second}
@@ -281,12 +290,12 @@ def test_only_what_changed_is_counted_again(
     assert sessions(tmp_path) == 2
 
     capsys.readouterr()
-    assert command(tmp_path, monkeypatch, both) == second
+    assert command(both) == second
     printed = capsys.readouterr().out
     assert printed.startswith("Nothing to count: ") and printed.count("\n") == 1
     assert sessions(tmp_path) == 2
 
-    (one,) = command(tmp_path, monkeypatch, "provider=triton_online")
+    (one,) = command("provider=triton_online")
     assert one == second[1], "the other is no longer chosen"
     assert [str(path.relative_to(tmp_path / "artifacts")) for path in tmp_path.rglob("*.ncu-rep")] == [
         one["report"]
@@ -294,12 +303,12 @@ def test_only_what_changed_is_counted_again(
     assert len(list(tmp_path.rglob("*.csv"))) == 2
     assert sessions(tmp_path) == 2
 
-    command(tmp_path, monkeypatch, "provider=triton_online", "sets=basic")
+    command("provider=triton_online", "sets=basic")
     assert sessions(tmp_path) == 3, "other counters were not counted yet"
 
 
 def test_after_an_edit_of_one_provider_its_points_alone_are_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_a_gpu: None
+    command: Command, fake_ncu: FakeNcu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_a_gpu: None
 ) -> None:
     """The plan of ncu's process holds only the points that are counted."""
     made = outside.write(tmp_path)
@@ -310,7 +319,7 @@ def test_after_an_edit_of_one_provider_its_points_alone_are_counted(
     asked: list[list[str]] = []
     does = f"""for last in "$@"; do plan=$before; before=$last; done; cp "$plan" '{tmp_path}/plan.json'
 touch "$report.ncu-rep" """
-    monkeypatch.setenv("PATH", str(fake(tmp_path, does=does).parent), prepend=":")
+    fake_ncu(does=does)
     page = Ncu.page
 
     def with_plan(self: Ncu, report: Path, name: str) -> str:
@@ -322,18 +331,18 @@ touch "$report.ncu-rep" """
 
     monkeypatch.setattr(Ncu, "page", with_plan)
     both = "provider=[whole,pieces]"
-    first = command(tmp_path, monkeypatch, both, kernel=str(made))
+    first = command(both, kernel=str(made))
     assert [row["point"]["provider"] for row in first] == ["whole", "pieces"]
     assert asked[-1] == [row["key"] for row in first]
     outside.edit(made)
-    second = command(tmp_path, monkeypatch, both, kernel=str(made))
+    second = command(both, kernel=str(made))
     assert second[0] == first[0]
     assert second[1]["key"] != first[1]["key"]
     assert asked[-1] == [second[1]["key"]]
 
 
 def test_the_best_by_the_ledger_its_default_and_the_baseline_are_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: None
+    command: Command, fake_ncu: FakeNcu, tmp_path: Path, gpu: None
 ) -> None:
     softmax = catalog.find("softmax").loaded
     settings = TimingSettings(min_samples=5, max_seconds=0.05)
@@ -347,10 +356,9 @@ def test_the_best_by_the_ledger_its_default_and_the_baseline_are_counted(
         )
     ]
     factory.write_results(tmp_path / "results", rows)
-    fake(tmp_path, does="echo '==ERROR== ERR_NVGPUCTRPERM'; exit 1")
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    fake_ncu(does=REFUSED)
     pins = ("block_size=[512,1024]", "num_warps=[4,8]")
-    found = {row["role"]: row["point"] for row in command(tmp_path, monkeypatch, *pins)}
+    found = {row["role"]: row["point"] for row in command(*pins)}
     assert found.keys() == {"best", "default", "baseline"}
     assert found["baseline"]["provider"] == "torch"
     for role, block, warps in (("best", 512, 8), ("default", 1024, 4)):
@@ -360,13 +368,12 @@ def test_the_best_by_the_ledger_its_default_and_the_baseline_are_counted(
 
 
 def test_a_counter_that_the_gpu_lacks_costs_only_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_a_gpu: None
+    command: Command, fake_ncu: FakeNcu, tmp_path: Path, on_a_gpu: None
 ) -> None:
     """ncu fails on an unknown counter. The stage then tries the set without extra counters."""
     does = 'case "$*" in *--metrics*) echo "==ERROR== Failed to find metric x"; exit 1 ;; esac\n'
-    fake(tmp_path, does=does + 'touch "$report.ncu-rep"')
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
-    rows = command(tmp_path, monkeypatch)
+    fake_ncu(does=does + 'touch "$report.ncu-rep"')
+    rows = command()
     assert all(row["status"] == "error" for row in rows), "the report holds other keys than today's"
     assert all(row["reason"] == "ncu saw no kernel of it" for row in rows)
     assert sessions(tmp_path) == 2
@@ -390,11 +397,10 @@ def test_a_counter_that_the_gpu_lacks_costs_only_itself(
     ],
 )
 def test_where_ncu_may_not_count_the_rows_say_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_a_gpu: None, says: str, reason: str, fix: str
+    command: Command, fake_ncu: FakeNcu, on_a_gpu: None, says: str, reason: str, fix: str
 ) -> None:
-    fake(tmp_path, does=f"echo '{says}'; exit 1")
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
-    rows = command(tmp_path, monkeypatch)
+    fake_ncu(does=f"echo '{says}'; exit 1")
+    rows = command()
     assert rows
     for row in rows:
         assert row["status"] == "unavailable"
@@ -403,10 +409,8 @@ def test_where_ncu_may_not_count_the_rows_say_why(
         assert row.get("duration_us") is None
 
 
-def test_without_a_gpu_the_stage_completes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = command(tmp_path, monkeypatch, "device=cpu")
+def test_without_a_gpu_the_stage_completes(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = command("device=cpu")
     assert {row["status"] for row in rows} == {"unavailable"}
     assert {row["reason"] for row in rows} == {"this machine has no NVIDIA GPU"}
     printed = capsys.readouterr().out
@@ -415,9 +419,9 @@ def test_without_a_gpu_the_stage_completes(
 
 
 def test_a_provider_that_no_gpu_runs_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command(tmp_path, monkeypatch, "device=cpu", "provider=cpp", code=2)
+    command("device=cpu", "provider=cpp", code=2)
     said = capsys.readouterr().err
     assert said.startswith(
         "error: these options leave no point of softmax to count. Left out: cpp (runs on a CPU only). "
@@ -426,7 +430,7 @@ def test_a_provider_that_no_gpu_runs_is_one_sentence(
 
 
 def test_a_page_that_ncu_cant_show_ends_no_stage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_kernels: None
+    command: Command, fake_ncu: FakeNcu, tmp_path: Path, two_kernels: None
 ) -> None:
     """Without the page of numbers, rows give the reason. Without the page of rules, they still have the
     numbers."""
@@ -435,13 +439,13 @@ def test_a_page_that_ncu_cant_show_ends_no_stage(
     does = (
         'touch "$report.ncu-rep"; for last in "$@"; do :; done; printf "{" >"$last"'  # killed while it wrote
     )
-    monkeypatch.setenv("PATH", str(fake(tmp_path, does=does, pages=pages).parent), prepend=":")
+    fake_ncu(does=does, pages=pages)
     words = {"kernel": "[softmax,layernorm]"}
-    rows = command(tmp_path, monkeypatch, "provider=triton_row", **words)
+    rows = command("provider=triton_row", **words)
     assert {row["status"] for row in rows} == {"unavailable"}
     assert all("ncu can't show the report that it has just written" in row["sentence"] for row in rows)
     (pages / "recorded.raw.csv").write_bytes((PAGES / "recorded.raw.csv").read_bytes())
-    rows = command(tmp_path, monkeypatch, "provider=triton_row", **words)
+    rows = command("provider=triton_row", **words)
     assert [row["status"] for row in rows] == ["ok", "ok"]
     assert all(row["duration_us"] and "rules" not in row for row in rows)
 
@@ -460,8 +464,8 @@ def test_ncu_writes_numbers_in_no_users_way(
 
 
 def test_where_no_kernel_was_launched_the_rows_say_what_failed(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    command: Command,
+    fake_ncu: FakeNcu,
     on_a_gpu: None,
     known_as: Callable[[Mapping[str, str]], None],
     capsys: pytest.CaptureFixture[str],
@@ -469,9 +473,8 @@ def test_where_no_kernel_was_launched_the_rows_say_what_failed(
     known_as({"triton_row": B})
     failures = json.dumps({B: "RuntimeError: no such launch"})
     does = f"""for last in "$@"; do :; done; echo '{failures}' >"$last"\n"""
-    fake(tmp_path, does=does + "echo '==WARNING== No kernels were profiled.'")
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
-    (row,) = command(tmp_path, monkeypatch, "provider=triton_row", "num_warps=4")
+    fake_ncu(does=does + "echo '==WARNING== No kernels were profiled.'")
+    (row,) = command("provider=triton_row", "num_warps=4")
     assert (row["status"], row["reason"]) == ("error", "RuntimeError: no such launch")
     assert "report" not in row and ".ncu-rep" not in capsys.readouterr().out
 
@@ -488,27 +491,24 @@ def test_where_no_kernel_was_launched_the_rows_say_what_failed(
     ],
 )
 def test_a_slip_in_sets_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], sets: str, said: str
+    command: Command, capsys: pytest.CaptureFixture[str], sets: str, said: str
 ) -> None:
-    assert command(tmp_path, monkeypatch, "device=cpu", f"sets={sets}", code=2) == []
+    assert command("device=cpu", f"sets={sets}", code=2) == []
     assert capsys.readouterr().err.startswith(f"error: {said}")
 
 
-def others(monkeypatch: pytest.MonkeyPatch, *options: str) -> int:
+def others(*options: str) -> int:
     """Run the stage without a kernel. Return its exit code."""
-    monkeypatch.setattr(sys, "argv", ["counters", *options])
-    with pytest.raises(SystemExit) as ended:
-        run_each("counters", CountersConfig, stage.run)
-    return int(str(ended.value.code))
+    return exit_code(run_each, "counters", CountersConfig, stage.run, *options)
 
 
 def test_a_report_from_elsewhere_is_read_by_function(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    fake_ncu: FakeNcu, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A saved page needs no ncu. A report is read by ncu, and both print the same."""
     page = tmp_path / "seen.raw.csv"
     page.write_text((PAGES / "recorded.raw.csv").read_text())
-    assert others(monkeypatch, f"report={page}") == 0
+    assert others(f"report={page}") == 0
     from_page = capsys.readouterr().out
     names = [line.split(":")[0] for line in from_page.splitlines() if ": " in line]
     assert [name.partition("<")[0] for name in names[:3]] == [
@@ -520,21 +520,21 @@ def test_a_report_from_elsewhere_is_read_by_function(
     assert "elementwise<float, 4, 1, Square>: its grid is too small: 0.06 waves" in from_page
 
     report = tmp_path / "seen.ncu-rep"
-    assert others(monkeypatch, f"report={report}") == 2, "it is missing"
+    assert others(f"report={report}") == 2, "it is missing"
     assert "can't be read: No such file or directory." in capsys.readouterr().err
     report.touch()
-    monkeypatch.setenv("PATH", str(fake(tmp_path).parent), prepend=":")
-    assert others(monkeypatch, f"report={report}") == 0
+    fake_ncu()
+    assert others(f"report={report}") == 0
     assert capsys.readouterr().out == from_page.replace(str(page), str(report))
     assert not list(tmp_path.glob("**/*.jsonl")), "no rows"
 
 
 def test_the_first_launches_of_a_program_are_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], on_a_gpu: None
+    fake_ncu: FakeNcu, tmp_path: Path, capsys: pytest.CaptureFixture[str], on_a_gpu: None
 ) -> None:
-    monkeypatch.setenv("PATH", str(fake(tmp_path).parent), prepend=":")
+    fake_ncu()
     options = ["program=python train.py --epochs=1", "launches=20", f"artifacts={tmp_path}/artifacts"]
-    assert others(monkeypatch, *options) == 0
+    assert others(*options) == 0
     called = (tmp_path / "calls").read_text().splitlines()
     (counting,) = [line for line in called if "--export" in line]
     assert counting.startswith("--target-processes all --launch-count 20 ")
@@ -545,13 +545,13 @@ def test_the_first_launches_of_a_program_are_counted(
 
     fake(tmp_path, does="echo '==WARNING== No kernels were profiled.'")
     report.unlink()
-    assert others(monkeypatch, *options) == 2
+    assert others(*options) == 2
     assert "'python train.py --epochs=1' launched no kernel." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("options", [[], ["kernel=softmax", "report=x.ncu-rep"]])
 def test_a_kernel_a_program_or_a_report_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str]
+    capsys: pytest.CaptureFixture[str], options: list[str]
 ) -> None:
-    assert others(monkeypatch, *options) == 2
+    assert others(*options) == 2
     assert 'write one of kernel=NAME, program="COMMAND" and report=FILE' in capsys.readouterr().err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from urllib.parse import quote
@@ -18,6 +17,7 @@ from pipeline.command.run import run_stage
 from pipeline.store import commit
 from pipeline.tracking import connection
 from pipeline.tracking.store import opened
+from tests.commands import exit_code
 from tests.mlflow_store import behind_a_password, log, run_ids, server
 from tests.planted.tree import cpu_tree
 
@@ -83,9 +83,7 @@ def test_a_sentence_is_shown_without_credentials(
         f"tracking.uri=http://me:{SECRET}@127.0.0.1:9",
     ],
 )
-def test_no_mistake_prints_a_password(
-    word: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_mistake_prints_a_password(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     def run(config: SweepConfig) -> None:
         assert "tracking" not in config.model_dump(mode="json") and "127.0.0.1" not in repr(config)
         with opened(connection.store_uri(config.tracking.name, config.tracking.uri)):
@@ -97,25 +95,20 @@ def test_no_mistake_prints_a_password(
         except connection.TrackerError as error:
             raise UserError(str(error)) from error
 
-    monkeypatch.setattr(sys, "argv", ["sweep", "kernel=softmax", "device=cpu", word])
     assert commit.words(["kernel=softmax", word]) in (["kernel=softmax"], ["kernel=softmax", hidden(word)])
-    with pytest.raises(SystemExit) as ended:
-        run_stage("sweep", SweepConfig, to_sentence)
+    code = exit_code(run_stage, "sweep", SweepConfig, to_sentence, "kernel=softmax", "device=cpu", word)
     said = "".join(capsys.readouterr())
-    assert ended.value.code == 2 and said.startswith("error: ") and said.count("\n") == 1
+    assert code == 2 and said.startswith("error: ") and said.count("\n") == 1
     assert not [part for part in ("s3", "cr@et", "et:'", "ret") if part in said], said
 
 
-def test_an_empty_address_is_no_address(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_empty_address_is_no_address(capsys: pytest.CaptureFixture[str]) -> None:
     for words, said in (
         (["tracking.uri="], "tracking: uri is empty; write tracking.uri=ADDRESS, or leave it out."),
         (["tracking=none", "tracking.uri=x"], "tracking: none publishes nothing, so uri has no use; leave"),
     ):
-        monkeypatch.setattr(sys, "argv", ["sweep", "kernel=softmax", "device=cpu", *words])
-        with pytest.raises(SystemExit):
-            run_stage("sweep", SweepConfig, lambda config: None)
+        given = ("kernel=softmax", "device=cpu", *words)
+        assert exit_code(run_stage, "sweep", SweepConfig, lambda config: None, *given) == 2
         assert capsys.readouterr().err.startswith(f"error: {said}")
 
 

@@ -22,6 +22,7 @@ from pipeline.command.run import run_each
 from pipeline.command.words import CONF
 from pipeline.points import catalog, plan
 from pipeline.points.plan import Target
+from tests.commands import exit_code
 from tests.processes import completed
 from tests.project import python
 
@@ -206,10 +207,8 @@ def swept(words: list[str], monkeypatch: pytest.MonkeyPatch) -> list[list[SweepC
     """Return the configurations of a sweep with these options: a list for each run."""
     seen: list[list[SweepConfig]] = []
     monkeypatch.setattr(device, "gpus", list)
-    monkeypatch.setattr(sys, "argv", ["sweep", *words])
-    with pytest.raises(SystemExit) as ended:
-        run_each("sweep", SweepConfig, lambda configs: seen.append(list(configs)))
-    assert ended.value.code == 0
+    code = exit_code(run_each, "sweep", SweepConfig, lambda configs: seen.append(list(configs)), *words)
+    assert code == 0
     return seen
 
 
@@ -256,8 +255,5 @@ def test_a_failure_of_one_does_not_keep_the_others_from_being_run(
         raise sweep.UnsuccessfulError(f"number {len(seen)} failed.")
 
     monkeypatch.setattr(device, "gpus", list)
-    monkeypatch.setattr(sys, "argv", ["sweep", *words])
-    with pytest.raises(SystemExit) as ended:
-        run_each("sweep", SweepConfig, fails)
-    assert (ended.value.code, len(seen)) == (1, 2)
+    assert (exit_code(run_each, "sweep", SweepConfig, fails, *words), len(seen)) == (1, 2)
     assert capsys.readouterr().err == "error: number 1 failed.\nnumber 2 failed.\n"

@@ -293,10 +293,7 @@ def test_signs_tell_answers_apart_where_inputs_are_positive_and_triton_is_interp
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("problem", "why"),
-    [
-        ("normalized", "any answer passes this problem"),
-        ("dropout", "its answer is random"),
-    ],
+    [("normalized", "any answer passes this problem"), ("dropout", "its answer is random")],
 )
 def test_a_problem_that_can_not_tell_answers_apart_is_named(problem: str, why: str, tmp_path: Path) -> None:
     code, found = judge(tmp_path, JUDGED / f"{problem}.py")

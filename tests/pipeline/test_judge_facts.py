@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -32,6 +31,7 @@ from pipeline.command.options import JudgeConfig
 from pipeline.command.run import run_stage
 from pipeline.verdicts import judged
 from pipeline.verdicts.trial_times import by_own_judge
+from tests.commands import exit_code
 from tests.pipeline.test_judge import SINC
 
 
@@ -49,10 +49,8 @@ def test_without_a_submission_the_own_code_is_verified_once(
 
     monkeypatch.setattr(Supervisor, "measure", measure)
     words = (f"kernel={problem}", f"output={tmp_path}", "n=64", "rounds=0", "device=cpu", "preset=smoke")
-    monkeypatch.setattr(sys, "argv", ["judge", *words])
-    with pytest.raises(SystemExit) as ended:
-        run_stage("judge", JudgeConfig, pipeline.judge.run)
-    assert (ended.value.code, "sinc.py: correct" in capsys.readouterr().out) == (0, True)
+    code = exit_code(run_stage, "judge", JudgeConfig, pipeline.judge.run, *words)
+    assert (code, "sinc.py: correct" in capsys.readouterr().out) == (0, True)
     assert {one.provider for one in measured} == {"reference"}
     assert len({one.problem for one in measured}) == len(measured) == len(folder.DISTRIBUTIONS)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from pipeline import judge
 from pipeline.command.options import JudgeConfig
 from pipeline.command.run import run_stage
 from pipeline.command.words import positional
+from tests.commands import exit_code
 from tests.project import python
 
 PROBLEM = """
@@ -84,15 +84,11 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("words", SAID)
-def test_a_mistake_is_one_sentence(
-    words: str, files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_is_one_sentence(words: str, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = positional([*words.split(), "device=cpu", f"output={files}"], "action", "submission")
-    monkeypatch.setattr(sys, "argv", ["judge", *given])
-    with pytest.raises(SystemExit) as ended:
-        run_stage("judge", JudgeConfig, judge.run)
+    code = exit_code(run_stage, "judge", JudgeConfig, judge.run, *given)
     out, err = capsys.readouterr()
-    assert (ended.value.code, out, err.count("\n")) == (2, "", 1)
+    assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(f"error: {SAID[words]}")
 
 

@@ -22,6 +22,7 @@ from pipeline.command.run import run_each
 from pipeline.inspection import flame, profiler
 from pipeline.points.choice import Chosen
 from pipeline.store import results
+from tests.commands import exit_code
 from tests.planted import outside
 from tests.repository import commit
 
@@ -43,21 +44,15 @@ def rows(folder: Path) -> Rows:
     return found
 
 
-def command(folder: Path, monkeypatch: pytest.MonkeyPatch, kernel: str, *words: str, code: int = 0) -> Rows:
+def command(folder: Path, kernel: str, *words: str, code: int = 0) -> Rows:
     """Run the stage on the CPU with the smallest preset. Return its rows."""
-    monkeypatch.setattr(sys, "argv", ["profile", *options(folder, kernel), *words])
-    with pytest.raises(SystemExit) as ended:
-        run_each("profile", ProfileConfig, profile.run)
-    assert ended.value.code == code
+    words = (*options(folder, kernel), *words)
+    assert exit_code(run_each, "profile", ProfileConfig, profile.run, *words) == code
     return rows(folder)
 
 
-def test_square_is_pow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    found = command(
-        tmp_path, monkeypatch, "square", "provider=[torch_square,torch_mul,triton_flat]", "size=64"
-    )
+def test_square_is_pow(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    found = command(tmp_path, "square", "provider=[torch_square,torch_mul,triton_flat]", "size=64")
     assert found.keys() == {("torch_square", 64), ("torch_mul", 64)}
     square = found["torch_square", 64]
     assert square["chain"] == "aten::square > aten::pow"
@@ -85,10 +80,8 @@ def test_square_is_pow(
     assert "profiler_start" not in printed.err
 
 
-def test_manual_gelu_is_many_operators_and_the_fused_one_is_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = command(tmp_path, monkeypatch, "gelu", "provider=[manual,torch,torch_compile]", "size=64")
+def test_manual_gelu_is_many_operators_and_the_fused_one_is_one(tmp_path: Path) -> None:
+    found = command(tmp_path, "gelu", "provider=[manual,torch,torch_compile]", "size=64")
     manual, fused = found["manual", 64], found["torch", 64]
     # The operators are x**3, * 0.044715, x + ., * sqrt(2 / pi), tanh, 1 + ., 0.5 * x, and the product.
     assert len(manual["outermost"]) == 8
@@ -102,13 +95,11 @@ def test_manual_gelu_is_many_operators_and_the_fused_one_is_one(
     assert "CompiledFxGraph" in {operator["name"] for operator in compiled["operators"]}
 
 
-def test_stacks_and_a_folder_for_tensorboard_are_always_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stacks_and_a_folder_for_tensorboard_are_always_made(tmp_path: Path) -> None:
     board = tmp_path / "board"
     fixed = ("provider=torch", "size=64")
-    before = command(tmp_path, monkeypatch, "gelu", *fixed)["torch", 64]
-    row = command(tmp_path, monkeypatch, "gelu", *fixed, "stacks=true", f"tensorboard={board}")["torch", 64]
+    before = command(tmp_path, "gelu", *fixed)["torch", 64]
+    row = command(tmp_path, "gelu", *fixed, "stacks=true", f"tensorboard={board}")["torch", 64]
     assert before["key"] == row["key"]
     assert len(list(board.glob("*.pt.trace.json"))) == 1
     trace = json.loads(gzip.decompress((tmp_path / "artifacts" / row["trace"]).read_bytes()))
@@ -155,39 +146,35 @@ def test_a_flame_graph_stacks_what_lies_in_each_other_and_adds_what_is_alike() -
 
 
 def test_a_folder_for_tensorboard_that_is_none_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
     board = tmp_path / "file" / "board"
     words = ("provider=torch", "size=64", f"tensorboard={board}")
-    assert command(tmp_path, monkeypatch, "gelu", *words, code=2) == {}
+    assert command(tmp_path, "gelu", *words, code=2) == {}
     said = f"error: tensorboard={board} can't be written to (Not a directory): name another folder.\n"
     assert capsys.readouterr().err == said
 
 
-def test_an_unknown_provider_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command(tmp_path, monkeypatch, "gelu", "provider=touch", code=2) == {}
+def test_an_unknown_provider_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(tmp_path, "gelu", "provider=touch", code=2) == {}
     assert "Did you mean 'torch'?" in capsys.readouterr().err
 
 
 def test_where_no_provider_runs_there_is_nothing_to_profile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command(tmp_path, monkeypatch, "square", "provider=triton_flat") == {}
+    assert command(tmp_path, "square", "provider=triton_flat") == {}
     assert "Left out: triton_flat (needs a GPU)." in capsys.readouterr().out
 
 
-def test_only_what_changed_is_profiled_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_what_changed_is_profiled_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = outside.write(tmp_path)
 
     def again(*words: str) -> tuple[Rows, int]:
         """Run the command. Return the rows and the number of new rows that it reports."""
         capsys.readouterr()
-        found = command(tmp_path, monkeypatch, str(made), *words)
+        found = command(tmp_path, str(made), *words)
         said = capsys.readouterr().out
         if "Nothing to profile" in said:
             cloned = not any(path.is_file() for path in (tmp_path / "artifacts").rglob("*"))
@@ -248,45 +235,41 @@ def test_a_first_look_is_at_those_that_lead_and_keeps_what_is_known_of_the_other
 
     monkeypatch.setattr(profile, "leading", leading)
     monkeypatch.setattr(profile, "of_kernel", with_near)
-    few = command(tmp_path, monkeypatch, made, "size=8")
+    few = command(tmp_path, made, "size=8")
     assert few.keys() == {("whole", 8)} and asked == [1.5]
-    named = command(tmp_path, monkeypatch, made, "size=8", "provider=[whole,pieces]")
+    named = command(tmp_path, made, "size=8", "provider=[whole,pieces]")
     assert named.keys() == {("whole", 8), ("pieces", 8)} and asked == [1.5]
-    assert command(tmp_path, monkeypatch, made, "size=8") == named
+    assert command(tmp_path, made, "size=8") == named
 
 
 def test_a_cpus_rows_go_to_this_hosts_own_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "ROOT", tmp_path)
     monkeypatch.setattr(results, "LOCAL", tmp_path / "local")
     made = outside.write(tmp_path)
-    assert command(tmp_path, monkeypatch, str(made), "provider=whole", "size=8") == {}
+    assert command(tmp_path, str(made), "provider=whole", "size=8") == {}
     assert (tmp_path / "results/profile/double").is_dir(), "DVC finds the folder that it asked for"
     assert rows(tmp_path / "local").keys() == {("whole", 8)}
     table = rows(tmp_path / "local")["whole", 8]["table"]
     assert (tmp_path / "artifacts" / table).is_file()
 
 
-def test_a_row_that_failed_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_row_that_failed_is_tried_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = outside.write(tmp_path)
     reference = made / "reference.py"
     text = reference.read_text()
     reference.write_text(
         text.replace("    return normal(", '    raise RuntimeError("no inputs")\n    return normal(')
     )
-    found = command(tmp_path, monkeypatch, str(made), "provider=whole", "size=8")
+    found = command(tmp_path, str(made), "provider=whole", "size=8")
     assert found["whole", 8]["status"] == "error"
     assert found["whole", 8]["sentence"] == "not profiled: RuntimeError: no inputs"
     assert "Nothing" not in capsys.readouterr().out
-    command(tmp_path, monkeypatch, str(made), "provider=whole", "size=8")
+    command(tmp_path, str(made), "provider=whole", "size=8")
     printed = capsys.readouterr().out
     assert "0 of 1 points profiled, 1 failed: " in printed
 
 
-def test_a_range_may_be_called_anything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_range_may_be_called_anything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = outside.write(tmp_path)
     names = [
         'a "quoted" \\ name',
@@ -300,7 +283,7 @@ def test_a_range_may_be_called_anything(
         + "".join(f"    with span({name!r}):\n        y = x * 2\n" for name in names)
         + "    return y\n"
     )
-    found = command(tmp_path, monkeypatch, str(made), "provider=[whole,pieces]", "size=8")
+    found = command(tmp_path, str(made), "provider=[whole,pieces]", "size=8")
     assert "2 of 2 points profiled: " in capsys.readouterr().out
     row = found["whole", 8]
     assert row["status"] == "ok" and row["outermost"] == ["aten::mul"] * len(names)

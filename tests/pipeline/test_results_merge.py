@@ -24,6 +24,7 @@ from pipeline.store import ledger, results, runs
 from pipeline.store.evidence import ProfileRow
 from pipeline.store.rows import encode
 from tests import factory
+from tests.commands import exit_code
 from tests.factory import H100, H200
 from tests.processes import completed
 
@@ -315,11 +316,10 @@ def test_a_mistake_is_one_sentence(
     words: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "argv", ["results", *positional(words, "action", "source")])
-    with pytest.raises(SystemExit) as ended:
-        run_stage("results", ResultsConfig, command.run)
+    given = positional(words, "action", "source")
+    code = exit_code(run_stage, "results", ResultsConfig, command.run, *given)
     said = capsys.readouterr().err
-    assert ended.value.code == 2 and said.startswith(f"error: {sentence}") and said.count("\n") == 1
+    assert code == 2 and said.startswith(f"error: {sentence}") and said.count("\n") == 1
 
 
 def test_records_that_differ_are_not_replaced(here: Path, there: Path, capsys: Any) -> None:

@@ -23,6 +23,7 @@ from pipeline.command.options import SanitizeConfig
 from pipeline.command.run import run_stage
 from pipeline.inspection import sanitizer, target
 from tests import factory
+from tests.commands import exit_code
 
 CLEAN = {
     "memcheck": "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n",
@@ -110,27 +111,19 @@ json.dump({failures or {}!r} if caching == "1" else {{"caching": "on"}}, open(wo
     return make
 
 
-def command(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str, code: int = 0
-) -> list[dict[str, Any]]:
+def command(folder: Path, *options: str, code: int = 0) -> list[dict[str, Any]]:
     """Run the command. Return the rows in its file."""
-    monkeypatch.setattr(sys, "argv", ["sanitize", "kernel=softmax", f"output={folder}/results", *options])
-    with pytest.raises(SystemExit) as ended:
-        run_stage("sanitize", SanitizeConfig, stage.run)
-    assert ended.value.code == code
+    words = ("kernel=softmax", f"output={folder}/results", *options)
+    assert exit_code(run_stage, "sanitize", SanitizeConfig, stage.run, *words) == code
     found = folder.glob("results/sanitizer/softmax/nvidia-h200.jsonl")
     return [json.loads(line) for path in found for line in path.read_text().splitlines()]
 
 
 def test_clean_providers_are_checked_together_and_written_down(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    on_a_gpu: None,
-    fake: Fake,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, on_a_gpu: None, fake: Fake, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = fake()
-    rows = command(tmp_path, monkeypatch)
+    rows = command(tmp_path)
     own = {"cuda", "triton_online", "triton_row"}
     assert own <= {row["provider"] for row in rows}
     assert not {"torch", "torch_compile", "cpp"} & {row["provider"] for row in rows}
@@ -155,15 +148,11 @@ def test_clean_providers_are_checked_together_and_written_down(
 
 
 def test_who_is_to_blame_is_found_and_the_command_fails(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    on_a_gpu: None,
-    fake: Fake,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, on_a_gpu: None, fake: Fake, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = fake({"cuda/memcheck": OUT_OF_BOUNDS, "triton_row/racecheck": RACE})
     both = "provider=[cuda,triton_row]"
-    rows = command(tmp_path, monkeypatch, both, code=1)
+    rows = command(tmp_path, both, code=1)
     counts = {(r["provider"], r["tool"]): (r["status"], r["errors"], r["warnings"]) for r in rows}
     assert counts == {
         ("triton_row", "memcheck"): ("clean", 0, 0),
@@ -184,7 +173,7 @@ def test_who_is_to_blame_is_found_and_the_command_fails(
     assert "cuda, memcheck: Invalid __global__ write of size 4 bytes at void" in capsys.readouterr().out
 
     fake()
-    rows = command(tmp_path, monkeypatch, "provider=cuda")
+    rows = command(tmp_path, "provider=cuda")
     assert {row["tool"]: row["status"] for row in rows if row["provider"] == "cuda"} == {
         "memcheck": "clean",
         "racecheck": "clean",
@@ -205,34 +194,28 @@ def test_who_is_to_blame_is_found_and_the_command_fails(
     ],
 )
 def test_what_was_not_checked_is_not_clean(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    on_a_gpu: None,
-    fake: Fake,
-    says: str,
-    failures: dict[str, str],
-    reason: str,
+    tmp_path: Path, on_a_gpu: None, fake: Fake, says: str, failures: dict[str, str], reason: str
 ) -> None:
     fake({"cuda/memcheck": says}, failures)
-    (row,) = command(tmp_path, monkeypatch, "provider=cuda", "tools=memcheck", code=1)
+    (row,) = command(tmp_path, "provider=cuda", "tools=memcheck", code=1)
     assert (row["status"], row["reason"]) == ("failed", reason)
 
 
 def test_without_a_gpu_or_the_tool_it_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command(tmp_path, monkeypatch, "device=cpu", code=2) == []
+    assert command(tmp_path, "device=cpu", code=2) == []
     said = capsys.readouterr().err
     assert said.startswith("error: compute-sanitizer needs an NVIDIA GPU") and said.count("\n") == 1
 
     monkeypatch.setattr(device, "resolve", lambda wanted: Device(kind="cuda", name="NVIDIA H200", index=0))
     monkeypatch.setattr(target, "fingerprint", lambda one: factory.environment())
     monkeypatch.setattr(sanitizer, "_candidates", lambda environment: iter([tmp_path / "nowhere"]))
-    assert command(tmp_path, monkeypatch, code=2) == []
+    assert command(tmp_path, code=2) == []
     said = capsys.readouterr().err
     assert said.startswith("error: compute-sanitizer was not found: install") and said.count("\n") == 1
 
-    assert command(tmp_path, monkeypatch, "tools=memchek", code=2) == []
+    assert command(tmp_path, "tools=memchek", code=2) == []
     assert "Did you mean 'memcheck'?" in capsys.readouterr().err
 
 

@@ -22,9 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("search")]
 def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tree, str]:
     """Return a tree with a finished search of 12 trials, and the printed text."""
     tree = cpu_tree(tmp_path_factory.mktemp("first"), "tuned")
-    done = tree.sweep(*SEARCH, "trials=12")
-    assert (done.returncode, done.stderr) == (0, "")
-    return tree, done.stdout
+    return tree, tree.run(*SEARCH, "trials=12")
 
 
 @pytest.fixture
@@ -67,10 +65,9 @@ def test_a_finished_search_has_nothing_to_do_and_imports_no_optuna(
 ) -> None:
     ledger = searched.ledger("tuned").read_bytes()
     without_optuna(searched, monkeypatch)
-    done = searched.sweep(*SEARCH, "trials=12")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "Nothing to measure: outputs/timings/tuned/" in done.stdout
-    assert "holds 12 trials of each search. Write a larger trials=" in done.stdout
+    said = searched.run(*SEARCH, "trials=12")
+    assert "Nothing to measure: outputs/timings/tuned/" in said
+    assert "holds 12 trials of each search. Write a larger trials=" in said
     assert searched.ledger("tuned").read_bytes() == ledger
 
 
@@ -81,9 +78,8 @@ def test_a_sweep_of_every_point_goes_on_from_a_search_and_imports_no_optuna(
     before = {row.point: row for row in trials(searched)}
     without_optuna(searched, monkeypatch)
     every = ("block=16,32,64,128,256", "stages=1,2,3,4", "order=rows,columns")
-    done = searched.sweep("kernel=tuned", "size=64", *every)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "20 points measured" in done.stdout and "33 of 33 are in " in done.stdout
+    said = searched.run("kernel=tuned", "size=64", *every)
+    assert "20 points measured" in said and "33 of 33 are in " in said
     after = {row.point: row for row in trials(searched)}
     assert len(after) == 32 and all(after[point] == row for point, row in before.items())
     done = searched.sweep(*SEARCH, "seconds=600")
@@ -100,10 +96,9 @@ def test_pins_bind_and_a_search_that_is_stopped_goes_on_by_the_same_command(tmp_
     process.send_signal(signal.SIGINT)
     process.communicate()
     known = len(trials(tree))
-    done = tree.sweep(*pinned)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "2 searches among 18 configurations" in done.stdout
-    assert f"Trials: {known} known from the ledger, {14 - known} measured." in done.stdout
+    said = tree.run(*pinned)
+    assert "2 searches among 18 configurations" in said
+    assert f"Trials: {known} known from the ledger, {14 - known} measured." in said
     rows = trials(tree)
     assert Counter(row.point.problem["elements"] for row in rows) == {64: 7, 128: 7}
     assert {row.point.parameters["stages"] for row in rows} <= {2, 3}
@@ -113,7 +108,6 @@ def test_pins_bind_and_a_search_that_is_stopped_goes_on_by_the_same_command(tmp_
 def test_a_search_ends_by_time(searched: Tree) -> None:
     """One point takes longer than the time limit."""
     before = {row.point for row in trials(searched)}
-    done = searched.sweep(*SEARCH, "seconds=0.000001")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "Trials: 12 known from the ledger, 1 measured." in done.stdout
+    said = searched.run(*SEARCH, "seconds=0.000001")
+    assert "Trials: 12 known from the ledger, 1 measured." in said
     assert len({row.point for row in trials(searched)} - before) == 1

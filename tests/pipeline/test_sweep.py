@@ -35,9 +35,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("sweep")]
 def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tree, str]:
     """Return a tree in which everything is measured, and the sweep's output."""
     tree = cpu_tree(tmp_path_factory.mktemp("first"), "quick")
-    done = tree.sweep("kernel=quick", HOT)
-    assert (done.returncode, done.stderr) == (0, "")
-    return tree, done.stdout
+    return tree, tree.run("kernel=quick", HOT)
 
 
 @pytest.fixture
@@ -54,12 +52,11 @@ def swept(tmp_path: Path, first: tuple[Tree, str]) -> Tree:
 def newly_measured(tree: Tree, *options: str) -> tuple[set[tuple[str, int]], str]:
     """Sweep quick. Return the providers and sizes that the ledger gained, and the printed text."""
     before = {row.to_json().decode() for row in tree.rows("quick")}
-    done = tree.sweep("kernel=quick", HOT, *options)
-    assert (done.returncode, done.stderr) == (0, "")
+    said = tree.run("kernel=quick", HOT, *options)
     rows = in_order(tree)
     new = [row for row in rows if row.to_json().decode() not in before]
-    assert f"{notation.points(len(new))} measured" in done.stdout
-    return {(row.point.provider, size(row.point)) for row in new}, done.stdout
+    assert f"{notation.points(len(new))} measured" in said
+    return {(row.point.provider, size(row.point)) for row in new}, said
 
 
 def in_order(tree: Tree) -> list[Measurement]:
@@ -97,13 +94,11 @@ def test_measures_only_what_the_ledger_lacks(swept: Tree, first: tuple[Tree, str
 
 @pytest.mark.long
 def test_every_time_is_audited_on_demand_and_else_one_of_each_workload_at_least(swept: Tree) -> None:
-    done = swept.sweep("kernel=quick", "audit=all", "output=outputs/all")
-    assert (done.returncode, done.stderr) == (0, "")
+    swept.run("kernel=quick", "audit=all", "output=outputs/all")
     rows = swept.rows("quick", "outputs/all")
     assert {(row.point.provider, size(row.point)) for row in rows} == EVERYTHING
     assert [row.outcome for row in rows if not is_looked_at(row)] == []
-    done = swept.sweep("kernel=quick", "size=[64,128,256,512,1024]", "output=outputs/some")
-    assert (done.returncode, done.stderr) == (0, "")
+    swept.run("kernel=quick", "size=[64,128,256,512,1024]", "output=outputs/some")
     for provider in ("mul", "blocks"):
         rows = [row for row in swept.rows("quick", "outputs/some") if row.point.provider == provider]
         assert any(map(is_looked_at, rows))
@@ -316,9 +311,8 @@ def test_a_results_folder_that_is_removed_midway_is_whole_in_the_end(tree: Tree)
         if path.suffix != ".jsonl":
             path.unlink()
     tree.know_ceilings(device.cpu())
-    done = tree.sweep(*many)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "Nothing to measure" in done.stdout
+    said = tree.run(*many)
+    assert "Nothing to measure" in said
     assert beside(tree) == DESCRIBED[1:], "the ceilings are those of the repository's own results"
 
 
@@ -355,9 +349,8 @@ def test_a_kernels_work_is_told_anew_and_nothing_is_measured_for_it(swept: Tree)
     before = tree.rows("quick")
     declaration = tree.root / "kernels" / "quick" / "__init__.py"
     declaration.write_text(declaration.read_text().replace("shape, shape)", "shape, shape, shape)"))
-    done = tree.sweep("kernel=quick", HOT)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "Nothing to measure" in done.stdout
+    said = tree.run("kernel=quick", HOT)
+    assert "Nothing to measure" in said
     rows = tree.rows("quick")
     assert [(row.key, row.outcome) for row in rows] == [(row.key, row.outcome) for row in before]
     for old, new in zip(before, rows, strict=True):
@@ -375,9 +368,8 @@ def test_rows_that_had_to_do_without_ceilings_get_their_share_of_them_later(swep
     ]
     assert bare != before
     swept.ledger("quick").write_bytes(b"".join(map(encode, bare)))
-    done = swept.sweep("kernel=quick", HOT)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "Nothing to measure" in done.stdout
+    said = swept.run("kernel=quick", HOT)
+    assert "Nothing to measure" in said
     assert swept.rows("quick") == before
 
 

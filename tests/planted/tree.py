@@ -128,6 +128,12 @@ class Tree:
         out, err = process.communicate()
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
+    def run(self, *options: str, **rest: Any) -> str:
+        """Run the command, as ``sweep`` does, which must succeed without a warning. Return what it prints."""
+        done = self.sweep(*options, **rest)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
     def in_turn(self, command: str, *several: Sequence[str]) -> list[subprocess.CompletedProcess[str]]:
         """Run a command with these options, then with those: each to its end, in a process of its own that is
         forked when what all need is imported."""

@@ -22,12 +22,7 @@ def ratios(random: np.random.Generator, true: float, rounds: int = ROUNDS) -> li
 
 
 def asked(
-    random: np.random.Generator,
-    true: float,
-    count: int,
-    rule: Rule,
-    noise: float = 0.0,
-    rounds: int = ROUNDS,
+    random: np.random.Generator, true: float, count: int, rule: Rule, noise: float = 0.0, rounds: int = ROUNDS
 ) -> list[str]:
     estimates = {i: estimate(ratios(random, true, rounds), rule, noise) for i in range(count)}
     return list(verdicts(estimates, rule).values())

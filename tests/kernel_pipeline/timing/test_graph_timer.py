@@ -227,28 +227,24 @@ def test_one_more_turn_takes_what_stands_in_the_inputs_then(machine: Machine) ->
     assert torch.equal(samples.again(1)[0], torch.full((8,), 42.0))
 
 
-def test_a_call_that_can_not_be_captured_is_said_and_leaves_no_capture(machine: Machine) -> None:
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RuntimeError("operation not permitted when stream is capturing"), NotCapturableError),
+        (torch.OutOfMemoryError("no room"), torch.OutOfMemoryError),
+    ],
+)
+def test_a_call_that_fails_while_it_is_captured_is_said_and_leaves_no_capture(
+    machine: Machine, error: Exception, said: type[Exception]
+) -> None:
     calls = count()
 
     def call(x: torch.Tensor) -> torch.Tensor:
         if next(calls):
-            raise RuntimeError("operation not permitted when stream is capturing")
+            raise error
         return x
 
-    with pytest.raises(NotCapturableError, match="not permitted"):
-        measure(machine, Rotation(call, sets_of(2)))
-    assert machine.capturing is None
-
-
-def test_a_capture_that_finds_no_memory_says_so(machine: Machine) -> None:
-    calls = count()
-
-    def call(x: torch.Tensor) -> torch.Tensor:
-        if next(calls):
-            raise torch.OutOfMemoryError("no room")
-        return x
-
-    with pytest.raises(torch.OutOfMemoryError, match="no room"):
+    with pytest.raises(said, match=str(error)):
         measure(machine, Rotation(call, sets_of(2)))
     assert machine.capturing is None
 

@@ -712,8 +712,8 @@ inline uint32_t field(uint64_t descriptor, int bit) { return static_cast<uint32_
 // Element (mn, k) of an operand in shared memory, by PTX's canonical layouts for the 128-byte swizzle.
 template <Element kElement, bool kIsMnMajor>
 float operand(uint64_t descriptor, int mn, int k) {
-  if (descriptor >> 62 != 1) {
-    emulated::fail("an operand without the 128-byte swizzle");
+  if (descriptor >> 49 != 1 << 13) {
+    emulated::fail("an operand with a base offset, or without the 128-byte swizzle");
   }
   uint32_t address = field(descriptor, 0);
   const uint32_t leading = field(descriptor, 16);

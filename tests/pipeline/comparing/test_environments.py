@@ -149,12 +149,7 @@ def test_the_nvcc_of_an_environment_builds_its_side_s_libraries_into_a_folder_of
     monkeypatch.setattr(files, "WORK", tmp_path)
     side = environments.packages(f"env:{toolkit(tmp_path / 'toolkit', '13.99.1')}", quiet)
     listing = Question(
-        where=str(kernel),
-        preset="smoke",
-        device="cpu",
-        settings=TimingSettings(),
-        seed=0,
-        of_packages=True,
+        where=str(kernel), preset="smoke", device="cpu", settings=TimingSettings(), seed=0, of_packages=True
     )
 
     def asked(question: Question) -> Answer:

@@ -174,7 +174,9 @@ def planted(folder: Path, *edits: tuple[str, str, str]) -> dict[str, Path]:
 
 
 def reached(roots: Mapping[str, Path], name: str = "softmax") -> Closure:
-    return closure([(roots["kernels"] / TRITON, name)], roots)
+    """The closure of a function of the Triton file, or of methods of a problem's class."""
+    file = PROBLEM if name.endswith(".*") else TRITON
+    return closure([(roots["kernels"] / file, name)], roots)
 
 
 CHANGES = {
@@ -233,16 +235,6 @@ STAYS = {
     "a module's main": (ROWS, "def scaled", 'if __name__ == "__main__":\n    exit()\ndef scaled'),
     "a file beside": ("softmax/numba.py", "", "def softmax(x): return x\n"),
 }
-
-
-def test_what_is_reached(tmp_path: Path) -> None:
-    expected = {
-        "kernels.rows": ["WIDTH", "exported", "fits", "scaled"],
-        "kernels.softmax.triton": ["LOWEST", "body", "softmax"],
-    }
-    assert sorted(reached(planted(tmp_path)).definitions) == sorted(
-        f"{name}:{each}" for name, names in expected.items() for each in names
-    )
 
 
 HELPED = "    return _wide(x)\n\ndef _wide(y):\n    z = y * 8\n    return z"
@@ -322,10 +314,6 @@ METHODS_STAY = {
 }
 
 
-def methods(roots: Mapping[str, Path], name: str = "Matrix") -> Closure:
-    return closure([(roots["kernels"] / PROBLEM, f"{name}.*")], roots)
-
-
 CHANGED = CHANGES | {f"of methods, {name}": ("Matrix.*", *edit) for name, edit in METHODS_CHANGE.items()}
 UNCHANGED = {name: ("softmax", *edit) for name, edit in STAYS.items()} | {
     f"of methods, {name}": ("Matrix.*", *edit) for name, edit in METHODS_STAY.items()
@@ -335,36 +323,43 @@ UNCHANGED = {name: ("softmax", *edit) for name, edit in STAYS.items()} | {
 @pytest.mark.parametrize("what", [*CHANGED, *UNCHANGED])
 def test_an_edit_changes_the_digest_where_it_counts(tmp_path: Path, what: str) -> None:
     entry, *edit = (CHANGED | UNCHANGED)[what]
-    file = PROBLEM if entry.endswith(".*") else TRITON
     before, after = (
-        closure([(tmp_path / at / file, entry)], planted(tmp_path / at, *edits)).digest
+        reached(planted(tmp_path / at, *edits), entry).digest
         for at, edits in (("before", ()), ("after", (tuple(edit),)))
     )
     assert (before != after) == (what in CHANGED)
 
 
-def test_what_methods_reach(tmp_path: Path) -> None:
-    expected = {
+REACHED = {
+    "softmax": {
+        "kernels.rows": ["WIDTH", "exported", "fits", "scaled"],
+        "kernels.softmax.triton": ["LOWEST", "body", "softmax"],
+    },
+    "Matrix.*": {
         "kernels.problem": ["FACTOR", "Matrix"],
         "kernels.shapes": ["Based", "Part", "WIDTH", "padded"],
-    }
-    assert sorted(methods(planted(tmp_path)).definitions) == sorted(
-        f"{name}:{each}" for name, names in expected.items() for each in names
-    )
+    },
+}
+
+
+@pytest.mark.parametrize("entry", REACHED)
+def test_what_an_entry_reaches(tmp_path: Path, entry: str) -> None:
+    expected = [f"{module}:{name}" for module, names in REACHED[entry].items() for name in names]
+    assert sorted(reached(planted(tmp_path), entry).definitions) == sorted(expected)
 
 
 def test_a_method_that_names_its_class_reaches_its_fields(tmp_path: Path) -> None:
     roots = planted(tmp_path)
-    before = methods(roots, "Maker").digest
+    before = reached(roots, "Maker.*").digest
     file = roots["kernels"] / PROBLEM
     file.write_text(
         file.read_text().replace("class Maker:\n    rows: int = 1", "class Maker:\n    rows: int = 2")
     )
-    assert methods(roots, "Maker").digest != before
+    assert reached(roots, "Maker.*").digest != before
 
 
 def test_a_class_in_a_branch_counts_whole(tmp_path: Path) -> None:
-    found = methods(planted(tmp_path), "Branched").definitions
+    found = reached(planted(tmp_path), "Branched.*").definitions
     assert found == ("kernels.problem:Branched", "kernels.problem:FACTOR")
 
 
@@ -381,12 +376,12 @@ def test_methods_of_what_is_no_class(tmp_path: Path, name: str) -> None:
     with pytest.raises(
         LookupError, match=rf"'{name}' of .*problem\.py is not a class that this file defines"
     ):
-        methods(planted(tmp_path), name)
+        reached(planted(tmp_path), f"{name}.*")
 
 
 def test_methods_of_a_class_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(LookupError, match=r"problem\.py defines no 'Nobody' at its top level"):
-        methods(planted(tmp_path), "Nobody")
+        reached(planted(tmp_path), "Nobody.*")
 
 
 def test_local_names_hide_those_of_the_module(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import sys
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
@@ -19,6 +18,7 @@ from pipeline.command.run import run_each, run_stage
 from pipeline.points.search import Sampler
 from pipeline.reporting.replays import Grid, play
 from tests import factory
+from tests.commands import exit_code
 from tests.factory import CPU, H100, H200
 
 BLOCKS = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
@@ -59,17 +59,14 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs a replay of a command in this process: its exit code, what it prints, and its error."""
 
     def replay(name: str, *options: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", [name, f"output={tmp_path}", "replay=true", *options])
-        with pytest.raises(SystemExit) as ended:
-            if name == "sweep":
-                run_each("sweep", SweepConfig, sweep.run)
-            else:
-                run_stage("tune", TuneConfig, tune.run)
-        return int(str(ended.value.code)), *capsys.readouterr()
+        commands = {"sweep": (run_each, SweepConfig, sweep.run), "tune": (run_stage, TuneConfig, tune.run)}
+        run, *stage = commands[name]
+        code = exit_code(run, name, *stage, f"output={tmp_path}", "replay=true", *options)
+        return code, *capsys.readouterr()
 
     return replay
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -17,9 +16,10 @@ from pipeline.command.options import TuneConfig
 from pipeline.command.run import run_stage
 from pipeline.store import results
 from tests import factory
+from tests.commands import exit_code
 from tests.factory import H200
 
-from .tables import ENVIRONMENT, GPU, Written, forget_tables
+from .tables import ENVIRONMENT, GPU, Beside, Written, forget_tables
 
 
 @pytest.fixture(autouse=True)
@@ -43,16 +43,28 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Written:
-    """Return a function that lets the command write a table from a ledger's rows and selects that table."""
+    """Return a function that lets the command write a table from a ledger's rows and selects that table,
+    which no earlier one hides."""
 
     def made(rows: Sequence[Measurement], name: str = "") -> Path:
+        forget_tables()
         factory.write_results(tmp_path / name, rows)
-        monkeypatch.setattr(sys, "argv", ["tune", f"output={tmp_path / name}"])
-        with pytest.raises(SystemExit) as ended:
-            run_stage("tune", TuneConfig, tune.run)
-        assert ended.value.code == 0
+        assert exit_code(run_stage, "tune", TuneConfig, tune.run, f"output={tmp_path / name}") == 0
         path = results.tuned_path(tmp_path / name, H200)
         monkeypatch.setenv(table_files.VARIABLE, str(path))
         return path
 
     return made
+
+
+@pytest.fixture
+def beside(monkeypatch: pytest.MonkeyPatch) -> Beside:
+    """Return a function that puts a table's text beside a table, as that of an H100, and selects both."""
+
+    def put(path: Path, text: str) -> None:
+        other = path.with_name("nvidia-h100.json")
+        other.write_text(text.replace(f'"gpu": "{H200}"', '"gpu": "nvidia-h100"'))
+        monkeypatch.setenv(table_files.VARIABLE, str(path.parent))
+        forget_tables()
+
+    return put

@@ -65,6 +65,7 @@ PLANTED = {
 
 
 Written = Callable[..., Path]
+Beside = Callable[[Path, str], None]
 
 
 def forget_tables() -> None:

@@ -13,9 +13,20 @@ from kernel_pipeline.contract import Gpu
 from kernel_pipeline.ops import chooser, table_files, tuned
 from kernel_pipeline.ops.choice import Choice
 from tests import factory
-from tests.factory import H200
 
-from .tables import COLUMNS, KERNEL, LOADED, PLANTED, Written, chosen, forget_tables, of_workload, row, some
+from .tables import (
+    COLUMNS,
+    KERNEL,
+    LOADED,
+    PLANTED,
+    Beside,
+    Written,
+    chosen,
+    forget_tables,
+    of_workload,
+    row,
+    some,
+)
 
 
 def test_between_problems_the_rule_is_followed_where_it_is_trusted(written: Written) -> None:
@@ -38,7 +49,6 @@ def test_a_problem_at_which_only_torch_was_measured_is_not_tuned(written: Writte
     written([*rows, row("torch", 4096, 20.0)])
     alone = chosen(4096)
     assert (alone.provider, alone.reason) == ("cuda", "softmax was not tuned at this problem.")
-    forget_tables()
     written([*rows, row("torch", 4096, 20.0), row("cuda", 4096, 30.0, block_size=1024, num_warps=4)], "b")
     assert (chosen(4096).provider, chosen(4096).how) == ("torch", "exact")
 
@@ -55,7 +65,6 @@ def test_a_problem_that_an_interrupted_sweep_left_is_tuned_and_misleads_no_other
     assert sorted(lacking) == [*[[]] * 6, ["triton_online 1024x8w"]]
     assert (chosen(560).provider, chosen(560).how) == ("cuda", "exact")
     assert chosen(561).provider == "triton_online"
-    forget_tables()
     path = written([*some(fast, columns), *of_workload("mine", left)], "b")
     assert '"lacking": ["' not in path.read_text(), "another workload's sweep is whole without it"
     assert chosen(561).provider == "cuda"
@@ -166,10 +175,8 @@ def test_between_problems_a_choice_that_is_not_clearly_faster_gives_way_to_torch
         "softmax was not tuned at this problem. cuda is not predicted clearly faster than torch."
     )
     assert (chosen(512).provider, chosen(512).how) == ("cuda", "exact"), "it was measured there"
-    forget_tables()
     written(some(times | {"torch": (10.6,) * 5}, columns), "b")
     assert (chosen(400).provider, chosen(400).how) == ("cuda", "generalised")
-    forget_tables()
     written(some(times, columns), "c")
     assert chosen(400).how == "torch", "torch has no time, so nothing is known to be faster"
     monkeypatch.setattr(chooser, "takes_inputs", lambda provider: provider.name != "torch")
@@ -202,7 +209,6 @@ def test_a_default_that_is_slower_than_torch_at_a_neighbour_is_not_called(writte
     }
     written(some(times | {"torch": (15.0,) * 6}, columns), "a")
     assert (chosen(400).provider, chosen(400).how) == ("cuda", "default")
-    forget_tables()
     written(some(times | {"torch": (10.0, *(18.0,) * 5)}, columns), "b")
     assert (chosen(400).provider, chosen(400).how) == ("torch", "torch")
 
@@ -216,13 +222,10 @@ def test_where_torch_is_the_safest_the_rule_is_followed_if_all_around_it_is_fast
         ("b", (12.0, 12.0, 10.2, 12.0), "torch"),  # the neighbour at 512 columns says no
         ("c", (11.2,) * 4, "torch"),  # too little on average
     ):
-        forget_tables()
         written(some(times | {"torch": torch}, columns), name)
         assert chosen(400).how == how, name
-    forget_tables()
     alone = {"cuda 2048x8w": (10.0,), "triton_online 1024x8w": (12.0,)}
     for name, us, how in (("d", 50.0, "torch"), ("e", 150.0, "guessed")):
-        forget_tables()
         written(some(alone | {"torch": (us,)}, (512,)), name)
         assert chosen(400).how == how, "a single neighbour may be a cliff"
 
@@ -270,13 +273,12 @@ def test_a_gpu_without_a_table_uses_that_of_another_of_its_architecture(
 
 
 def test_where_a_gpus_own_table_leaves_torch_that_of_another_gpu_is_asked(
-    written: Written, monkeypatch: pytest.MonkeyPatch
+    beside: Beside, written: Written
 ) -> None:
     own = {"torch": (10.0,) * 2, "cuda 2048x8w": (9.9, 20.0)}
     path = written(some(own, (256, 512)), "own")
     other = written(some(PLANTED, COLUMNS), "other").read_text()
-    (path.parent / "nvidia-h100.json").write_text(other.replace(f'"gpu": "{H200}"', '"gpu": "nvidia-h100"'))
-    monkeypatch.setenv(table_files.VARIABLE, str(path.parent))
+    beside(path, other)
     assert (chosen(512).provider, chosen(512).how) == ("torch", "exact")
     assert (chosen(1000).provider, chosen(1000).how) == ("cuda", "sibling")
     assert chosen(1000).reason.startswith("softmax was not tuned at this problem.")
@@ -287,22 +289,19 @@ def test_where_a_gpus_own_table_leaves_torch_that_of_another_gpu_is_asked(
 
 
 def test_where_the_fastest_provider_was_edited_another_gpus_table_comes_before_a_default(
-    written: Written, monkeypatch: pytest.MonkeyPatch
+    beside: Beside, written: Written
 ) -> None:
     """As after an edit, when only one of the GPUs has been measured again."""
     path = written(some(PLANTED, COLUMNS), "own")
     present = path.read_text()
     of_cuda = json.loads(present)["kernels"][KERNEL]["sources"]["cuda"]
     path.write_text(present.replace(of_cuda, "of another time"))
-    other = path.parent / "nvidia-h100.json"
-    monkeypatch.setenv(table_files.VARIABLE, str(path.parent))
     forget_tables()
     with pytest.warns(RuntimeWarning, match="softmax/cuda was edited since it was tuned on nvidia-h200"):
         assert (chosen(512).provider, chosen(512).how) == ("triton_online", "default"), "no other table"
 
     def with_another(text: str, columns: int = 512) -> Choice:
-        other.write_text(text.replace(f'"gpu": "{H200}"', '"gpu": "nvidia-h100"'))
-        forget_tables()
+        beside(path, text)
         return chosen(columns)
 
     found = with_another(present)
@@ -321,57 +320,47 @@ def test_where_the_fastest_provider_was_edited_another_gpus_table_comes_before_a
 
 
 def test_a_provider_that_was_never_measured_here_is_chosen_by_another_gpus_table(
-    written: Written, monkeypatch: pytest.MonkeyPatch
+    beside: Beside, written: Written
 ) -> None:
     """If it is clearly faster there than what this GPU's table chooses; and not if it was measured here, and
     was too slow to be listed."""
     own = {name: us for name, us in PLANTED.items() if not name.startswith("cuda")}
     path = written(some(own, COLUMNS), "own")
-    other = path.parent / "nvidia-h100.json"
-    monkeypatch.setenv(table_files.VARIABLE, str(path.parent))
 
-    def beside(times: dict[str, tuple[float, ...]]) -> Choice:
-        text = written(some(times, COLUMNS), "other").read_text()
-        other.write_text(text.replace(f'"gpu": "{H200}"', '"gpu": "nvidia-h100"'))
-        monkeypatch.setenv(table_files.VARIABLE, str(path.parent))
-        forget_tables()
+    def with_another(times: dict[str, tuple[float, ...]]) -> Choice:
+        beside(path, written(some(times, COLUMNS), "other").read_text())
         return chosen(512)
 
-    found = beside(PLANTED)
+    found = with_another(PLANTED)
     assert (found.provider, found.parameters["block_size"], found.how) == ("cuda", 2048, "sibling")
     assert found.reason == "softmax/cuda was not measured on nvidia-h200. The times of nvidia-h100 are used."
     close = PLANTED | {"triton_online 1024x4w": (10.8,) * 6}
-    assert (beside(close).provider, beside(close).how) == ("triton_online", "exact"), (
+    assert (with_another(close).provider, with_another(close).how) == ("triton_online", "exact"), (
         "8 % are not clear enough"
     )
     slow = own | {"cuda 2048x8w": (40.0,) * 6}
     text = written(some(slow, COLUMNS), "slow").read_text()
     assert json.loads(text)["kernels"][KERNEL]["measured"] == ["cuda", "torch", "triton_online"]
     path.write_text(text)
-    assert (beside(PLANTED).provider, beside(PLANTED).how) == ("triton_online", "exact")
+    assert (with_another(PLANTED).provider, with_another(PLANTED).how) == ("triton_online", "exact")
 
 
 def test_another_gpus_nearer_problem_comes_before_a_far_one_of_this_gpu(
-    written: Written, monkeypatch: pytest.MonkeyPatch
+    beside: Beside, written: Written
 ) -> None:
     """As where few problems were measured on this GPU, and many on the other."""
     own = {"torch": (20.0,) * 3, "cuda 1024x4w": (10.0,) * 3, "triton_online 1024x8w": (12.0,) * 3}
     own |= {"cuda 2048x8w": (13.0,) * 3}
     path = written(some(own, (256, 300, 350)), "own")
-    other = path.parent / "nvidia-h100.json"
-    monkeypatch.setenv(table_files.VARIABLE, str(path.parent))
 
-    def beside(
+    def with_another(
         times: dict[str, tuple[float, ...]], columns: tuple[int, ...] = COLUMNS, dtype: str = "float32"
     ) -> Choice:
-        text = written(some(times, columns, dtype), "other").read_text()
-        other.write_text(text.replace(f'"gpu": "{H200}"', '"gpu": "nvidia-h100"'))
-        monkeypatch.setenv(table_files.VARIABLE, str(path.parent))
-        forget_tables()
+        beside(path, written(some(times, columns, dtype), "other").read_text())
         return chosen(1100)
 
     clear = PLANTED | {"cuda 1024x4w": (12.0,) * 6}
-    found = beside(clear)
+    found = with_another(clear)
     assert (found.provider, found.parameters["block_size"], found.how) == ("cuda", 2048, "sibling")
     assert found.reason == (
         "The table of nvidia-h100 has a nearer problem than that of nvidia-h200. "
@@ -385,49 +374,44 @@ def test_another_gpus_nearer_problem_comes_before_a_far_one_of_this_gpu(
         ({"torch": (20.0,) * 6, "triton_online 1024x8w": (8.0,) * 6}, COLUMNS, "it has no time of cuda"),
         ({"torch": (20.0,) * 6, "cuda 2048x8w": (5.0,) * 6}, COLUMNS, "nor of the configuration"),
     ):
-        kept = beside(times, columns)
+        kept = with_another(times, columns)
         assert (kept.provider, kept.parameters["block_size"], kept.how) == here, why
-    beside(clear)
+    with_another(clear)
     assert chosen(300).how == "exact"
     both = {"torch": (20.0,) * 6, "triton_online 1024x8w": (5.0,) * 6, "cuda 1024x4w": (6.0,) * 6}
-    assert beside(both).provider == "triton_online"
-    text = other.read_text()
-    other.write_text(text.replace(json.loads(text)["kernels"][KERNEL]["sources"]["cuda"], "of another time"))
-    forget_tables()
+    assert with_another(both).provider == "triton_online"
+    text = path.with_name("nvidia-h100.json").read_text()
+    beside(path, text.replace(json.loads(text)["kernels"][KERNEL]["sources"]["cuda"], "of another time"))
     kept = chosen(1100)
     assert (kept.provider, kept.parameters["block_size"], kept.how) == here, "its times are of another source"
     wrong = row("cuda", 350, status="incorrect", block_size=2048, num_warps=8)
     path.write_text(written([*some(own, (256, 300, 350)), wrong], "wrong").read_text())
-    kept = beside(clear)
+    kept = with_another(clear)
     assert (kept.provider, kept.parameters["block_size"], kept.how) == here, "it was wrong on this GPU"
     path.write_text(written(some(own, (256, 300, 350), "float16"), "in 16 bits").read_text())
-    beside(clear, dtype="bfloat16")
+    with_another(clear, dtype="bfloat16")
     assert chosen(1100, "float16").how == "default", "the nearer problem is in another dtype"
 
 
 def test_the_rule_where_it_is_trusted_comes_before_another_gpus_nearer_problem(
-    written: Written, monkeypatch: pytest.MonkeyPatch
+    beside: Beside, written: Written
 ) -> None:
     columns = (256, 300, 400, 512, 600, 700)
     own = {"torch": (20.0,) * 6, "cuda 1024x4w": (10.0,) * 6, "cuda 2048x8w": (14.0,) * 6}
     path = written(some(own, columns), "own")
     theirs = {"torch": (20.0,), "cuda 1024x4w": (14.0,), "cuda 2048x8w": (10.0,)}
     other = written(some(theirs, (401,)), "other").read_text()
-    (path.parent / "nvidia-h100.json").write_text(other.replace(f'"gpu": "{H200}"', '"gpu": "nvidia-h100"'))
-    monkeypatch.setenv(table_files.VARIABLE, str(path.parent))
-    forget_tables()
+    beside(path, other)
     assert (chosen(402).parameters["block_size"], chosen(402).how) == (1024, "generalised")
 
 
 def test_the_nearer_of_the_other_dtype_here_and_of_another_gpu_is_chosen_by(
-    written: Written, monkeypatch: pytest.MonkeyPatch
+    beside: Beside, written: Written
 ) -> None:
     path = written(some(PLANTED, COLUMNS, "bfloat16"), "own")
     far = {name: us[:2] for name, us in PLANTED.items() if name != "cuda 2048x8w"}
     other = written(some(far, (1000, 1100), "float16"), "other").read_text()
-    (path.parent / "nvidia-h100.json").write_text(other.replace(f'"gpu": "{H200}"', '"gpu": "nvidia-h100"'))
-    monkeypatch.setenv(table_files.VARIABLE, str(path.parent))
-    forget_tables()
+    beside(path, other)
     near_here, near_there = chosen(520, "float16"), chosen(1080, "float16")
     assert (near_here.parameters["block_size"], near_here.how) == (2048, "other_dtype")
     assert (near_there.parameters["block_size"], near_there.how) == (1024, "sibling")
@@ -456,10 +440,8 @@ def test_a_dtype_that_was_never_tuned_is_chosen_for_by_the_other_of_its_size(
     assert (by_another.provider, by_another.how) == ("cuda", "sibling")
     assert by_another.reason.endswith("The times in bfloat16 of nvidia-h200 are used.")
     monkeypatch.delenv(table_files.VARIABLE)
-    forget_tables()
     written(some(close, COLUMNS, "bfloat16"), "b")
     assert (chosen(512, "float16").provider, chosen(512, "float16").how) == ("torch", "torch")
-    forget_tables()
     written(
         [
             *some(PLANTED, COLUMNS, "bfloat16"),

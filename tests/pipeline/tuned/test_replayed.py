@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from pipeline.reporting.rule_replays import LedgerTimes
 from pipeline.reporting.tables import TextTable
 from pipeline.store import results
 from tests import factory
+from tests.commands import exit_code
 from tests.factory import H200
 
 from .tables import ENVIRONMENT, Written, chosen, forget_tables, of_workload, row, some
@@ -79,10 +79,7 @@ def test_a_replay_calls_what_callers_get_without_the_shape(
         return regretted(ledger)
 
     monkeypatch.setattr(rule_replays, "regretted", kept)
-    monkeypatch.setattr(sys, "argv", ["tune", f"output={tmp_path}", "replay=true"])
-    with pytest.raises(SystemExit) as ended:
-        run_stage("tune", TuneConfig, tune.run)
-    assert ended.value.code == 0
+    assert exit_code(run_stage, "tune", TuneConfig, tune.run, f"output={tmp_path}", "replay=true") == 0
     counts: Counter[str | None] = Counter()
     for one in seen[0].choosers:
         columns, dtype = one.values["columns"], one.values["dtype"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -22,23 +21,22 @@ from pipeline.points import catalog
 from pipeline.store import results
 from pipeline.verdicts import tuning
 from tests import factory
+from tests.commands import exit_code
 from tests.factory import H200
 
 from .tables import COLUMNS, ENVIRONMENT, GPU, KERNEL, LOADED, PLANTED, Written, chosen, row, some
 
 
 def test_the_table_of_a_gpu_that_is_elsewhere_is_made_of_its_results(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     factory.write_results(tmp_path, some(PLANTED, COLUMNS))
     path = results.environment_path(tmp_path, H200)
 
     def tuned_for(gpu: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["tune", f"output={tmp_path}", f"gpu={gpu}"])
-        with pytest.raises(SystemExit) as ended:
-            run_stage("tune", TuneConfig, tune.run)
+        code = exit_code(run_stage, "tune", TuneConfig, tune.run, f"output={tmp_path}", f"gpu={gpu}")
         said = capsys.readouterr()
-        return said.err if ended.value.code else ""
+        return said.err if code else ""
 
     for lacking in ("l2_bytes", "multiprocessors", "shared_memory"):
         path.write_text(ENVIRONMENT.replace(**{lacking: None}).to_json().decode())
@@ -286,15 +284,14 @@ def test_every_kernel_has_a_choice_without_a_table() -> None:
 
 
 def test_one_kernel_is_tuned_and_the_others_stay_in_the_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = results.tuned_path(tmp_path, H200)
 
     def tuned_for(*words: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["tune", f"output={tmp_path}", f"gpu={H200}", *words])
-        with pytest.raises(SystemExit) as ended:
-            run_stage("tune", TuneConfig, tune.run)
-        return capsys.readouterr().err if ended.value.code else ""
+        words = (f"output={tmp_path}", f"gpu={H200}", *words)
+        code = exit_code(run_stage, "tune", TuneConfig, tune.run, *words)
+        return capsys.readouterr().err if code else ""
 
     gelu = [factory.measurement("gelu", "torch"), factory.measurement("gelu", "triton")]
     identity = Identity(loading.load("gelu"), factory.environment(H200), TimingSettings(), 0)

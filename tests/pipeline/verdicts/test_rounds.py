@@ -141,9 +141,7 @@ def test_on_a_device_of_unknown_noise_two_rounds_decide_what_lies_far_apart(prob
     assert set(held.verdicts().values()) == {word}
 
 
-def test_only_the_matches_that_a_round_measures_are_prepared(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_only_the_matches_that_a_round_measures_are_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Finals build libraries so: in a fresh clone with all rounds there is nothing to build."""
     monkeypatch.setattr(Counted, "made", [])
     monkeypatch.setattr(session, "Supervisor", Counted)
