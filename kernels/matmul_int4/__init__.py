@@ -30,6 +30,7 @@ from ..transposed_tiles import Wgmma
 from .parameters import (
     Rows,
     Split,
+    StreamK,
     Threads,
     Tiles,
     Warps,
@@ -37,12 +38,13 @@ from .parameters import (
     int4pack_fits,
     rows_fit,
     split_fits,
+    stream_k_fits,
     tiles_fit,
     warps_fit,
     wgmma_fits,
 )
 from .problem import Problem, interpreted, tolerance, work
-from .steps import dequantise_steps, rows_steps
+from .steps import dequantise_steps, rows_steps, stream_k_steps
 
 kernel = Kernel(
     problem=Problem,
@@ -71,6 +73,15 @@ kernel = Kernel(
             extension="wgmma.cu",
             needs="sm_90a",
             steps=wgmma_steps,
+        ),
+        Provider(
+            "cuda_stream_k",
+            "cuda.py:cuda_stream_k",
+            StreamK,
+            stream_k_fits,
+            extension="stream_k.cu",
+            needs="sm_90a",
+            steps=stream_k_steps,
         ),
         Provider(
             "gemlite",

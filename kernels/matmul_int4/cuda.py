@@ -49,6 +49,17 @@ def cuda_wgmma(
     return out
 
 
+def cuda_stream_k(
+    x: torch.Tensor, packed: torch.Tensor, scales_and_zeros: torch.Tensor, granularity: str, block_m: int
+) -> torch.Tensor:
+    """Return the product by Hopper's tensor cores; blocks share the steps of all tiles. Raises as ``cuda``
+    does."""
+    x, packed, scales, _ = checked(x, packed, scales_and_zeros, granularity)
+    x, packed, scales = aligned(x, 16), aligned(packed, 16), aligned(scales, 16)
+    out: torch.Tensor = torch.ops.matmul_int4.cuda_stream_k(x, packed, scales, GROUPS[granularity], block_m)
+    return out
+
+
 def aligned(x: torch.Tensor, multiple: int) -> torch.Tensor:
     """Return the tensor, copied unless it begins at a multiple of ``multiple`` bytes."""
     return x.clone() if not x.is_meta and x.data_ptr() % multiple else x

@@ -56,12 +56,22 @@ class Threads:
     num_warps: int = one_of(4, 8, unit="w")
 
 
+@dataclass(frozen=True, kw_only=True)
+class StreamK:
+    """A block's tile of ``block_m`` rows of x by 256 rows of w. The blocks share the steps of all tiles."""
+
+    block_m: int = one_of(64, 80, 96, 112, 128, default=128, unit="")
+
+
 LEAST_OF_WARP = 256
 """The minimum number of sums per warp of a Triton program: two of the tensor cores' 16 x 8 tiles."""
 
 MOST_ROWS = {"triton_gemv": 4, "cuda": 32}
 """The maximum number of rows of x, by provider: these read all of w again for every few rows."""
 
+
+MOST_ROWS_OF_CLUSTERS = 32
+"""The maximum number of rows of x that ``cuda_stream_k`` leaves to the smaller tiles of ``cuda_wgmma``."""
 
 FEW_ROWS = 16
 """The maximum number of rows of x with which a CUDA block may have any number of warps and tiles."""
@@ -139,6 +149,19 @@ def wgmma_fits(problem: Problem, tiles: Wgmma, gpu: Gpu | None) -> str | None:
     None."""
     shape = problem.m, problem.n, problem.k
     return transposed_tiles.fits(shape, tiles, wgmma_bytes(problem, tiles), gpu)
+
+
+def stream_k_fits(problem: Problem, tiles: StreamK, gpu: Gpu | None) -> str | None:
+    """Return the reason why Hopper's kernel for many rows of x can't have these tiles or why smaller tiles
+    are enough, or None."""
+    del gpu
+    if reason := whole_tiles(problem):
+        return reason
+    if problem.m <= (few := MOST_ROWS_OF_CLUSTERS):
+        return f"the clusters of cuda_wgmma are for so few rows of x: m {problem.m} <= {few}"
+    if tiles.block_m > (enough := max(64, up(problem.m, 16))):
+        return f"a smaller block is enough: block_m {tiles.block_m} > {enough} for m = {problem.m}"
+    return None
 
 
 def wgmma_bytes(problem: Problem, tiles: Wgmma) -> int:

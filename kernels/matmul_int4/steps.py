@@ -5,8 +5,9 @@ from __future__ import annotations
 from kernel_pipeline.contract import Gpu
 
 from ..product_steps import dense_steps
+from ..transposed_tiles import STEP_K
 from ..waves import START, up_to, waves
-from .parameters import Rows, Threads
+from .parameters import Rows, StreamK, Threads
 from .problem import Problem
 
 A_LAUNCH = 16_000_000
@@ -24,3 +25,27 @@ def rows_steps(problem: Problem, rows: Rows, gpu: Gpu) -> float:
     """Return the steps of programs that each take one row of x."""
     programs = problem.m * up_to(problem.n, rows.block_n)
     return waves(programs, gpu) * up_to(problem.k, rows.block_k) + START
+
+
+STREAM_K_ROWS = 256
+"""Rows of w in a tile of ``cuda_stream_k``."""
+
+LEAST_STEPS = 4
+"""The fewest steps of a block that shares tiles (``stream_k.h``)."""
+
+
+def stream_k_steps(problem: Problem, tiles: StreamK, gpu: Gpu) -> float:
+    """Return the steps of 128 columns of the busiest block, and those that take as long as to add the sums
+    of a tile that blocks share (``stream_k.h``)."""
+    blocks = up_to(problem.m, tiles.block_m) * up_to(problem.n, STREAM_K_ROWS)
+    steps = up_to(problem.k, STEP_K)
+    rest = blocks % gpu.multiprocessors
+    if blocks < gpu.multiprocessors:
+        sharing = max(blocks, min(gpu.multiprocessors, blocks * steps // LEAST_STEPS))
+        parts = up_to(sharing, blocks)
+    else:
+        won = (gpu.multiprocessors - rest) * steps // gpu.multiprocessors if rest else 0
+        sharing, parts = (1, 1) if won < LEAST_STEPS else (gpu.multiprocessors, 2)
+    if parts == 1:
+        return waves(blocks, gpu) * steps + START
+    return up_to(blocks * steps, sharing) + parts + START

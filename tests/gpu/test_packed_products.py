@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from kernel_pipeline import loading
+from kernels.matmul_int4.cuda import cuda_stream_k
 from kernels.matmul_int4.problem import Problem as Int4
 from kernels.matmul_int4.reference import pack
 from kernels.matmul_sparse.problem import Problem as Sparse
@@ -75,6 +76,41 @@ def test_every_configuration_of_the_cuda_kernel(m: int, dtype: str, kind: tuple[
 def test_every_tile_of_hoppers_kernel(m: int, dtype: str, kind: tuple[type, str | None]) -> None:
     # 11 steps, and no whole blocks of w.
     assert verified(made(kind, m=m, n=336, k=1408, dtype=dtype), "cuda_wgmma", WGMMA) >= 8
+
+
+@pytest.mark.parametrize("granularity", ["group_128", "group_64", "group_32", "channel"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    # Fewer tiles than multiprocessors; more; whole tiles alone; some shared and some whole.
+    "shape",
+    [(33, 336, 1408), (260, 4096, 2048), (100, 256, 128), (649, 14336, 1024), (1000, 8208, 1152)],
+    ids=str,
+)
+def test_blocks_that_share_the_steps_of_tiles(
+    shape: tuple[int, int, int], dtype: str, granularity: str
+) -> None:
+    m, n, k = shape
+    problem = Int4(m=m, n=n, k=k, dtype=dtype, granularity=granularity)
+    assert verified(problem, "cuda_stream_k", {"block_m": (64, 80, 96, 112, 128)}) >= 1
+
+
+def test_shared_tiles_again_and_again() -> None:
+    """Blocks wait for each other's sums: by hundreds of calls, also on two streams at a time."""
+    problem = Int4(m=260, n=4096, k=4096)
+    one = case(problem, "cuda_stream_k")
+    inputs = one.inputs(problem)
+    arguments = (*inputs, problem.granularity, 96)
+    one.verify(problem, inputs, {"block_m": 96})
+    first = cuda_stream_k(*arguments)
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    outputs = []
+    torch.cuda.synchronize()
+    for _ in range(200):
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                outputs.append(cuda_stream_k(*arguments))
+    torch.cuda.synchronize()
+    assert all(torch.equal(out, first) for out in outputs)
 
 
 def test_the_packing_is_torchs() -> None:

@@ -13,7 +13,15 @@ from kernel_pipeline import loading
 
 Inputs = tuple[torch.Tensor, ...]
 
-INT4 = ("triton_gemm", "triton_split_k", "triton_gemv", "triton_dequantise", "cuda", "cuda_wgmma")
+INT4 = (
+    "triton_gemm",
+    "triton_split_k",
+    "triton_gemv",
+    "triton_dequantise",
+    "cuda",
+    "cuda_wgmma",
+    "cuda_stream_k",
+)
 DIMENSIONS: dict[str, dict[str, int]] = {
     "matmul_int4": {"m": 2, "n": 16, "k": 128},
     "matmul_sparse": {"m": 2, "n": 16, "k": 64},
