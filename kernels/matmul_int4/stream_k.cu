@@ -51,11 +51,8 @@ void launch(Given given, cudaStream_t stream) {
   const int64_t ranges = work.shared > 0 ? work.blocks : 0;
   const Tensor parts = torch::stable::new_empty(given.x, {ranges, kBlockM, kStreamKRows}, Scalar::Float);
   const Tensor arrived = torch::stable::new_empty(given.x, {ranges, kernels::kConsumerWarps}, Scalar::Int);
-  if (ranges > 0) {
-    cudaMemsetAsync(arrived.mutable_data_ptr(), 0, static_cast<size_t>(arrived.numel()) * sizeof(int), stream);
-  }
-  StreamKArguments arguments{given.of, work, static_cast<float*>(parts.mutable_data_ptr()),
-                             static_cast<int*>(arrived.mutable_data_ptr())};
+  const StreamKArguments arguments{given.of, work, static_cast<float*>(parts.mutable_data_ptr()),
+                                   static_cast<int*>(arrived.mutable_data_ptr())};
 
   const CUtensorMap map_x = kernels::map_of_slabs<T>(given.x.const_data_ptr(), of.m, of.k, kBlockM);
   // Tiles of 8 rows of w and 128 columns: a row of them is a row of the matrix.
@@ -63,11 +60,22 @@ void launch(Given given, cudaStream_t stream) {
       kernels::map_of_words(given.packed.const_data_ptr(), of.n / 8, of.k, kStreamKRows / 8, kStepK);
   const CUtensorMap map_scales =
       kernels::map_of_words(given.scales.const_data_ptr(), given.scales.size(0), of.n, given.of.groups, kStreamKRows);
-  const dim3 grid(static_cast<unsigned>(work.blocks));
-  const dim3 block(kernels::kThreadsOfTile);
-  product_stream_k<T, kBlockM, kOneGroup>
-      <<<grid, block, static_cast<size_t>(layout.bytes()), stream>>>(map_x, map_words, map_scales, arguments);
-  kernels::record_launch(kName, work.shared > 0 ? "stream-k" : "persistent", grid, block, 1, layout.bytes(), of.stages);
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(work.blocks));
+  config.blockDim = dim3(kernels::kThreadsOfTile);
+  config.dynamicSmemBytes = static_cast<size_t>(layout.bytes());
+  config.stream = stream;
+  config.attrs = &attribute;
+  if (ranges > 0) {
+    clear_arrived<<<1, kThreadsToClear, 0, stream>>>(arguments.arrived, static_cast<int>(arrived.numel()));
+    config.numAttrs = 1;
+  }
+  cudaLaunchKernelEx(&config, product_stream_k<T, kBlockM, kOneGroup>, map_x, map_words, map_scales, arguments);
+  kernels::record_launch(kName, ranges > 0 ? "stream-k" : "persistent", config.gridDim, config.blockDim, 1,
+                         layout.bytes(), of.stages);
 }
 
 template <typename T, int kBlockM>

@@ -17,6 +17,16 @@ namespace matmul_int4 {
 constexpr int kStreamKTiles = 2;  // times 64 rows of w for each warpgroup
 constexpr int kStreamKRows = kConsumers * kStreamKTiles * kRowsOfWgmma;
 
+constexpr int kThreadsToClear = 256;
+
+// Before the blocks that share tiles: none of their warps has left its sums. They are launched while this runs.
+__global__ void __launch_bounds__(kThreadsToClear) clear_arrived(int* arrived, int count) {
+  kernels::launch_dependent_grids();
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreadsToClear) {
+    arrived[i] = 0;
+  }
+}
+
 struct StreamKArguments {
   Arguments of;
   StreamK work;
@@ -36,6 +46,8 @@ __device__ void multiply_segment(Sums<kBlockM>& sums, const unsigned char* share
   const int thread = static_cast<int>(threadIdx.x) - kernels::kWarpgroup;
   const int lane = thread % 32;
   const int own_row = thread / kernels::kWarpgroup * kStreamKTiles * kRowsOfWgmma + thread / 32 % 4 * 16;
+  // The same in all lanes, which the compiler doesn't find out otherwise: descriptors are computed once for a warp.
+  steps = __shfl_sync(0xffffffffu, steps, 0);
   int last = 0;
   for (int step = 0; step < steps; ++step) {
     kernels::mbarrier_wait_parity(&barriers.full[buffers.stage], buffers.parity);
@@ -121,6 +133,7 @@ __device__ void leave_sums(const Sums<kBlockM>& sums, const StreamKArguments& of
           make_float4(sums[tile][4 * i], sums[tile][4 * i + 1], sums[tile][4 * i + 2], sums[tile][4 * i + 3]);
     }
   }
+  kernels::wait_on_dependent_grids();  // until `arrived` is cleared
   __syncwarp();
   if (threadIdx.x % 32 == 0) {
     kernels::next_turn(arrived_of_range(of, range));
@@ -130,6 +143,7 @@ __device__ void leave_sums(const Sums<kBlockM>& sums, const StreamKArguments& of
 // Adds the sums of the ranges that go on with a tile. `steps_end` is the end of its steps among all shared tiles' steps.
 template <int kBlockM>
 __device__ void add_parts(Sums<kBlockM>& sums, const StreamKArguments& of, int range, int steps_end) {
+  kernels::wait_on_dependent_grids();  // until `arrived` is cleared
   for (int from = range + 1; from < of.work.blocks && of.work.begin(from) < steps_end; ++from) {
     if (threadIdx.x % 32 == 0) {
       kernels::wait_for_turn(arrived_of_range(of, from), 1);
