@@ -50,7 +50,7 @@ void launch(Given given, cudaStream_t stream) {
   const StreamK work = stream_k(static_cast<int>(tiles), static_cast<int>(of.k / kStepK), multiprocessors);
   const int64_t ranges = work.shared > 0 ? work.blocks : 0;
   const Tensor parts = torch::stable::new_empty(given.x, {ranges, kBlockM, kStreamKRows}, Scalar::Float);
-  const Tensor arrived = torch::stable::new_empty(given.x, {ranges, kernels::kConsumerWarps}, Scalar::Int);
+  const Tensor arrived = torch::stable::new_empty(given.x, {ranges}, Scalar::Int);
   const StreamKArguments arguments{given.of, work, static_cast<float*>(parts.mutable_data_ptr()),
                                    static_cast<int*>(arrived.mutable_data_ptr())};
 

@@ -36,6 +36,11 @@ struct StreamK {
   // Blocks get their ranges in reverse. A range that begins a tile ends with the sums of the ranges that go on with it,
   // which belong to blocks of lower indices: these were launched before, so that nobody waits for a block that waits.
   KERNELS_HOST_DEVICE constexpr int range_of(int block) const { return blocks - 1 - block; }
+
+  // Whether a range, one of those after the segment's, has steps of the tile that the segment begins.
+  KERNELS_HOST_DEVICE constexpr bool goes_on(const Segment& segment, int range) const {
+    return segment.first == 0 && segment.last < steps && range < blocks && begin(range) < (segment.tile + 1) * steps;
+  }
 };
 
 KERNELS_HOST_DEVICE constexpr StreamK stream_k(int tiles, int steps, int multiprocessors) {

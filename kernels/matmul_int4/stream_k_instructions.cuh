@@ -64,7 +64,4 @@ __device__ inline void stmatrix_x4_trans(uint32_t to, uint32_t first, uint32_t s
                : "memory");
 }
 
-// What another multiprocessor wrote, past L1.
-__device__ inline float4 load_part(const float4* from) { return __ldcg(from); }
-
 }  // namespace matmul_int4

@@ -2,8 +2,8 @@
 // multiprocessors and share the steps of the tiles evenly (stream_k.h), so that no multiprocessor waits for a last wave.
 //
 // - One thread copies by TMA, through all segments of its block: buffers fill while the output of a tile is stored.
-// - A block that goes on with another's tile leaves its sums in device memory, in the order of its registers. The block
-//   that began the tile adds them, always in the same order.
+// - A block that goes on with another's tile leaves its sums in device memory, in the order of its registers. To the block
+//   that began the tile they come through the buffers, as the steps do; it adds them, always in the same order.
 // - A warp stores its sums by stmatrix, transposed, 16 rows of x and of w at a time.
 #pragma once
 
@@ -19,7 +19,7 @@ constexpr int kStreamKRows = kConsumers * kStreamKTiles * kRowsOfWgmma;
 
 constexpr int kThreadsToClear = 256;
 
-// Before the blocks that share tiles: none of their warps has left its sums. They are launched while this runs.
+// Before the blocks that share tiles: none has left its sums. They are launched while this runs.
 __global__ void __launch_bounds__(kThreadsToClear) clear_arrived(int* arrived, int count) {
   kernels::launch_dependent_grids();
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreadsToClear) {
@@ -31,7 +31,7 @@ struct StreamKArguments {
   Arguments of;
   StreamK work;
   float* parts;  // the sums of each range that goes on with a tile
-  int* arrived;  // 1 for each warp of such a range that has left its sums
+  int* arrived;  // 1 for each such range whose sums are there
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -46,13 +46,12 @@ __device__ void multiply_segment(Sums<kBlockM>& sums, const unsigned char* share
   const int thread = static_cast<int>(threadIdx.x) - kernels::kWarpgroup;
   const int lane = thread % 32;
   const int own_row = thread / kernels::kWarpgroup * kStreamKTiles * kRowsOfWgmma + thread / 32 % 4 * 16;
-  // The same in all lanes, which the compiler doesn't find out otherwise: descriptors are computed once for a warp.
-  steps = __shfl_sync(0xffffffffu, steps, 0);
   int last = 0;
   for (int step = 0; step < steps; ++step) {
     kernels::mbarrier_wait_parity(&barriers.full[buffers.stage], buffers.parity);
     const unsigned char* const buffer = shared + buffers.stage * layout.stage_bytes();
-    const uint32_t slabs = kernels::shared_address(buffer);
+    // The same in all lanes, which the compiler doesn't find out otherwise: descriptors are computed once for a warp.
+    const uint32_t slabs = __shfl_sync(0xffffffffu, kernels::shared_address(buffer), 0);
     const auto* const words = reinterpret_cast<const uint4*>(buffer + layout.w()) + own_row * 4 + lane;
     const auto* const pairs =
         reinterpret_cast<const uint32_t*>(buffer + layout.w() + bytes_of_words(kStreamKRows)) + own_row + lane / 4;
@@ -112,55 +111,59 @@ __device__ void multiply_segment(Sums<kBlockM>& sums, const unsigned char* share
   }
 }
 
-// A thread's sums of a range, four neighbours at a time, beside those of the block's other threads.
+// The sums of a range that goes on with a tile, in pieces of the bytes that two slabs of x have. In a piece the threads of
+// the block have four sums after each other, several times.
+constexpr int kPieces = 4;
+template <int kBlockM>
+constexpr int kFours = kStreamKTiles * kBlockM / 8 / kPieces;  // of a thread in a piece
+template <int kBlockM>
+constexpr int kPartBytes = kFours<kBlockM> * kConsumers * kernels::kWarpgroup * 16;  // of a piece
+
 template <int kBlockM>
 __device__ float4* part_of_range(const StreamKArguments& of, int range) {
-  constexpr int64_t kSums = int64_t{kBlockM} * kStreamKRows;
-  return reinterpret_cast<float4*>(of.parts + range * kSums) + threadIdx.x - kernels::kWarpgroup;
-}
-__device__ inline int* arrived_of_range(const StreamKArguments& of, int range) {
-  return of.arrived + range * kernels::kConsumerWarps + (static_cast<int>(threadIdx.x) - kernels::kWarpgroup) / 32;
+  return reinterpret_cast<float4*>(of.parts) + int64_t{range} * kPieces * (kPartBytes<kBlockM> / 16);
 }
 
 template <int kBlockM>
-__device__ void leave_sums(const Sums<kBlockM>& sums, const StreamKArguments& of, int range) {
-  float4* const to = part_of_range<kBlockM>(of, range);
-#pragma unroll
-  for (int tile = 0; tile < kStreamKTiles; ++tile) {
-#pragma unroll
-    for (int i = 0; i < kBlockM / 8; ++i) {
-      to[(tile * (kBlockM / 8) + i) * kConsumers * kernels::kWarpgroup] =
-          make_float4(sums[tile][4 * i], sums[tile][4 * i + 1], sums[tile][4 * i + 2], sums[tile][4 * i + 3]);
-    }
-  }
-  kernels::wait_on_dependent_grids();  // until `arrived` is cleared
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) {
-    kernels::next_turn(arrived_of_range(of, range));
-  }
+__device__ float* fours(Sums<kBlockM>& sums, int i) {
+  return &sums[i / (kBlockM / 8)][i % (kBlockM / 8) * 4];
 }
 
-// Adds the sums of the ranges that go on with a tile. `steps_end` is the end of its steps among all shared tiles' steps.
+// The warps that multiply go on at once: another one waits until the sums are written, and says so.
 template <int kBlockM>
-__device__ void add_parts(Sums<kBlockM>& sums, const StreamKArguments& of, int range, int steps_end) {
-  kernels::wait_on_dependent_grids();  // until `arrived` is cleared
-  for (int from = range + 1; from < of.work.blocks && of.work.begin(from) < steps_end; ++from) {
-    if (threadIdx.x % 32 == 0) {
-      kernels::wait_for_turn(arrived_of_range(of, from), 1);
+__device__ void leave_sums(Sums<kBlockM>& sums, float4* part) {
+  float4* const to = part + threadIdx.x - kernels::kWarpgroup;
+#pragma unroll
+  for (int i = 0; i < kPieces * kFours<kBlockM>; ++i) {
+    const float* const four = fours<kBlockM>(sums, i);
+    to[i * kConsumers * kernels::kWarpgroup] = make_float4(four[0], four[1], four[2], four[3]);
+  }
+  kernels::named_barrier_arrive(1, kernels::kThreadsOfTile - kernels::kWarpgroup + 32);
+}
+
+// Adds a range's sums, which come through the buffers.
+template <int kBlockM>
+__device__ void add_part(Sums<kBlockM>& sums, const unsigned char* shared, const kernels::TileLayout& layout,
+                         const kernels::Barriers& barriers, kernels::Buffers& buffers) {
+#pragma unroll
+  for (int piece = 0; piece < kPieces; ++piece) {
+    kernels::mbarrier_wait_parity(&barriers.full[buffers.stage], buffers.parity);
+    const auto* const from = reinterpret_cast<const float4*>(shared + buffers.stage * layout.stage_bytes()) +
+                             threadIdx.x - kernels::kWarpgroup;
+#pragma unroll
+    for (int i = 0; i < kFours<kBlockM>; ++i) {
+      const float4 added = from[i * kConsumers * kernels::kWarpgroup];
+      float* const four = fours<kBlockM>(sums, piece * kFours<kBlockM> + i);
+      four[0] += added.x;
+      four[1] += added.y;
+      four[2] += added.z;
+      four[3] += added.w;
     }
     __syncwarp();
-    const float4* const part = part_of_range<kBlockM>(of, from);
-#pragma unroll
-    for (int tile = 0; tile < kStreamKTiles; ++tile) {
-#pragma unroll
-      for (int i = 0; i < kBlockM / 8; ++i) {
-        const float4 added = load_part(&part[(tile * (kBlockM / 8) + i) * kConsumers * kernels::kWarpgroup]);
-        sums[tile][4 * i] += added.x;
-        sums[tile][4 * i + 1] += added.y;
-        sums[tile][4 * i + 2] += added.z;
-        sums[tile][4 * i + 3] += added.w;
-      }
+    if (threadIdx.x % 32 == 0) {
+      kernels::mbarrier_arrive(&barriers.empty[buffers.stage]);
     }
+    buffers.advance(layout.stages);
   }
 }
 
@@ -220,20 +223,25 @@ __global__ void __launch_bounds__(kernels::kThreadsOfTile, 1)
   Segment segment{};
   kernels::Buffers buffers;
 
+  const int range = given.work.range_of(static_cast<int>(blockIdx.x));
+
   if (threadIdx.x < kernels::kWarpgroup) {
     kernels::setmaxnreg_dec<40>();
     if (threadIdx.x == 0) {
+      const auto next_buffer = [&](int bytes) {
+        // A barrier that no phase has completed yet lets the parity 1 pass: the buffers begin empty.
+        kernels::mbarrier_wait_parity(&barriers.empty[buffers.stage], buffers.parity ^ 1);
+        kernels::mbarrier_arrive_expect_tx(&barriers.full[buffers.stage], bytes);
+        return shared + buffers.stage * layout.tile.stage_bytes();
+      };
       while (segments.next(segment)) {
         const kernels::PlaceOfTile at = kernels::place_of_tile(segment.tile, tiles_m, tiles_n);
         const int row_of_x = static_cast<int>(at.m * kBlockM);
         const int row_of_w = static_cast<int>(at.n * kStreamKRows);
         for (int step = segment.first; step < segment.last; ++step) {
-          // A barrier that no phase has completed yet lets the parity 1 pass: the buffers begin empty.
-          kernels::mbarrier_wait_parity(&barriers.empty[buffers.stage], buffers.parity ^ 1);
-          uint64_t* const full = &barriers.full[buffers.stage];
-          kernels::mbarrier_arrive_expect_tx(full, layout.tile.step_bytes());
-          unsigned char* const to = shared + buffers.stage * layout.tile.stage_bytes();
+          unsigned char* const to = next_buffer(layout.tile.step_bytes());
           unsigned char* const to_w = to + layout.tile.w();
+          uint64_t* const full = &barriers.full[buffers.stage];
           kernels::tma_load(to_w, &map_words, step * kStepK, row_of_w / 8, full);
           kernels::tma_load(to_w + bytes_of_words(kStreamKRows), &map_scales, row_of_w,
                             of.channel ? 0 : step * of.groups, full);
@@ -241,6 +249,23 @@ __global__ void __launch_bounds__(kernels::kThreadsOfTile, 1)
           kernels::tma_load(to + layout.tile.slab_bytes(), &map_x, step * kStepK + kernels::kSlabK, row_of_x, full);
           buffers.advance(product.stages);
         }
+        for (int from = range + 1; given.work.goes_on(segment, from); ++from) {
+          kernels::wait_on_dependent_grids();  // until `arrived` is cleared
+          kernels::wait_for_turn(&given.arrived[from], 1);
+          const auto* const part = reinterpret_cast<const unsigned char*>(part_of_range<kBlockM>(given, from));
+          for (int piece = 0; piece < kPieces; ++piece) {
+            unsigned char* const to = next_buffer(kPartBytes<kBlockM>);
+            kernels::bulk_load(to, part + piece * kPartBytes<kBlockM>, kPartBytes<kBlockM>,
+                               &barriers.full[buffers.stage]);
+            buffers.advance(product.stages);
+          }
+        }
+      }
+    } else if (threadIdx.x / 32 == 1 && segments.next(segment) && segment.first > 0) {
+      kernels::wait_on_dependent_grids();  // until `arrived` is cleared
+      kernels::named_barrier_sync(1, kernels::kThreadsOfTile - kernels::kWarpgroup + 32);
+      if (threadIdx.x % 32 == 0) {
+        kernels::next_turn(&given.arrived[range]);
       }
     }
   } else {
@@ -248,17 +273,16 @@ __global__ void __launch_bounds__(kernels::kThreadsOfTile, 1)
     const int warp = (static_cast<int>(threadIdx.x) - kernels::kWarpgroup) / 32;
     unsigned char* const pieces = shared + layout.pieces() + warp * 2 * kPieceBytes;
     const int own_row = warp / 4 * kStreamKTiles * kRowsOfWgmma + warp % 4 * 16;
-    const int range = given.work.range_of(static_cast<int>(blockIdx.x));
     Sums<kBlockM> sums;
     while (segments.next(segment)) {
       multiply_segment<T, kBlockM, kOneGroup>(sums, shared, layout.tile, barriers, buffers,
                                               segment.last - segment.first, of.groups);
       if (segment.first > 0) {
-        leave_sums<kBlockM>(sums, given, range);
+        leave_sums<kBlockM>(sums, part_of_range<kBlockM>(given, range));
         continue;
       }
-      if (segment.last < given.work.steps) {
-        add_parts<kBlockM>(sums, given, range, (segment.tile + 1) * given.work.steps);
+      for (int from = range + 1; given.work.goes_on(segment, from); ++from) {
+        add_part<kBlockM>(sums, shared, layout.tile, barriers, buffers);
       }
       const kernels::PlaceOfTile at = kernels::place_of_tile(segment.tile, tiles_m, tiles_n);
       store_sums<T, kBlockM>(sums, pieces, product, at.m * kBlockM, at.n * kStreamKRows + own_row);

@@ -226,7 +226,7 @@ def test_one_scale_for_a_row(folder: Path) -> None:
 
 FAULTS = {
     "the part of the last range is left out": {
-        "from < of.work.blocks && of.work.begin(from) < steps_end": "of.work.begin(from + 1) < steps_end"
+        "range < blocks && begin(range) < (segment": "begin(range + 1) < (segment"
     },
     "a piece is read before all lanes have written it": {
         "      __syncwarp();\n      const int64_t of_x": "      const int64_t of_x"
@@ -234,7 +234,10 @@ FAULTS = {
     "the last buffer is not given back": {
         "  if (lane == 0) {\n    kernels::mbarrier_arrive(&barriers.empty[last]);\n  }\n}": "}"
     },
-    "a part is not waited for": {"kernels::wait_for_turn(arrived_of_range(of, from), 1);": ""},
+    "a part is not waited for": {"kernels::wait_for_turn(&given.arrived[from], 1);": ""},
+    "a part is announced before it is written": {
+        "      kernels::named_barrier_sync(1, kernels::kThreadsOfTile - kernels::kWarpgroup + 32);\n": ""
+    },
     "sums are added before the wgmmas are done": {"kernels::wgmma_wait_group<0>();\n#pragma": "#pragma"},
 }
 

@@ -36,7 +36,7 @@ void run(char** argv) {
   const int tiles = (m + kBlockM - 1) / kBlockM * ((n + kBlockN - 1) / kBlockN);
   const matmul_int4::StreamK work = matmul_int4::stream_k(tiles, k / 128, multiprocessors);
   std::vector<float> parts(static_cast<size_t>(work.blocks) * kBlockM * kBlockN, NAN);
-  std::vector<int> arrived(static_cast<size_t>(work.blocks) * kernels::kConsumerWarps);
+  std::vector<int> arrived(static_cast<size_t>(work.blocks));
   constexpr int kStages = 3;
   const matmul_int4::StreamKArguments arguments{
       {{m, n, k, kStages, 1, out.data()}, groups, group == 0}, work, parts.data(), arrived.data()};

@@ -13,6 +13,4 @@ void wgmma_of_rows(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t of_b, bo
   wgmma_registers<T, kN>(d, a, of_b, add);
 }
 
-inline float4 load_part(const float4* from) { return *from; }
-
 }  // namespace matmul_int4
