@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -55,12 +54,7 @@ def asked_for(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         there = next(folder for folder in path.absolute().parents if folder.exists())
-        why = (
-            error.strerror
-            if there.is_dir() and os.access(there, os.W_OK)
-            else "permission to write is missing"
-        )
-        why = why if there.is_dir() else "it is a file"
+        why = error.strerror if there.is_dir() else "it is a file"
         raise UserError(
             f"no results can be written to {path.parent}: no folder can be made in {there} ({why}); "
             "name another folder by output=."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -132,6 +133,18 @@ def test_it_says_what_is_best_what_is_near_and_the_row_it_rests_on(
     assert lines(asked("columns=4096"))["old"] == ("the source of softmax/cuda changed")
 
 
+def test_a_row_of_another_environment_is_old_unless_its_provider_needs_a_package(
+    asked: Asked, tmp_path: Path
+) -> None:
+    """The version of a package on the other machine is unknown here."""
+    for provider, is_old in (("torch", True), ("quack", False)):
+        made = row(provider, 4096, 20.0)
+        parts = made.parts.replace(environment="another")
+        written(tmp_path / provider, [made.replace(parts=parts, key=parts.key)])
+        answer = lines(asked("columns=4096", f"output={tmp_path / provider}"))
+        assert (answer["best"], "old" in answer) == (provider, is_old)
+
+
 def test_finals_say_which_is_best_of_the_providers_that_were_in_them(asked: Asked, tmp_path: Path) -> None:
     written(tmp_path, AT_4096)
     held = [factory.final(AT_4096[1], 20.6), factory.final(AT_4096[4], 20.4, (AT_4096[1], 20.6, "undecided"))]
@@ -227,6 +240,29 @@ def test_off_the_grid_it_says_by_which_rule_and_what_is_known_at_the_nearest_pro
     assert "from kernel_pipeline.ops import softmax\n" in call(
         on_the_grid
     ) and "kernel_pipeline.ops" not in lines(on_the_grid)
+
+
+def test_a_guess_is_said_with_its_cost_and_a_default_has_none(
+    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The rule goes wrong where the fastest configuration changes, so it is followed only far from there."""
+    fastest = (10.0, 10.0, 10.0, 10.0, 30.0, 10.0, 30.0, 30.0)
+    rows = [
+        made
+        for columns, us in zip(range(100, 900, 100), fastest, strict=True)
+        for made in (
+            row("torch", columns, 20.0),
+            row("cuda", columns, us, block_size=2048, num_warps=8),
+            row("cuda", columns, 13.0, block_size=1024, num_warps=4),
+        )
+    ]
+    written(tmp_path, rows)
+    tuned_of(tmp_path, monkeypatch, capsys)
+    (region,) = json.loads(results.tuned_path(tmp_path, H200).read_text())["kernels"][KERNEL]["regions"]
+    guessed, default = (lines(asked(f"columns={columns}"))["chosen by"] for columns in (150, 750))
+    cost = f"{100 * region['regret_p90']:.1f} %"
+    assert f"(guessed): in nine of ten cases at most {cost} over the fastest; " in guessed
+    assert "(default); " in default and "in nine of ten cases" not in default
 
 
 def test_a_dtype_that_nobody_measured_is_the_baselines(asked: Asked, tmp_path: Path) -> None:

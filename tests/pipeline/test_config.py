@@ -382,6 +382,7 @@ def said_by(command: str, *options: str) -> str:
             "conf/kernel/softmax.yaml: preset smoke: unknown parameter 'num_wraps'. Did you mean",
         ),
         ("sweep.yaml", "seed: 0", "sed: 0", "unknown option 'sed'."),
+        ("timing/default.yaml", "timer: auto", "timer: @auto", "timing/default.yaml, line 1: found char"),
     ],
 )
 def test_a_mistake_in_a_file_is_said_as_well(

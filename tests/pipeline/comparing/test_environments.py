@@ -16,6 +16,7 @@ import pytest
 from kernel_pipeline import files
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.execution.fork_server import Root
+from kernel_pipeline.machine import compilers
 from kernel_pipeline.machine.fingerprint import find_nvcc
 from kernel_pipeline.records.settings import TimingSettings
 from kernel_pipeline.toolchain import extension
@@ -27,6 +28,7 @@ from pipeline.store.comparisons import Comparison
 from pipeline.verdicts import environments, sides
 from pipeline.verdicts.opponents import Named
 from pipeline.verdicts.sides import Answer, Question
+from tests.kernel_pipeline.machine.test_compilers import fake_nvcc
 from tests.kernel_pipeline.toolchain.tiny import needs_nvcc
 from tests.planted.tree import PLANTED, cpu_tree, trust_busy_cores
 
@@ -171,14 +173,19 @@ def test_the_nvcc_of_an_environment_builds_its_side_s_libraries_into_a_folder_of
     assert extension.Manifest.from_json(made.read_bytes()).recipe.compilers[0] == "13.99.1"
 
 
-def test_a_toolkit_that_can_not_build_is_refused_in_one_sentence(tmp_path: Path) -> None:
-    nvcc = tmp_path / "nvidia/cu13/bin/nvcc"
-    nvcc.parent.mkdir(parents=True)
-    nvcc.write_text("#!/bin/sh\necho V13.1.0\n")
-    nvcc.chmod(0o755)
-    (tmp_path / "nvidia_cuda_nvcc-13.1.0.dist-info").mkdir()
-    with pytest.raises(UserError, match=r"has no libcudart_static.a, .*: name a whole toolkit, as env:cuda-"):
-        environments.packages(f"env:{tmp_path}", quiet)
+def test_a_whole_toolkit_is_a_side_and_one_that_can_not_build_is_refused_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side, toolkit = tmp_path / "side", tmp_path / "side/nvidia/cu13"
+    fake_nvcc(toolkit, "13.1.0")
+    (side / "nvidia_cuda_nvcc-13.1.0.dist-info").mkdir()
+    assert environments.packages(f"env:{side}", quiet) == side
+    (toolkit / "lib64/libcudart_static.a").unlink()
+    # No other nvcc of this machine stands in for it.
+    for others in ([], [fake_nvcc(tmp_path / "ours", "13.0.1")]):
+        monkeypatch.setattr(compilers, "packaged", lambda program, others=others: others)
+        with pytest.raises(UserError, match=r"has no libcudart_static.a, .*: name a whole toolkit, as env:"):
+            environments.packages(f"env:{side}", quiet)
 
 
 MISTAKES = {

@@ -314,13 +314,21 @@ def test_a_pinned_size_is_all_of_its_dimensions_unless_one_is_pinned_too() -> No
 
 
 def test_a_problem_that_pins_took_off_its_axis_belongs_to_the_workload_that_lists_it() -> None:
-    both = {"square": {"x": "size", "size": [8, 64]}, "wide": {"x": "rows", "size": 64, "rows": [1, 2]}}
-    for pins, expected in (
-        ({"size": (64,), "rows": (1, 3)}, ["wide", "square"]),
-        ({"size": (64,), "rows": (64,)}, ["square"]),
-        ({"size": (7,)}, ["square"]),
+    listed = {
+        "small": {"x": "size", "size": 8},
+        "square": {"x": "size", "size": [8, 64]},
+        "wide": {"x": "rows", "size": 64, "rows": [1, 2]},
+        "odd": {"x": "rows", "problems": [{"rows": 1, "columns": 64}]},
+    }
+    both = ["square", "wide"]
+    for workloads, pins, expected in (
+        (both, {"size": (64,), "rows": (1, 3)}, ["wide", "square"]),
+        (both, {"size": (64,), "rows": (64,)}, ["square"]),
+        (both, {"size": (7,)}, ["square"]),
+        (both, {"size": (8,)}, ["square"]),  # on the axis, although another workload lists it as well
+        (["odd"], {"dtype": ("float32",)}, ["odd"]),  # written out, so it is on no axis
     ):
-        found = made({"workloads": ["square", "wide"]}, kernel=SQUARE, pins=pins, **both)
+        found = made({"workloads": workloads}, kernel=SQUARE, pins=pins, **listed)
         assert list(found.workloads.values()) == expected, pins
 
 

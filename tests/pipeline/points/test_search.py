@@ -133,6 +133,10 @@ def test_trials_that_are_known_count_and_are_not_asked_for_again() -> None:
     again.add(points, False, {one: us(one) for one in whole[:12]})
     assert again.left == 8
     assert measure(again) == whole[12:], "what an interrupted search would have asked for"
+    assert (again.known, again.measured) == (12, 8)
+    last = searches(trials=20)
+    assert last.add(points, False, {one: us(one) for one in whole[:19]})
+    assert measure(last) == whole[19:]
     done = searches(trials=20)
     assert not done.add(points, False, dict.fromkeys(whole))
     assert not done.is_going_on and measure(done) == []

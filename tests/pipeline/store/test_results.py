@@ -1,5 +1,8 @@
 """Results are read the same on every host."""
 
+import errno
+import os
+
 import pytest
 
 from kernel_pipeline.errors import UserError
@@ -46,3 +49,12 @@ def test_a_cpus_results_lie_beside_the_repositorys_own(tmp_path, monkeypatch):
     assert (alone.gpus, set(alone.environments), set(alone.ceilings)) == ([H200], {H200}, {H200})
     assert list(evidence.load(own, quiet).profiles) == [("softmax", CPU)]
     assert not evidence.load(own, quiet, local=False).profiles
+
+
+def test_a_folder_that_can_not_be_made_is_a_sentence_with_the_systems_reason(tmp_path, monkeypatch):
+    def refuse(path, mode=0o777):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "mkdir", refuse)
+    with pytest.raises(UserError, match=rf"no folder can be made in {tmp_path} \(Read-only file system\); "):
+        results.asked_for(tmp_path / "new" / "file")

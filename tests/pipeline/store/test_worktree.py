@@ -57,12 +57,33 @@ def test_a_failure_leaves_nothing(repository: Path, temporary: Path) -> None:
     with pytest.raises(ZeroDivisionError), worktree(repository, "HEAD"):
         raise ZeroDivisionError
     with (
-        pytest.raises(UserError, match="commit nothing can't be checked out: "),
+        pytest.raises(UserError, match="commit nothing can't be checked out: fatal: "),
         worktree(repository, "nothing"),
     ):
         pass
     assert worktrees(repository) == 1
     assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo 'warning: it is slow' >&2; echo 'fatal: it is broken' >&2", "fatal: it is broken"),
+        ("", "git says nothing"),
+    ],
+)
+def test_the_last_line_of_git_is_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, said: str
+) -> None:
+    fake = tmp_path / "git"
+    fake.write_text(f"#!/bin/sh\n{script}\nexit 1\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    with (
+        pytest.raises(UserError, match=rf"commit 0123456789ab can't be checked out: {said}\."),
+        worktree(tmp_path, "0123456789abcdef"),
+    ):
+        pass
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])

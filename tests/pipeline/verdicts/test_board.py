@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kernel_pipeline.judging.folder import GIVEN, SIGNED
 from kernel_pipeline.machine import device
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.settings import TimingSettings
@@ -78,7 +79,7 @@ def test_a_board_has_a_section_for_each_problem_and_gpu_and_hides_no_markup() ->
     assert not re.findall(r"(?:src|href)=\"(?!#)[^\"]*\"", text), "the page needs no other file"
 
 
-def test_a_page_has_the_times_at_each_workload() -> None:
+def test_a_page_has_the_times_at_each_workload_and_what_was_not_tried() -> None:
     speed = Speed(times=2.0, low=1.9, high=2.1, decided="faster")
     timed = tuple(
         WorkloadTimes(workload=Values({"n": n}), speed=speed, us=us, reference_us=2 * us, rounds=3)
@@ -92,10 +93,14 @@ def test_a_page_has_the_times_at_each_workload() -> None:
         command="judge",
         at=datetime(2026, 1, 1, tzinfo=UTC),
         isolation="isolated",
-        skipped={},
-        results=(judged("a", times=2.0, timed=timed),),
+        skipped={SIGNED: "it takes no negative numbers"},
+        results=(judged("a", times=2.0, timed=timed, wrong_at="n=7: it fails"), judged("b", times=3.0)),
     )
     text = judged_page.of_judgement(found)
+    assert "Not tried: alternating signs: it takes no negative numbers." in text
+    assert text.count("It is right at the given sizes only: wrong at n=7: it fails.") == 1
+    none = found.replace(skipped={**found.skipped, GIVEN: "it needs a GPU"})
+    assert "Not tried" not in judged_page.of_judgement(none), "the verdicts say why nothing was tried"
     assert "softmax with 2 workloads on cpu-x" in text
     cells = re.findall(r"<t[hd](?: [^>]*)?>([^<]+)<", text)
     assert cells.index("6.00") < cells.index("n=16") < cells.index("4.00") < cells.index("n=32"), cells

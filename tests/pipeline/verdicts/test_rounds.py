@@ -66,8 +66,11 @@ def on(device: Device) -> Session:
     return made
 
 
-def held(sides: list[Side], monkeypatch: pytest.MonkeyPatch, device: Device = CPU) -> list[Counted]:
-    """The supervisors of two rounds of a match a side, each of two providers."""
+def held(
+    sides: list[Side], monkeypatch: pytest.MonkeyPatch, device: Device = CPU, known: str = ""
+) -> list[Counted]:
+    """The supervisors of two rounds of a match a side, each of two providers. The second round of the side
+    ``known`` was measured before."""
     monkeypatch.setattr(Counted, "made", [])
     monkeypatch.setattr(session, "Supervisor", Counted)
     matches = []
@@ -77,6 +80,8 @@ def held(sides: list[Side], monkeypatch: pytest.MonkeyPatch, device: Device = CP
         )
         matches.append(Match(tuple(Candidate(side, point, f"{side.name}{point}") for point in points)))
     made = Rounds(matches, RoundLimits(2, 2), Rule(), "run", lambda turn: None, lambda turns: None)
+    every = [one for match in matches for one in match.candidates]
+    made.know(turn(one, 1, 100.0) for one in every if one.side.name == known)
     hold([made], on(device))
     return Counted.made
 
@@ -102,6 +107,27 @@ def test_one_process_a_round_serves_the_rounds_of_several_kernels(monkeypatch: p
     hold(several, on(CPU))
     assert [one.asked for one in Counted.made] == [["softmax", "softmax", "gelu", "gelu"]] * 2
     assert all(len(one.turns) == 4 for one in several)
+
+
+@pytest.mark.parametrize(
+    ("device", "known", "second"),
+    [
+        (CPU, "b", ["a"]),
+        (GPU, "b", ["a"]),
+        (GPU, "", ["a", "b"]),
+    ],
+)
+def test_on_a_gpu_the_next_rounds_processes_are_launched_in_the_middle_of_a_round(
+    monkeypatch: pytest.MonkeyPatch, device: Device, known: str, second: list[str]
+) -> None:
+    """Neither a process without a match to measure is launched, nor one for a round after the last."""
+    sides = [Side(name, Path(name), "softmax") for name in "ab"]
+    begun = [one for one in held(sides, monkeypatch, device, known) if one.events]
+    assert [one.root.name for one in begun] == ["a", "b", *second]
+    assert all(one.asked == ["softmax", "softmax"] for one in begun)
+    ahead = ["launch after 2"] if device is GPU else []
+    told = [list(dict.fromkeys(one.events)) for one in begun]
+    assert told == [["start after 0", "end"]] * 2 + [[*ahead, "start after 4", "end"]] * len(second)
 
 
 def test_two_sides_have_processes_of_their_own_even_of_one_tree(monkeypatch: pytest.MonkeyPatch) -> None:
