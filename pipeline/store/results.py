@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os.path
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -53,7 +54,8 @@ def asked_for(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        there = next(folder for folder in path.absolute().parents if folder.exists())
+        # Path.exists() raises for a name that is too long.
+        there = next(folder for folder in path.absolute().parents if os.path.exists(folder))  # noqa: PTH110
         why = error.strerror if there.is_dir() else "it is a file"
         raise UserError(
             f"no results can be written to {path.parent}: no folder can be made in {there} ({why}); "

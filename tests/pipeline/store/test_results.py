@@ -58,3 +58,8 @@ def test_a_folder_that_can_not_be_made_is_a_sentence_with_the_systems_reason(tmp
     monkeypatch.setattr(os, "mkdir", refuse)
     with pytest.raises(UserError, match=rf"no folder can be made in {tmp_path} \(Read-only file system\); "):
         results.asked_for(tmp_path / "new" / "file")
+
+
+def test_a_name_that_is_too_long_is_a_sentence(tmp_path):
+    with pytest.raises(UserError, match=rf"no folder can be made in {tmp_path} \(File name too long\); "):
+        results.asked_for(tmp_path / ("a" * 300) / "file")
