@@ -92,9 +92,9 @@ __device__ void multiply_segment(Sums<kBlockM>& sums, const unsigned char* share
         }
       }
       kernels::wgmma_commit_group();
-      // This batch stays under way, the one before is done.
-      kernels::wgmma_wait_group<1>();
-      if (p == 0 && step > 0 && lane == 0) {
+      // This batch and the one before stay under way, so that the tensor cores don't wait for the next one.
+      kernels::wgmma_wait_group<2>();
+      if (p == 1 && step > 0 && lane == 0) {
         kernels::mbarrier_arrive(&barriers.empty[last]);
       }
     }
@@ -228,6 +228,9 @@ __global__ void __launch_bounds__(kernels::kThreadsOfTile, 1)
   if (threadIdx.x < kernels::kWarpgroup) {
     kernels::setmaxnreg_dec<40>();
     if (threadIdx.x == 0) {
+      kernels::prefetch_tensor_map(&map_x);
+      kernels::prefetch_tensor_map(&map_words);
+      kernels::prefetch_tensor_map(&map_scales);
       const auto next_buffer = [&](int bytes) {
         // A barrier that no phase has completed yet lets the parity 1 pass: the buffers begin empty.
         kernels::mbarrier_wait_parity(&barriers.empty[buffers.stage], buffers.parity ^ 1);
