@@ -30,7 +30,7 @@ def rows_steps(problem: Problem, rows: Rows, gpu: Gpu) -> float:
 STREAM_K_ROWS = 256
 """Rows of w in a tile of ``cuda_stream_k``."""
 
-LEAST_STEPS = 4
+LEAST_STEPS = 6
 """The fewest steps of a block that shares tiles (``stream_k.h``)."""
 
 

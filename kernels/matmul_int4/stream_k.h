@@ -13,7 +13,7 @@
 
 namespace matmul_int4 {
 
-constexpr int kLeastSteps = 4;  // of a range, so that it takes longer than to add its sums
+constexpr int kLeastSteps = 6;  // of a range: as long as adding its sums takes
 
 // Steps of a tile that a block multiplies one after the other.
 struct Segment {

@@ -92,9 +92,9 @@ __device__ void multiply_segment(Sums<kBlockM>& sums, const unsigned char* share
         }
       }
       kernels::wgmma_commit_group();
-      // This batch and the one before stay under way, so that the tensor cores don't wait for the next one.
-      kernels::wgmma_wait_group<2>();
-      if (p == 1 && step > 0 && lane == 0) {
+      // This batch stays under way, the one before is done.
+      kernels::wgmma_wait_group<1>();
+      if (p == 0 && step > 0 && lane == 0) {
         kernels::mbarrier_arrive(&barriers.empty[last]);
       }
     }
