@@ -30,7 +30,7 @@ def rows_steps(problem: Problem, rows: Rows, gpu: Gpu) -> float:
 STREAM_K_ROWS = 256
 """Rows of w in a tile of ``cuda_stream_k``."""
 
-LEAST_STEPS = 6
+LEAST_STEPS = 8
 """The fewest steps of a block that shares tiles (``stream_k.h``)."""
 
 
@@ -40,12 +40,7 @@ def stream_k_steps(problem: Problem, tiles: StreamK, gpu: Gpu) -> float:
     blocks = up_to(problem.m, tiles.block_m) * up_to(problem.n, STREAM_K_ROWS)
     steps = up_to(problem.k, STEP_K)
     rest = blocks % gpu.multiprocessors
-    if blocks < gpu.multiprocessors:
-        sharing = max(blocks, min(gpu.multiprocessors, blocks * steps // LEAST_STEPS))
-        parts = up_to(sharing, blocks)
-    else:
-        won = (gpu.multiprocessors - rest) * steps // gpu.multiprocessors if rest else 0
-        sharing, parts = (1, 1) if won < LEAST_STEPS else (gpu.multiprocessors, 2)
-    if parts == 1:
+    if not rest or (gpu.multiprocessors - rest) * steps // gpu.multiprocessors < LEAST_STEPS:
         return waves(blocks, gpu) * steps + START
-    return up_to(blocks * steps, sharing) + parts + START
+    sharing = min(gpu.multiprocessors, max(blocks * steps // LEAST_STEPS, 1))
+    return up_to(blocks * steps, sharing) + up_to(sharing, blocks) + LEAST_STEPS + START

@@ -13,7 +13,7 @@
 
 namespace matmul_int4 {
 
-constexpr int kLeastSteps = 6;  // of a range: as long as adding its sums takes
+constexpr int kLeastSteps = 8;  // of a range: as long as adding its sums takes
 
 // Steps of a tile that a block multiplies one after the other.
 struct Segment {
@@ -44,15 +44,17 @@ struct StreamK {
 };
 
 KERNELS_HOST_DEVICE constexpr StreamK stream_k(int tiles, int steps, int multiprocessors) {
-  if (tiles < multiprocessors) {
-    const int64_t most = int64_t{tiles} * steps / kLeastSteps;
-    const int blocks = most > multiprocessors ? multiprocessors : most > tiles ? static_cast<int>(most) : tiles;
-    return {tiles, steps, blocks, blocks == tiles ? 0 : tiles};
-  }
   const int rest = tiles % multiprocessors;
   // What is won by sharing: the time in which the multiprocessors without one of the rest would have nothing to do.
   const int64_t won = rest == 0 ? 0 : int64_t{multiprocessors - rest} * steps / multiprocessors;
-  return {tiles, steps, multiprocessors, won < kLeastSteps ? 0 : rest + multiprocessors};
+  if (won < kLeastSteps) {
+    return {tiles, steps, tiles < multiprocessors ? tiles : multiprocessors, 0};
+  }
+  if (tiles > multiprocessors) {
+    return {tiles, steps, multiprocessors, rest + multiprocessors};
+  }
+  const int64_t most = int64_t{tiles} * steps / kLeastSteps;
+  return {tiles, steps, most < multiprocessors ? static_cast<int>(most) : multiprocessors, tiles};
 }
 
 // A block's segments: first those of its range, then whole tiles.

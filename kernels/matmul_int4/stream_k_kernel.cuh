@@ -66,7 +66,6 @@ __device__ void multiply_segment(Sums<kBlockM>& sums, const unsigned char* share
     }
 #pragma unroll
     for (int p = 0; p < kStepK / kBatchK; ++p) {
-      uint32_t a[kStreamKTiles][2][4];
 #pragma unroll
       for (int tile = 0; tile < kStreamKTiles; ++tile) {
         if (p == 0 || !kOneGroup) {
@@ -75,27 +74,25 @@ __device__ void multiply_segment(Sums<kBlockM>& sums, const unsigned char* share
           of_upper[tile] = spread(from[0]);
           of_lower[tile] = spread(from[8]);
         }
-        dequantise<T>(a[tile], word_of(upper[tile], p), word_of(lower[tile], p), of_upper[tile], of_lower[tile]);
+        uint32_t a[2][4];
+        dequantise<T>(a, word_of(upper[tile], p), word_of(lower[tile], p), of_upper[tile], of_lower[tile]);
         // So that the compiler moves no write of them behind the fence.
-        kernels::fence_registers(a[tile][0]);
-        kernels::fence_registers(a[tile][1]);
-      }
-      kernels::wgmma_fence();
+        kernels::fence_registers(a[0]);
+        kernels::fence_registers(a[1]);
+        kernels::wgmma_fence();
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int instruction = 2 * p + half;  // of 16 columns, four of them in a slab
-        const uint64_t of_x = kernels::k_major_descriptor(
-            slabs + static_cast<uint32_t>(instruction / 4 * layout.slab_bytes()), instruction % 4);
-#pragma unroll
-        for (int tile = 0; tile < kStreamKTiles; ++tile) {
-          wgmma_of_rows<T, kBlockM>(sums[tile], a[tile][half], of_x, step > 0 || instruction > 0);
+        for (int half = 0; half < 2; ++half) {
+          const int instruction = 2 * p + half;  // of 16 columns, four of them in a slab
+          const uint64_t of_x = kernels::k_major_descriptor(
+              slabs + static_cast<uint32_t>(instruction / 4 * layout.slab_bytes()), instruction % 4);
+          wgmma_of_rows<T, kBlockM>(sums[tile], a[half], of_x, step > 0 || instruction > 0);
         }
-      }
-      kernels::wgmma_commit_group();
-      // This batch stays under way, the one before is done.
-      kernels::wgmma_wait_group<1>();
-      if (p == 0 && step > 0 && lane == 0) {
-        kernels::mbarrier_arrive(&barriers.empty[last]);
+        kernels::wgmma_commit_group();
+        // This tile's wgmmas stay under way while the other's next weights are dequantised; those before are done.
+        kernels::wgmma_wait_group<1>();
+        if (p == 0 && tile == 0 && step > 0 && lane == 0) {
+          kernels::mbarrier_arrive(&barriers.empty[last]);
+        }
       }
     }
     last = buffers.stage;
