@@ -56,11 +56,20 @@ class Threads:
     num_warps: int = one_of(4, 8, unit="w")
 
 
+ROWS_OF_X = (64, 96, 112, 128, 160, 192, 224, 240)
+
+
 @dataclass(frozen=True, kw_only=True)
 class StreamK:
-    """A block's tile of ``block_m`` rows of x by 256 rows of w. The blocks share the steps of all tiles."""
+    """A block's tile of ``block_m`` rows of x, up to 128 by 256 rows of w and more by 128. The blocks share
+    the steps of all tiles."""
 
-    block_m: int = one_of(64, 80, 96, 112, 128, default=128, unit="")
+    block_m: int = one_of(*ROWS_OF_X, default=128, unit="")
+
+    @property
+    def block_n(self) -> int:
+        """The rows of w in a tile."""
+        return 256 if self.block_m <= 128 else 128
 
 
 LEAST_OF_WARP = 256
@@ -159,7 +168,7 @@ def stream_k_fits(problem: Problem, tiles: StreamK, gpu: Gpu | None) -> str | No
         return reason
     if problem.m <= (few := MOST_ROWS_OF_CLUSTERS):
         return f"the clusters of cuda_wgmma are for so few rows of x: m {problem.m} <= {few}"
-    if tiles.block_m > (enough := max(64, up(problem.m, 16))):
+    if tiles.block_m > (enough := next((rows for rows in ROWS_OF_X if rows >= problem.m), tiles.block_m)):
         return f"a smaller block is enough: block_m {tiles.block_m} > {enough} for m = {problem.m}"
     return None
 

@@ -27,9 +27,6 @@ def rows_steps(problem: Problem, rows: Rows, gpu: Gpu) -> float:
     return waves(programs, gpu) * up_to(problem.k, rows.block_k) + START
 
 
-STREAM_K_ROWS = 256
-"""Rows of w in a tile of ``cuda_stream_k``."""
-
 LEAST_STEPS = 8
 """The fewest steps of a block that shares tiles (``stream_k.h``)."""
 
@@ -37,7 +34,7 @@ LEAST_STEPS = 8
 def stream_k_steps(problem: Problem, tiles: StreamK, gpu: Gpu) -> float:
     """Return the steps of 128 columns of the busiest block, and those that take as long as to add the sums
     of a tile that blocks share (``stream_k.h``)."""
-    blocks = up_to(problem.m, tiles.block_m) * up_to(problem.n, STREAM_K_ROWS)
+    blocks = up_to(problem.m, tiles.block_m) * up_to(problem.n, tiles.block_n)
     steps = up_to(problem.k, STEP_K)
     rest = blocks % gpu.multiprocessors
     if not rest or (gpu.multiprocessors - rest) * steps // gpu.multiprocessors < LEAST_STEPS:

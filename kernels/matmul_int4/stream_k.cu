@@ -29,7 +29,7 @@ void launch(Given given, cudaStream_t stream) {
   kernels::TiledProduct& of = given.of.product;
   const int device = given.x.get_device_index();
   const auto layout_of = [&](int stages) {
-    return StreamKLayout{{kBlockM, kStreamKRows, stages, bytes_of_w(kStreamKRows, given.of.groups)},
+    return StreamKLayout{{kBlockM, kStreamKRows<kBlockM>, stages, bytes_of_w(kStreamKRows<kBlockM>, given.of.groups)},
                          kernels::kConsumerWarps};
   };
   const int most = most_shared_bytes(device);
@@ -45,11 +45,11 @@ void launch(Given given, cudaStream_t stream) {
 
   int multiprocessors = 0;
   cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  const int64_t tiles = kernels::ceil_div(of.m, int64_t{kBlockM}) * kernels::ceil_div(of.n, int64_t{kStreamKRows});
+  const int64_t tiles = kernels::ceil_div(of.m, int64_t{kBlockM}) * kernels::ceil_div(of.n, int64_t{kStreamKRows<kBlockM>});
   kernels::require(tiles <= INT32_MAX / 2, "matmul_int4::cuda_stream_k takes fewer than 2**30 tiles");
   const StreamK work = stream_k(static_cast<int>(tiles), static_cast<int>(of.k / kStepK), multiprocessors);
   const int64_t ranges = work.shared > 0 ? work.blocks : 0;
-  const Tensor parts = torch::stable::new_empty(given.x, {ranges, kBlockM, kStreamKRows}, Scalar::Float);
+  const Tensor parts = torch::stable::new_empty(given.x, {ranges, kBlockM, kStreamKRows<kBlockM>}, Scalar::Float);
   const Tensor arrived = torch::stable::new_empty(given.x, {ranges}, Scalar::Int);
   const StreamKArguments arguments{given.of, work, static_cast<float*>(parts.mutable_data_ptr()),
                                    static_cast<int*>(arrived.mutable_data_ptr())};
@@ -57,9 +57,9 @@ void launch(Given given, cudaStream_t stream) {
   const CUtensorMap map_x = kernels::map_of_slabs<T>(given.x.const_data_ptr(), of.m, of.k, kBlockM);
   // Tiles of 8 rows of w and 128 columns: a row of them is a row of the matrix.
   const CUtensorMap map_words =
-      kernels::map_of_words(given.packed.const_data_ptr(), of.n / 8, of.k, kStreamKRows / 8, kStepK);
+      kernels::map_of_words(given.packed.const_data_ptr(), of.n / 8, of.k, kStreamKRows<kBlockM> / 8, kStepK);
   const CUtensorMap map_scales =
-      kernels::map_of_words(given.scales.const_data_ptr(), given.scales.size(0), of.n, given.of.groups, kStreamKRows);
+      kernels::map_of_words(given.scales.const_data_ptr(), given.scales.size(0), of.n, given.of.groups, kStreamKRows<kBlockM>);
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -88,14 +88,22 @@ void with_rows(int64_t block_m, const Given& given, cudaStream_t stream) {
   switch (block_m) {
     case 64:
       return with_groups<T, 64>(given, stream);
-    case 80:
-      return with_groups<T, 80>(given, stream);
     case 96:
       return with_groups<T, 96>(given, stream);
     case 112:
       return with_groups<T, 112>(given, stream);
-    default:
+    case 128:
       return with_groups<T, 128>(given, stream);
+    case 160:
+      return with_groups<T, 160>(given, stream);
+    case 192:
+      return with_groups<T, 192>(given, stream);
+    case 224:
+      return with_groups<T, 224>(given, stream);
+    case 240:
+      return with_groups<T, 240>(given, stream);
+    default:
+      kernels::require(false, "block_m must be 64, 96, 112, 128, 160, 192, 224 or 240, not " + std::to_string(block_m));
   }
 }
 
@@ -104,8 +112,6 @@ Tensor cuda_stream_k(const Tensor& x, const Tensor& packed, const Tensor& scales
   const int64_t m = x.size(0);
   const int64_t n = scales.size(1);
   const int64_t k = x.size(1);
-  kernels::require(block_m >= 64 && block_m <= 128 && block_m % 16 == 0,
-                   "block_m must be 64, 80, 96, 112 or 128, not " + std::to_string(block_m));
   kernels::require(k > 0 && k % kStepK == 0 && n % 16 == 0,
                    "matmul_int4::cuda_stream_k takes whole tiles of 128 columns and 16 rows of w");
   kernels::require(m <= INT32_MAX / 2 && n <= INT32_MAX / 2 && k <= INT32_MAX / 4,

@@ -1,5 +1,5 @@
-// The four-bit product of many rows of x for Hopper: cuda_wgmma's tiles of 256 rows of w, by blocks that stay on their
-// multiprocessors and share the steps of the tiles evenly (stream_k.h), so that no multiprocessor waits for a last wave.
+// The four-bit product of many rows of x for Hopper: tiles as cuda_wgmma's, by blocks that stay on their multiprocessors
+// and share the steps of the tiles evenly (stream_k.h), so that no multiprocessor waits for a last wave.
 //
 // - One thread copies by TMA, through all segments of its block: buffers fill while the output of a tile is stored.
 // - A block that goes on with another's tile leaves its sums in device memory, in the order of its registers. To the block
@@ -14,8 +14,11 @@
 
 namespace matmul_int4 {
 
-constexpr int kStreamKTiles = 2;  // times 64 rows of w for each warpgroup
-constexpr int kStreamKRows = kConsumers * kStreamKTiles * kRowsOfWgmma;
+// Times 64 rows of w for each warpgroup: as many sums as registers hold.
+template <int kBlockM>
+constexpr int kStreamKTiles = kBlockM <= 128 ? 2 : 1;
+template <int kBlockM>
+constexpr int kStreamKRows = kConsumers * kStreamKTiles<kBlockM> * kRowsOfWgmma;
 
 constexpr int kThreadsToClear = 256;
 
@@ -37,7 +40,7 @@ struct StreamKArguments {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 template <int kBlockM>
-using Sums = float[kStreamKTiles][kBlockM / 2];
+using Sums = float[kStreamKTiles<kBlockM>][kBlockM / 2];
 
 // A warpgroup multiplies its rows of w by the steps of a segment.
 template <typename T, int kBlockM, bool kOneGroup>
@@ -45,7 +48,7 @@ __device__ void multiply_segment(Sums<kBlockM>& sums, const unsigned char* share
                                  const kernels::Barriers& barriers, kernels::Buffers& buffers, int steps, int groups) {
   const int thread = static_cast<int>(threadIdx.x) - kernels::kWarpgroup;
   const int lane = thread % 32;
-  const int own_row = thread / kernels::kWarpgroup * kStreamKTiles * kRowsOfWgmma + thread / 32 % 4 * 16;
+  const int own_row = thread / kernels::kWarpgroup * kStreamKTiles<kBlockM> * kRowsOfWgmma + thread / 32 % 4 * 16;
   int last = 0;
   for (int step = 0; step < steps; ++step) {
     kernels::mbarrier_wait_parity(&barriers.full[buffers.stage], buffers.parity);
@@ -54,23 +57,23 @@ __device__ void multiply_segment(Sums<kBlockM>& sums, const unsigned char* share
     const uint32_t slabs = __shfl_sync(0xffffffffu, kernels::shared_address(buffer), 0);
     const auto* const words = reinterpret_cast<const uint4*>(buffer + layout.w()) + own_row * 4 + lane;
     const auto* const pairs =
-        reinterpret_cast<const uint32_t*>(buffer + layout.w() + bytes_of_words(kStreamKRows)) + own_row + lane / 4;
-    uint4 upper[kStreamKTiles];
-    uint4 lower[kStreamKTiles];
-    ScaleAndZero of_upper[kStreamKTiles];
-    ScaleAndZero of_lower[kStreamKTiles];
+        reinterpret_cast<const uint32_t*>(buffer + layout.w() + bytes_of_words(kStreamKRows<kBlockM>)) + own_row + lane / 4;
+    uint4 upper[kStreamKTiles<kBlockM>];
+    uint4 lower[kStreamKTiles<kBlockM>];
+    ScaleAndZero of_upper[kStreamKTiles<kBlockM>];
+    ScaleAndZero of_lower[kStreamKTiles<kBlockM>];
 #pragma unroll
-    for (int tile = 0; tile < kStreamKTiles; ++tile) {
+    for (int tile = 0; tile < kStreamKTiles<kBlockM>; ++tile) {
       upper[tile] = words[tile * kRowsOfWgmma * 4];
       lower[tile] = words[tile * kRowsOfWgmma * 4 + 32];
     }
 #pragma unroll
     for (int p = 0; p < kStepK / kBatchK; ++p) {
 #pragma unroll
-      for (int tile = 0; tile < kStreamKTiles; ++tile) {
+      for (int tile = 0; tile < kStreamKTiles<kBlockM>; ++tile) {
         if (p == 0 || !kOneGroup) {
           const int group = kOneGroup ? 0 : p * groups / 4;
-          const uint32_t* const from = pairs + group * kStreamKRows + tile * kRowsOfWgmma;
+          const uint32_t* const from = pairs + group * kStreamKRows<kBlockM> + tile * kRowsOfWgmma;
           of_upper[tile] = spread(from[0]);
           of_lower[tile] = spread(from[8]);
         }
@@ -100,7 +103,7 @@ __device__ void multiply_segment(Sums<kBlockM>& sums, const unsigned char* share
   }
   kernels::wgmma_wait_group<0>();
 #pragma unroll
-  for (int tile = 0; tile < kStreamKTiles; ++tile) {
+  for (int tile = 0; tile < kStreamKTiles<kBlockM>; ++tile) {
     kernels::fence_registers(sums[tile]);
   }
   if (lane == 0) {
@@ -110,15 +113,16 @@ __device__ void multiply_segment(Sums<kBlockM>& sums, const unsigned char* share
 
 // The sums of a range that goes on with a tile, in pieces of the bytes that two slabs of x have. In a piece the threads of
 // the block have four sums after each other, several times.
-constexpr int kPieces = 4;
 template <int kBlockM>
-constexpr int kFours = kStreamKTiles * kBlockM / 8 / kPieces;  // of a thread in a piece
+constexpr int kPieces = 2 * kStreamKTiles<kBlockM>;
+template <int kBlockM>
+constexpr int kFours = kBlockM / 16;  // of a thread in a piece
 template <int kBlockM>
 constexpr int kPartBytes = kFours<kBlockM> * kConsumers * kernels::kWarpgroup * 16;  // of a piece
 
 template <int kBlockM>
 __device__ float4* part_of_range(const StreamKArguments& of, int range) {
-  return reinterpret_cast<float4*>(of.parts) + int64_t{range} * kPieces * (kPartBytes<kBlockM> / 16);
+  return reinterpret_cast<float4*>(of.parts) + int64_t{range} * kPieces<kBlockM> * (kPartBytes<kBlockM> / 16);
 }
 
 template <int kBlockM>
@@ -131,7 +135,7 @@ template <int kBlockM>
 __device__ void leave_sums(Sums<kBlockM>& sums, float4* part) {
   float4* const to = part + threadIdx.x - kernels::kWarpgroup;
 #pragma unroll
-  for (int i = 0; i < kPieces * kFours<kBlockM>; ++i) {
+  for (int i = 0; i < kPieces<kBlockM> * kFours<kBlockM>; ++i) {
     const float* const four = fours<kBlockM>(sums, i);
     to[i * kConsumers * kernels::kWarpgroup] = make_float4(four[0], four[1], four[2], four[3]);
   }
@@ -143,7 +147,7 @@ template <int kBlockM>
 __device__ void add_part(Sums<kBlockM>& sums, const unsigned char* shared, const kernels::TileLayout& layout,
                          const kernels::Barriers& barriers, kernels::Buffers& buffers) {
 #pragma unroll
-  for (int piece = 0; piece < kPieces; ++piece) {
+  for (int piece = 0; piece < kPieces<kBlockM>; ++piece) {
     kernels::mbarrier_wait_parity(&barriers.full[buffers.stage], buffers.parity);
     const auto* const from = reinterpret_cast<const float4*>(shared + buffers.stage * layout.stage_bytes()) +
                              threadIdx.x - kernels::kWarpgroup;
@@ -175,7 +179,7 @@ __device__ void store_sums(const Sums<kBlockM>& sums, unsigned char* pieces, con
   const int place = (lane / 16 * 8 + lane % 8) * kPieceRowBytes + lane / 8 % 2 * 16;
   const int row = lane / 2;
 #pragma unroll
-  for (int tile = 0; tile < kStreamKTiles; ++tile) {
+  for (int tile = 0; tile < kStreamKTiles<kBlockM>; ++tile) {
     const int64_t column = row_of_w + tile * kRowsOfWgmma;
     if (column >= of.n) {  // n is a multiple of 16
       break;
@@ -211,11 +215,11 @@ __global__ void __launch_bounds__(kernels::kThreadsOfTile, 1)
   const kernels::TiledProduct& product = of.product;
   unsigned char* const shared = kernels::dynamic_shared_memory<kernels::kSwizzleTile>();
   const StreamKLayout layout{
-      {kBlockM, kStreamKRows, product.stages, bytes_of_w(kStreamKRows, kOneGroup ? 1 : of.groups)},
+      {kBlockM, kStreamKRows<kBlockM>, product.stages, bytes_of_w(kStreamKRows<kBlockM>, kOneGroup ? 1 : of.groups)},
       kernels::kConsumerWarps};
   const kernels::Barriers barriers = kernels::init_barriers(shared, layout.tile);
   const int64_t tiles_m = (product.m + kBlockM - 1) / kBlockM;
-  const int64_t tiles_n = (product.n + kStreamKRows - 1) / kStreamKRows;
+  const int64_t tiles_n = (product.n + kStreamKRows<kBlockM> - 1) / kStreamKRows<kBlockM>;
   Segments segments(given.work, static_cast<int>(blockIdx.x));
   Segment segment{};
   kernels::Buffers buffers;
@@ -237,13 +241,13 @@ __global__ void __launch_bounds__(kernels::kThreadsOfTile, 1)
       while (segments.next(segment)) {
         const kernels::PlaceOfTile at = kernels::place_of_tile(segment.tile, tiles_m, tiles_n);
         const int row_of_x = static_cast<int>(at.m * kBlockM);
-        const int row_of_w = static_cast<int>(at.n * kStreamKRows);
+        const int row_of_w = static_cast<int>(at.n * kStreamKRows<kBlockM>);
         for (int step = segment.first; step < segment.last; ++step) {
           unsigned char* const to = next_buffer(layout.tile.step_bytes());
           unsigned char* const to_w = to + layout.tile.w();
           uint64_t* const full = &barriers.full[buffers.stage];
           kernels::tma_load(to_w, &map_words, step * kStepK, row_of_w / 8, full);
-          kernels::tma_load(to_w + bytes_of_words(kStreamKRows), &map_scales, row_of_w,
+          kernels::tma_load(to_w + bytes_of_words(kStreamKRows<kBlockM>), &map_scales, row_of_w,
                             of.channel ? 0 : step * of.groups, full);
           kernels::tma_load(to, &map_x, step * kStepK, row_of_x, full);
           kernels::tma_load(to + layout.tile.slab_bytes(), &map_x, step * kStepK + kernels::kSlabK, row_of_x, full);
@@ -253,7 +257,7 @@ __global__ void __launch_bounds__(kernels::kThreadsOfTile, 1)
           kernels::wait_on_dependent_grids();  // until `arrived` is cleared
           kernels::wait_for_turn(&given.arrived[from], 1);
           const auto* const part = reinterpret_cast<const unsigned char*>(part_of_range<kBlockM>(given, from));
-          for (int piece = 0; piece < kPieces; ++piece) {
+          for (int piece = 0; piece < kPieces<kBlockM>; ++piece) {
             unsigned char* const to = next_buffer(kPartBytes<kBlockM>);
             kernels::bulk_load(to, part + piece * kPartBytes<kBlockM>, kPartBytes<kBlockM>,
                                &barriers.full[buffers.stage]);
@@ -272,7 +276,7 @@ __global__ void __launch_bounds__(kernels::kThreadsOfTile, 1)
     kernels::setmaxnreg_inc<232>();
     const int warp = (static_cast<int>(threadIdx.x) - kernels::kWarpgroup) / 32;
     unsigned char* const pieces = shared + layout.pieces() + warp * 2 * kPieceBytes;
-    const int own_row = warp / 4 * kStreamKTiles * kRowsOfWgmma + warp % 4 * 16;
+    const int own_row = warp / 4 * kStreamKTiles<kBlockM> * kRowsOfWgmma + warp % 4 * 16;
     Sums<kBlockM> sums;
     while (segments.next(segment)) {
       multiply_segment<T, kBlockM, kOneGroup>(sums, shared, layout.tile, barriers, buffers,
@@ -285,7 +289,7 @@ __global__ void __launch_bounds__(kernels::kThreadsOfTile, 1)
         add_part<kBlockM>(sums, shared, layout.tile, barriers, buffers);
       }
       const kernels::PlaceOfTile at = kernels::place_of_tile(segment.tile, tiles_m, tiles_n);
-      store_sums<T, kBlockM>(sums, pieces, product, at.m * kBlockM, at.n * kStreamKRows + own_row);
+      store_sums<T, kBlockM>(sums, pieces, product, at.m * kBlockM, at.n * kStreamKRows<kBlockM> + own_row);
     }
   }
 #endif

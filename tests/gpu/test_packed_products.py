@@ -11,6 +11,7 @@ import torch
 
 from kernel_pipeline import loading
 from kernels.matmul_int4.cuda import cuda_stream_k
+from kernels.matmul_int4.parameters import ROWS_OF_X
 from kernels.matmul_int4.problem import Problem as Int4
 from kernels.matmul_int4.reference import pack
 from kernels.matmul_sparse.problem import Problem as Sparse
@@ -91,7 +92,7 @@ def test_blocks_that_share_the_steps_of_tiles(
 ) -> None:
     m, n, k = shape
     problem = Int4(m=m, n=n, k=k, dtype=dtype, granularity=granularity)
-    assert verified(problem, "cuda_stream_k", {"block_m": (64, 80, 96, 112, 128)}) >= 1
+    assert verified(problem, "cuda_stream_k", {"block_m": ROWS_OF_X}) >= 1
 
 
 def test_shared_tiles_again_and_again() -> None:

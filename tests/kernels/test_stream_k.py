@@ -11,7 +11,7 @@ import torch
 
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Gpu
-from kernels.matmul_int4.parameters import StreamK
+from kernels.matmul_int4.parameters import ROWS_OF_X, StreamK
 from kernels.matmul_int4.problem import Problem
 from kernels.matmul_int4.steps import stream_k_steps
 from tests.kernels import compiled
@@ -37,8 +37,8 @@ extern "C" int segments(int tiles, int steps, int multiprocessors, int block, in
   }
   return count;
 }
-extern "C" void layout(int block_m, int groups, int stages, int* found) {
-  const matmul_int4::StreamKLayout of{{block_m, 256, stages, 16384 + groups * 1024}, 8};
+extern "C" void layout(int block_m, int block_n, int groups, int stages, int* found) {
+  const matmul_int4::StreamKLayout of{{block_m, block_n, stages, block_n * (64 + 4 * groups)}, 8};
   found[0] = of.pieces() % 16;
   found[1] = of.bytes();
 }
@@ -125,13 +125,13 @@ def test_blocks_that_share_have_as_many_steps_as_each_other(
 
 @pytest.mark.parametrize("m", [40, 128, 260, 649, 1595])
 @pytest.mark.parametrize(("n", "k"), [(1024, 1024), (4096, 14336), (14336, 6144), (8192, 8192)])
-@pytest.mark.parametrize("block_m", [64, 96, 128])
+@pytest.mark.parametrize("block_m", [64, 96, 128, 240])
 def test_the_declaration_counts_the_busiest_blocks_steps(
     library: ctypes.CDLL, m: int, n: int, k: int, block_m: int
 ) -> None:
     gpu = Gpu(capability=(9, 0), multiprocessors=132, shared_memory=232448, l2_cache=60 << 20)
     counted = stream_k_steps(Problem(m=m, n=n, k=k), StreamK(block_m=block_m), gpu)
-    shape = (-(-m // block_m) * -(-n // 256), k // 128, 132)
+    shape = (-(-m // block_m) * -(-n // StreamK(block_m=block_m).block_n), k // 128, 132)
     blocks, shared = work(library, shape)
     busiest = max(
         sum(last - first for _, first, last in segments(library, shape, block)) for block in range(blocks)
@@ -140,11 +140,11 @@ def test_the_declaration_counts_the_busiest_blocks_steps(
     assert counted - busiest <= (4 if shared == 0 else 12 + -(-blocks // shape[0]) + 1)
 
 
-@pytest.mark.parametrize("block_m", [64, 80, 96, 112, 128])
+@pytest.mark.parametrize("block_m", ROWS_OF_X)
 @pytest.mark.parametrize("groups", [1, 2, 4])
-def test_four_buffers_fit(library: ctypes.CDLL, block_m: int, groups: int) -> None:
+def test_enough_buffers_fit(library: ctypes.CDLL, block_m: int, groups: int) -> None:
     found = (ctypes.c_int * 2)()
-    library.layout(block_m, groups, 4, found)
+    library.layout(block_m, StreamK(block_m=block_m).block_n, groups, 4 if block_m <= 128 else 3, found)
     assert found[0] == 0, "rows of 16 bytes"
     assert found[1] <= 232448
 
@@ -162,7 +162,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 RUNS = {
     ("bfloat16", 64, True): "run<BFloat16,64,true>",
-    ("bfloat16", 80, True): "run<BFloat16,80,true>",
+    ("bfloat16", 112, True): "run<BFloat16,112,true>",
+    ("bfloat16", 240, True): "run<BFloat16,240,true>",
     ("float16", 64, False): "run<Half,64,false>",
 }
 
@@ -208,7 +209,13 @@ def test_blocks_that_share_tiles_multiply(
 @pytest.mark.slow
 @pytest.mark.xdist_group("emulated packed kernels")
 def test_an_odd_number_of_pieces_of_the_output(folder: Path) -> None:
-    check(folder, {"m": 75, "n": 400, "k": 3072}, 3, seed=3, block_m=80)
+    check(folder, {"m": 75, "n": 400, "k": 3072}, 3, seed=3, block_m=112)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("emulated packed kernels")
+def test_a_tile_of_128_rows_of_w(folder: Path) -> None:
+    check(folder, {"m": 250, "n": 144, "k": 2048}, 5, seed=3, block_m=240)
 
 
 @pytest.mark.slow
@@ -249,5 +256,5 @@ def test_a_planted_fault_is_caught(folder: Path, fault: str, tmp_path: Path) -> 
     compiled.spoilt(folder, tmp_path, "matmul_int4", FAULTS[fault])
     with pytest.raises(AssertionError):
         for seed in range(8):
-            check(tmp_path, {"m": 75, "n": 144, "k": 3072}, 3, seed, block_m=80)
-            check(tmp_path, {"m": 75, "n": 1200, "k": 2048}, 2, seed, block_m=80)
+            check(tmp_path, {"m": 75, "n": 144, "k": 3072}, 3, seed, block_m=112)
+            check(tmp_path, {"m": 75, "n": 1200, "k": 2048}, 2, seed, block_m=112)

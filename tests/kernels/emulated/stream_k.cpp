@@ -20,7 +20,7 @@ CUtensorMap words(const void* data, int rows, int columns, int box_rows, int box
 
 template <typename T, int kBlockM, bool kOneGroup>
 void run(char** argv) {
-  constexpr int kBlockN = matmul_int4::kStreamKRows;
+  constexpr int kBlockN = matmul_int4::kStreamKRows<kBlockM>;
   const auto told = [&](int i) { return std::stoi(argv[i]); };
   const int m = told(4), n = told(5), k = told(6), multiprocessors = told(7), group = told(8);
   const auto seed = static_cast<unsigned>(told(9));
