@@ -12,12 +12,8 @@ namespace {
 using torch::headeronly::BFloat16;
 using torch::headeronly::Half;
 
-CUtensorMap slabs(const void* data, int rows, int columns, int box_rows) {
-  return {static_cast<const uint16_t*>(data), {columns, rows, 1, 1}, {1, columns, 0, 0}, box_rows};
-}
-CUtensorMap words(const void* data, int rows, int columns, int box_rows, int box_words) {
-  return {static_cast<const uint16_t*>(data), {columns, rows, 1, 1}, {1, columns, 0, 0}, box_rows, box_words};
-}
+using emulated::slabs;
+using emulated::words;
 
 template <typename T, int kBlockM, int kTiles, bool kOneGroup>
 void run(char** argv) {
@@ -46,22 +42,9 @@ void run(char** argv) {
   const auto multiply = [&] { matmul_sparse::product_wgmma<T, kBlockM, kTiles>(map_x, first, second, product); };
 #endif
   const int tiles = (m + kBlockM - 1) / kBlockM * ((n + kBlockN - 1) / kBlockN);
-  std::vector<std::vector<unsigned char>> shared(static_cast<size_t>(split_k));
   for (int tile = 0; tile < tiles; ++tile) {
-    std::vector<unsigned char*> memories;
-    for (auto& memory : shared) {
-      memory.assign(emulated::kSharedBytes, 0xFF);  // NaN
-      memories.push_back(memory.data());
-    }
-    emulated::run_cluster(static_cast<unsigned>(tile * split_k), static_cast<unsigned>(tiles * split_k), memories,
-                          kernels::kThreadsOfTile, seed, multiply);
-    for (const auto& memory : shared) {
-      for (size_t i = static_cast<size_t>(layout.bytes()); i < memory.size(); ++i) {
-        if (memory[i] != 0xFF) {
-          emulated::fail("the kernel writes past the shared memory that it asks for");
-        }
-      }
-    }
+    emulated::run_together(tile * split_k, tiles * split_k, split_k, kernels::kThreadsOfTile, layout.bytes(), seed,
+                           multiply);
   }
   std::ofstream(argv[2], std::ios::binary)
       .write(reinterpret_cast<const char*>(out.data()), static_cast<std::streamsize>(out.size() * 2));

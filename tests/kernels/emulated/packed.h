@@ -22,6 +22,32 @@ template <typename T>
 constexpr kernels::Element kElement =
     std::is_same_v<T, torch::headeronly::BFloat16> ? kernels::Element::kBFloat16 : kernels::Element::kFloat16;
 
+// A matrix in slabs of 64 columns, and one of words.
+inline CUtensorMap slabs(const void* data, int rows, int columns, int box_rows) {
+  return {static_cast<const uint16_t*>(data), {columns, rows, 1, 1}, {1, columns, 0, 0}, box_rows};
+}
+inline CUtensorMap words(const void* data, int rows, int columns, int box_rows, int box_words) {
+  return {static_cast<const uint16_t*>(data), {columns, rows, 1, 1}, {1, columns, 0, 0}, box_rows, box_words};
+}
+
+// Runs `blocks` blocks at the same time, the first of the grid's index `first`. They may write so many bytes of shared
+// memory, in which nothing is yet.
+inline void run_together(int first, int grid, int blocks, int threads, int shared_bytes, unsigned seed,
+                         const std::function<void()>& kernel) {
+  const std::vector<unsigned char> nothing(kSharedBytes, 0xFF);  // NaN
+  std::vector<std::vector<unsigned char>> shared(static_cast<size_t>(blocks), nothing);
+  std::vector<unsigned char*> memories;
+  for (auto& memory : shared) {
+    memories.push_back(memory.data());
+  }
+  run_cluster(static_cast<unsigned>(first), static_cast<unsigned>(grid), memories, threads, seed, kernel);
+  for (const auto& memory : shared) {
+    if (!std::equal(memory.begin() + shared_bytes, memory.end(), nothing.begin())) {
+      fail("the kernel writes past the shared memory that it asks for");
+    }
+  }
+}
+
 // What a wgmma that is under way holds of its registers.
 template <typename T>
 const T* kept(const T& registers) {

@@ -11,19 +11,15 @@ namespace {
 using torch::headeronly::BFloat16;
 using torch::headeronly::Half;
 
-CUtensorMap slabs(const void* data, int rows, int columns, int box_rows) {
-  return {static_cast<const uint16_t*>(data), {columns, rows, 1, 1}, {1, columns, 0, 0}, box_rows};
-}
-CUtensorMap words(const void* data, int rows, int columns, int box_rows, int box_words) {
-  return {static_cast<const uint16_t*>(data), {columns, rows, 1, 1}, {1, columns, 0, 0}, box_rows, box_words};
-}
+using emulated::slabs;
+using emulated::words;
 
 template <typename T, int kBlockM, bool kOneGroup>
 void run(char** argv) {
   constexpr int kBlockN = matmul_int4::kStreamKRows<kBlockM>;
-  const auto told = [&](int i) { return std::stoi(argv[i]); };
-  const int m = told(4), n = told(5), k = told(6), multiprocessors = told(7), group = told(8);
-  const auto seed = static_cast<unsigned>(told(9));
+  const auto argument = [&](int i) { return std::stoi(argv[i]); };
+  const int m = argument(4), n = argument(5), k = argument(6), multiprocessors = argument(7), group = argument(8);
+  const auto seed = static_cast<unsigned>(argument(9));
   std::ifstream file(argv[1], std::ios::binary);
   const std::vector<char> given((std::istreambuf_iterator<char>(file)), {});
   std::vector<uint16_t> out(static_cast<size_t>(m) * n, 0x7FFF);  // NaN
@@ -45,23 +41,9 @@ void run(char** argv) {
   // All blocks at the same time, or one after the other.
   const int together = seed == 0 ? 1 : work.blocks;
   for (int block = 0; block < work.blocks; block += together) {
-    std::vector<std::vector<unsigned char>> shared(static_cast<size_t>(together),
-                                                   std::vector<unsigned char>(emulated::kSharedBytes, 0xFF));  // NaN
-    std::vector<unsigned char*> memories;
-    for (auto& memory : shared) {
-      memories.push_back(memory.data());
-    }
-    emulated::run_cluster(static_cast<unsigned>(block), static_cast<unsigned>(work.blocks), memories,
-                          kernels::kThreadsOfTile, seed, [&] {
-                            matmul_int4::product_stream_k<T, kBlockM, kOneGroup>(map_x, map_words, map_scales, arguments);
-                          });
-    for (const auto& memory : shared) {
-      for (size_t i = static_cast<size_t>(layout.bytes()); i < memory.size(); ++i) {
-        if (memory[i] != 0xFF) {
-          emulated::fail("the kernel writes past the shared memory that it asks for");
-        }
-      }
-    }
+    emulated::run_together(block, work.blocks, together, kernels::kThreadsOfTile, layout.bytes(), seed, [&] {
+      matmul_int4::product_stream_k<T, kBlockM, kOneGroup>(map_x, map_words, map_scales, arguments);
+    });
   }
   std::ofstream(argv[2], std::ios::binary)
       .write(reinterpret_cast<const char*>(out.data()), static_cast<std::streamsize>(out.size() * 2));

@@ -68,7 +68,7 @@ def test_compaction_keeps_what_another_version_wrote_and_drops_what_is_torn(tmp_
     for _ in range(2):
         ledger.compact()
         assert path.read_bytes() == encode(row) + newer
-    assert len(said) == 2, "each line is told once, when the ledger is opened"
+    assert len(said) == 2, "the ledger names each line once, when it is opened"
 
 
 def test_a_row_of_other_settings_stands_beside(tmp_path: Path) -> None:
