@@ -28,6 +28,9 @@ from tests.planted.tree import PLANTED, ROOT
 
 FOLDER = PLANTED / "autotuned"
 
+# Most tests read one process's outcomes or programs.
+pytestmark = pytest.mark.xdist_group("autotuned")
+
 
 def point(provider: str, columns: int = 100, dtype: str = "float32") -> Point:
     problem = Values({"rows": 5, "columns": columns, "dtype": dtype})
@@ -118,20 +121,13 @@ print(json.dumps(made))
 """
 
 
-NO_GPU = {"TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": ""}
-
-
 def test_compiling_ahead_leaves_no_tuned_configuration_behind(tmp_path: Path) -> None:
     """Triton would take the times of the stub for those of a GPU."""
     done = subprocess.run(
         [sys.executable, "-c", AHEAD, str(FOLDER)],
         input="\n".join(point(name).to_json().decode() for name in ("kept", "split")),
-        env={
-            **os.environ,
-            "TRITON_INTERPRET": "0",
-            "TRITON_CACHE_DIR": str(tmp_path),
-            "CUDA_VISIBLE_DEVICES": "",
-        },
+        env=os.environ
+        | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""},
         cwd=ROOT,
         capture_output=True,
         text=True,

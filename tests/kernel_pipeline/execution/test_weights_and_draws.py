@@ -38,7 +38,7 @@ def worker() -> Iterator[Supervisor]:
 
 
 def point(provider: str) -> Point:
-    problem = Values({"rows": 16, "columns": 64, "dtype": "float32"})
+    problem = Values({"rows": 16, "columns": 512, "dtype": "float32"})
     return Point(kernel="linear", provider=provider, problem=problem)
 
 
