@@ -1,7 +1,5 @@
 """``bench`` and ``check`` on all kinds of functions, on the CPU."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable
@@ -363,7 +361,18 @@ def test_a_first_look_from_a_shell(
     (tmp_path / "mine.py").write_text(
         "import torch\nTWO = 2\ndef square(x):\n    return x * x\ndef blind(x):\n    return None\n"
     )
-    first = ("bench", "mine.py:square", "--shape", "40,781", "--dtype", "bfloat16", "--device", "cpu")
+    first = (
+        "bench",
+        "mine.py:square",
+        "--shape",
+        "40,781",
+        "--dtype",
+        "bfloat16",
+        "--device",
+        "cpu",
+        "--cache",
+        "hot",
+    )
     done = completed([sys.executable, "-m", "kernel_pipeline", *first], cwd=tmp_path)
     assert done.stderr == "" and done.stdout.startswith("mine.py:square: "), done
     monkeypatch.chdir(tmp_path)

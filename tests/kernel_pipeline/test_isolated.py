@@ -1,7 +1,5 @@
 """``bench(isolate=True)``: real worker and verifier processes on the CPU."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The pytest plugin in another project."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Other projects' kernels: declared everywhere, called where their packages are installed."""
 
-from __future__ import annotations
-
 import ast
 import importlib.metadata
 import json

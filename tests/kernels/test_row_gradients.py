@@ -1,7 +1,5 @@
 """Backward passes of norms: sums over the rows of many programs, and launches that do not fit."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import triton

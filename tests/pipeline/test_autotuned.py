@@ -1,8 +1,6 @@
 """Autotuned kernels, kernels with heuristics, and calls of several kernels: verified by Triton's interpreter,
 compiled ahead and listed, without a GPU."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

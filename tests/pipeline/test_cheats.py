@@ -3,8 +3,6 @@
 ``docs/trust.md`` lists the attacks, the defences, and the attacks without a defence.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """A mistake on the command line ends in one sentence on stderr that names the correct input."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import shutil

@@ -1,7 +1,5 @@
 """A publish stores each ledger once and completely, whatever the store held before."""
 
-from __future__ import annotations
-
 import re
 import resource
 import socket
@@ -842,10 +840,7 @@ def test_a_run_that_another_publisher_deletes_is_written_again(
 
 
 def test_runs_that_another_publisher_moves_below_its_own_parent_come_back(
-    results: Path,
-    database: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    at_third_write: list[Meanwhile],
+    results: Path, database: Path, monkeypatch: pytest.MonkeyPatch, at_third_write: list[Meanwhile]
 ) -> None:
     at_third_write.append(lambda client, _, run: client.set_tag(run, "mlflow.parentRunId", "0" * 32))
     monkeypatch.chdir(database.parent)

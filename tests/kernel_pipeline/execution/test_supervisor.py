@@ -1,7 +1,5 @@
 """A worker that does not survive its point, hangs or fails: its supervisor has an outcome, and goes on."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

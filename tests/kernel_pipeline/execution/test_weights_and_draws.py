@@ -1,8 +1,6 @@
 """Weights that a provider prepares once for each set of inputs, random outputs, and the memory of a call, in
 real processes."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A call's side effects: its plan, its count, its warnings."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
