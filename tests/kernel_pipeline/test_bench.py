@@ -361,19 +361,8 @@ def test_a_first_look_from_a_shell(
     (tmp_path / "mine.py").write_text(
         "import torch\nTWO = 2\ndef square(x):\n    return x * x\ndef blind(x):\n    return None\n"
     )
-    first = (
-        "bench",
-        "mine.py:square",
-        "--shape",
-        "40,781",
-        "--dtype",
-        "bfloat16",
-        "--device",
-        "cpu",
-        "--cache",
-        "hot",
-    )
-    done = completed([sys.executable, "-m", "kernel_pipeline", *first], cwd=tmp_path)
+    first = ("bench", "mine.py:square", "--shape", "40,781", "--dtype", "bfloat16", "--device", "cpu")
+    done = completed([sys.executable, "-m", "kernel_pipeline", *first, "--cache", "hot"], cwd=tmp_path)
     assert done.stderr == "" and done.stdout.startswith("mine.py:square: "), done
     monkeypatch.chdir(tmp_path)
     for words, sentence in {
