@@ -1,7 +1,5 @@
 """Run commands in this process, where torch is already imported."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Any

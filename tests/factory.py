@@ -5,8 +5,6 @@ environment, ceilings, a resolved configuration and a build report for each GPU.
 exist has problems with the dimensions ``n`` and ``dtype``.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta

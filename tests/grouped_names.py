@@ -1,7 +1,5 @@
 """The names of tests in groups of pytest-xdist: a plugin of tests/conftest.py that imports no torch."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

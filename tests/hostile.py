@@ -3,8 +3,6 @@
 ``lines`` is a Hypothesis strategy for a ledger's lines. ``KNOWN`` holds lines that once stopped a stage.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

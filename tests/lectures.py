@@ -1,7 +1,5 @@
 """The commands of docs/lectures/, and the outputs that the pages show."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import dataclass

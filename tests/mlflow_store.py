@@ -1,7 +1,5 @@
 """Publish to MLflow stores and read their contents."""
 
-from __future__ import annotations
-
 import base64
 import os
 import signal

@@ -1,7 +1,5 @@
 """Parse the report's pages: sections and tables of Markdown, and elements of HTML."""
 
-from __future__ import annotations
-
 import re
 from html.parser import HTMLParser
 

@@ -1,7 +1,5 @@
 """Run commands to their end and keep their output."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A copy of this repository in which the pipeline runs as a user runs it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -42,10 +40,7 @@ STAGES = (
     *("build", "codegen", "tune", "report", "publish"),
 )
 
-DROPPED = {
-    "softmax": ("manual", "torch_compile"),
-    "square": ("torch_mul", "torch_pow", "torch_compile"),
-}
+DROPPED = {"softmax": ("manual", "torch_compile"), "square": ("torch_mul", "torch_pow", "torch_compile")}
 """The providers that ``Project.measure_less`` drops."""
 
 OF_MAKE = ("ARGS", "JOBS", "PROOFS", "PYTHON", "TORCH", "VENV", "WHEELHOUSE")

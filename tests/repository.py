@@ -1,7 +1,5 @@
 """Git repositories for tests, independent of the host's git configuration."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

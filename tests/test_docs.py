@@ -1,8 +1,6 @@
 """The commands that the documentation shows run and print what it shows, and the names that it mentions
 exist."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

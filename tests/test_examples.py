@@ -1,7 +1,5 @@
 """The examples in examples/ run unchanged, also on a CPU."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

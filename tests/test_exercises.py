@@ -1,7 +1,5 @@
 """Every exercise takes its solution and refuses the usual mistake; the command leads through it."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Which GPU tests run side by side, which run alone, and which are smoke tests. These checks need no GPU."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

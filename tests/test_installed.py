@@ -1,7 +1,5 @@
 """The library and the kernels, installed by ``pip install .``, and a project that the wheel makes."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Every command in docs/lectures/ that needs no GPU prints what its page shows."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

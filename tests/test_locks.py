@@ -1,7 +1,5 @@
 """locks/install.py with short locks and small packages in a folder, without a package index."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Built libraries go through a DVC remote from one clone to another, by a folder and by the S3 protocol."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """The documentation site that ``make docs`` builds, in a headless browser."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 import subprocess

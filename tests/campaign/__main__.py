@@ -1,7 +1,5 @@
 """The command line, and the table at the end."""
 
-from __future__ import annotations
-
 import random
 import sys
 import tempfile

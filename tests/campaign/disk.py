@@ -1,7 +1,5 @@
 """A disk that is full, and one that turns read-only while a command writes."""
 
-from __future__ import annotations
-
 import random
 import resource
 import shutil

@@ -1,7 +1,5 @@
 """The copy of the tree in which the campaign happens, and what can be seen of it from outside."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """``kill -9`` at a random moment of every stage, and the same command again."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -1,7 +1,5 @@
 """What a part of the campaign tried, and what came of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Buildah with a store of its own, and a base image bootstrapped from the distribution's packages."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -3,8 +3,6 @@
 No Docker daemon and no registry are needed. What takes the vendor's base image or a GPU is not tried.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

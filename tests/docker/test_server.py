@@ -1,7 +1,5 @@
 """The team's tracking server, without containers: PostgreSQL and MLflow with the settings of compose.yaml."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

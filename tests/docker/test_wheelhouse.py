@@ -1,7 +1,5 @@
 """A host that reaches no package index: `make wheelhouse` here, `make setup` where there is no network."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

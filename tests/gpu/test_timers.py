@@ -15,13 +15,7 @@ import torch
 from kernel_pipeline.machine import device
 from kernel_pipeline.records.settings import TimingSettings
 from kernel_pipeline.timing.launch_gap import SecondContext
-from kernel_pipeline.timing.stopwatch import (
-    COLD_FACTOR,
-    FLUSHED_SETS,
-    MOST_SETS,
-    Stopwatch,
-    last_level_cache,
-)
+from kernel_pipeline.timing.stopwatch import COLD_FACTOR, FLUSHED_SETS, MOST_SETS, Stopwatch, last_level_cache
 from kernel_pipeline.timing.timers import Samples
 from kernel_pipeline.timing.timers.event import MOST_WRITES
 from pipeline import ROOT

@@ -88,7 +88,7 @@ def test_prepared_weights_and_random_outputs(tmp_path: Path) -> None:
     )
     # A graph that was captured before holds no answer computed ahead: ``ahead`` is honest in its replays.
     assert {name for name, outcome in linear.items() if outcome.status == "ok"} - {"ahead"} == {
-        *("torch", "transposed", "viewed"),
+        *("torch", "transposed", "viewed")
     }, {name: outcome.error for name, outcome in linear.items()}
     assert {linear[name].status for name in ("keeps", "spoils", "writes")} == {"incorrect"}
     assert {linear[name].status for name in ("listed", "ragged")} == {"runtime_error"}

@@ -1,7 +1,5 @@
 """The tests of distributions: right draws pass as often as they say, and wrong draws do not."""
 
-from __future__ import annotations
-
 import math
 
 import torch

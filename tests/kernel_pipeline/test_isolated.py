@@ -1,7 +1,5 @@
 """``bench(isolate=True)``: real worker and verifier processes on the CPU."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -114,7 +112,8 @@ def test_a_script_times_a_function_that_is_not_trusted(files: tuple[Any, str, Pa
         GIVEN
         + "from kernel_pipeline import bench\n"
         + "if __name__ == '__main__':\n"
-        + f"    print(bench({files[1] + ':right'!r}, make=make, reference=reference, isolate=True))\n"
+        + "    options = {'make': make, 'reference': reference, 'cache': 'hot', 'isolate': True}\n"
+        + f"    print(bench({files[1] + ':right'!r}, **options))\n"
     )
     done = completed([sys.executable, script], cwd=tmp_path)
     assert done.returncode == 0 and done.stdout.startswith("right: "), done

@@ -1,7 +1,5 @@
 """An exception names the author's file, line and source, wherever it came from."""
 
-from __future__ import annotations
-
 import ast
 import json
 from collections.abc import Callable

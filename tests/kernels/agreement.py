@@ -1,7 +1,5 @@
 """Compare an output with the reference within a tolerance."""
 
-from __future__ import annotations
-
 import torch
 
 from kernel_pipeline.contract import Tolerance

@@ -4,8 +4,6 @@ Run in a process of its own, without the interpreter. The providers get tensors 
 line for each binary.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Compile C++ of tests, with headers and kernels of CUDA in it, without CUDA."""
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import shutil

@@ -1,7 +1,5 @@
 """The number of torch's threads."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -2,8 +2,6 @@
 are those of the kernel's workload ``smoke``, also of other sizes and with each of its words.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass

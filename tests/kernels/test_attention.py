@@ -1,7 +1,5 @@
 """What is particular to attention: masks, shared heads, splits, tolerance, what fits and what is refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import sys

@@ -1,7 +1,5 @@
 """The number of parts of a block of keys in attention_backward's cuda_flash."""
 
-from __future__ import annotations
-
 import pytest
 
 from kernels.attention.parameters import Problem

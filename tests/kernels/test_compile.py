@@ -1,7 +1,5 @@
 """Every Triton provider compiles for every GPU generation in use, on any host, as its entry launches it."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

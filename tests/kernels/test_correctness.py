@@ -1,7 +1,5 @@
 """Every provider that this host can run gives the float64 reference within its kernel's tolerance."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any
@@ -87,8 +85,7 @@ OTHERS = tuple(layout for layout in LAYOUTS if layout is not unaligned) if ON_GP
 
 
 @pytest.mark.parametrize(
-    ("case", "words", "layout"),
-    with_words(cases(), LAYOUTS, others=(unaligned, *OTHERS)),
+    ("case", "words", "layout"), with_words(cases(), LAYOUTS, others=(unaligned, *OTHERS))
 )
 def test_any_layout(
     case: Case, words: dict[str, Value], layout: Callable[[torch.Tensor], torch.Tensor]

@@ -1,7 +1,5 @@
 """Square and gelu beside the tests for every kernel."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

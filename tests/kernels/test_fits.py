@@ -1,7 +1,5 @@
 """Each provider says which configurations of which problems fit a GPU: the table is ``fits.yaml``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

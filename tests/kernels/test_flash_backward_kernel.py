@@ -1,7 +1,5 @@
 """attention_backward's cuda_flash itself, on a CPU: compiled against an emulated multiprocessor."""
 
-from __future__ import annotations
-
 import dataclasses
 import subprocess
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
 """What attention_backward's cuda_flash works out before it computes, compiled without CUDA: blocks of keys,
 tiles of queries, shared memory."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 

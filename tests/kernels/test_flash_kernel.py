@@ -1,7 +1,5 @@
 """cuda_flash's kernel itself, on a CPU: its source compiled against an emulated multiprocessor."""
 
-from __future__ import annotations
-
 import dataclasses
 import subprocess
 from collections.abc import Sequence

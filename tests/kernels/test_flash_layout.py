@@ -1,7 +1,5 @@
 """What cuda_flash works out before it computes, compiled without CUDA: tiles, keys, shared memory."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 

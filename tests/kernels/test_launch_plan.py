@@ -1,7 +1,5 @@
 """The launch plan of the CUDA row kernels: the code that makes it, compiled without CUDA."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import json

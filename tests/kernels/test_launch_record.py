@@ -1,7 +1,5 @@
 """What a CUDA library says of its launches: the record alone, in a library that needs no CUDA."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import shutil

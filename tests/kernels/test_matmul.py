@@ -1,7 +1,5 @@
 """What is particular to the matrix product: tolerance, arithmetic, the order of tiles, what fits."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """What is particular to the four-bit product: the packing, the tolerance, what fits, what is refused."""
 
-from __future__ import annotations
-
 import enum
 import sys
 from typing import Any

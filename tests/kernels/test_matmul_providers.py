@@ -1,7 +1,5 @@
 """The matrix product's providers where they differ: layouts, float8, split k, padded copies, few rows."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 import types

@@ -1,7 +1,5 @@
 """What is particular to the 2:4 sparse product: the packing, the tolerance, what fits, what is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The steps of the matrix product on a CPU: their files compiled against an emulated multiprocessor."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

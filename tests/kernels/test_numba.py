@@ -1,8 +1,6 @@
 """What is true of the Numba providers beside what is true of all: where they run, what they refuse, and what
 their compiler makes of them. Without a GPU they run in Numba's simulator."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

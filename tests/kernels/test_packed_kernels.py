@@ -1,7 +1,5 @@
 """Hopper's kernels of packed weights, on a CPU: their sources compiled against emulated multiprocessors."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

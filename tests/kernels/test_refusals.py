@@ -1,7 +1,5 @@
 """Entries refuse inputs that don't fit together, with a sentence."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Properties of softmax, layer and RMS normalization that hold for any rounding."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

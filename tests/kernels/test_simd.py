@@ -1,8 +1,6 @@
 """What the C++ providers' loops are made of, for each instruction set that this CPU has: a library holds all,
 and a provider runs only the widest."""
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 from collections.abc import Callable

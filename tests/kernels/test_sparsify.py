@@ -1,7 +1,5 @@
 """What is particular to sparse weights: which are kept, and that matmul_sparse multiplies what comes."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,8 +1,6 @@
 """The four-bit product whose blocks share the steps of tiles: the steps of each block, and the kernel on a
 CPU, compiled against emulated multiprocessors."""
 
-from __future__ import annotations
-
 import ctypes
 from pathlib import Path
 
@@ -74,30 +72,22 @@ def work(library: ctypes.CDLL, shape: tuple[int, int, int]) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_step_of_every_tile_is_multiplied_once(
+def test_blocks_take_every_step_once_in_equal_shares_and_wait_only_for_blocks_before_them(
     library: ctypes.CDLL, shape: tuple[int, int, int]
 ) -> None:
     tiles, steps, multiprocessors = shape
-    blocks, _ = work(library, shape)
+    blocks, shared = work(library, shape)
     assert blocks <= multiprocessors
-    every = [
-        (tile, step)
-        for block in range(blocks)
-        for tile, first, last in segments(library, shape, block)
-        for step in range(first, last)
-    ]
+    taken = [segments(library, shape, block) for block in range(blocks)]
+    every = [(tile, step) for of in taken for tile, first, last in of for step in range(first, last)]
     assert sorted(every) == [(tile, step) for tile in range(tiles) for step in range(steps)]
 
+    counts = [sum(last - first for _, first, last in of) for of in taken]
+    assert min(counts) >= 1 and (not shared or max(counts) - min(counts) <= 1)
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_block_waits_only_for_blocks_before_it_whose_part_comes_first(
-    library: ctypes.CDLL, shape: tuple[int, int, int]
-) -> None:
-    blocks, shared = work(library, shape)
-    steps = shape[1]
     parts: dict[int, list[tuple[int, int, int, int]]] = {}
-    for block in range(blocks):
-        for place, (tile, first, last) in enumerate(segments(library, shape, block)):
+    for block, of in enumerate(taken):
+        for place, (tile, first, last) in enumerate(of):
             if (first, last) != (0, steps):
                 assert tile < shared
                 parts.setdefault(tile, []).append((first, last, block, place))
@@ -106,21 +96,7 @@ def test_a_block_waits_only_for_blocks_before_it_whose_part_comes_first(
         assert len(all_of) > 1
         owner = all_of[0][2]
         for further, (_, _, block, place) in enumerate(all_of[1:], 1):
-            assert block == owner - further
-            assert place == 0
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_blocks_that_share_have_as_many_steps_as_each_other(
-    library: ctypes.CDLL, shape: tuple[int, int, int]
-) -> None:
-    blocks, shared = work(library, shape)
-    counts = [
-        sum(last - first for _, first, last in segments(library, shape, block)) for block in range(blocks)
-    ]
-    if shared:
-        assert max(counts) - min(counts) <= 1
-    assert min(counts) >= 1
+            assert (block, place) == (owner - further, 0), "whose part comes first"
 
 
 @pytest.mark.parametrize("m", [40, 128, 260, 649, 1595])

@@ -1,7 +1,5 @@
 """cuda_wgmma_tf32's kernels themselves, on a CPU: compiled against an emulated multiprocessor."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

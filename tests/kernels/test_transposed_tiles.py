@@ -1,7 +1,5 @@
 """What the products with packed weights for Hopper work out before they compute, compiled without CUDA."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 from collections.abc import Callable

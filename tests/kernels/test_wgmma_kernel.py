@@ -1,7 +1,5 @@
 """cuda_wgmma's kernel itself, on a CPU: its source compiled against emulated multiprocessors."""
 
-from __future__ import annotations
-
 import dataclasses
 import subprocess
 from collections.abc import Sequence

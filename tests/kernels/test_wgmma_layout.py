@@ -1,7 +1,5 @@
 """What cuda_wgmma works out before it computes, compiled without CUDA: tiles, swizzle, shared memory."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 

@@ -1,7 +1,5 @@
 """The accuracy command's verdicts on points, and a run of it with real workers on a CPU."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

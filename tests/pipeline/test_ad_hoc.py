@@ -1,7 +1,5 @@
 """An ad-hoc sweep has its own MLflow runs, which a later publish of the results keeps."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """How a kernel's author sees a mistake: an exit code, the wrong line, and a debugger."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 """Autotuned kernels, kernels with heuristics, and calls of several kernels: verified by Triton's interpreter,
 compiled ahead and listed, without a GPU."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -27,6 +25,9 @@ from tests.planted.autotuned import FAULTY, RIGHT, WRONG
 from tests.planted.tree import PLANTED, ROOT
 
 FOLDER = PLANTED / "autotuned"
+
+# Most tests read one process's outcomes or programs.
+pytestmark = pytest.mark.xdist_group("autotuned")
 
 
 def point(provider: str, columns: int = 100, dtype: str = "float32") -> Point:
@@ -118,20 +119,13 @@ print(json.dumps(made))
 """
 
 
-NO_GPU = {"TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": ""}
-
-
 def test_compiling_ahead_leaves_no_tuned_configuration_behind(tmp_path: Path) -> None:
     """Triton would take the times of the stub for those of a GPU."""
     done = subprocess.run(
         [sys.executable, "-c", AHEAD, str(FOLDER)],
         input="\n".join(point(name).to_json().decode() for name in ("kept", "split")),
-        env={
-            **os.environ,
-            "TRITON_INTERPRET": "0",
-            "TRITON_CACHE_DIR": str(tmp_path),
-            "CUDA_VISIBLE_DEVICES": "",
-        },
+        env=os.environ
+        | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""},
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -1,7 +1,5 @@
 """``python -m pipeline.results best`` prints the best configuration, the row behind it, and its call."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 ``docs/trust.md`` lists the attacks, the defences, and the attacks without a defence.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -179,7 +177,7 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
 
 @pytest.mark.slow
 def test_no_cheat_gets_a_time_and_whoever_comes_after_it_is_unharmed(tree: Tree) -> None:
-    tree.run("kernel=cheats", f"provider=[{','.join(FATES)}]", "point_timeout_s=60")
+    tree.run("kernel=cheats", f"provider=[{','.join(FATES)}]", "elements=2000", "point_timeout_s=60")
     rows = {row.point.provider: row for row in tree.rows("cheats")}
     found = wrong_fates(rows, FATES)
     assert not found, "\n".join(found)

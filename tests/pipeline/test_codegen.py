@@ -1,8 +1,6 @@
 """Generated code from real compilers and tools: Triton, nvcc and Inductor compile, NVIDIA's tools
 disassemble, and the command prints."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

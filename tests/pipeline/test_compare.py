@@ -1,8 +1,6 @@
 """``python -m pipeline.compare`` on real commits of a repository, with real processes, interrupted and
 resumed."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -298,9 +296,7 @@ def mistakes(tree: Tree) -> dict[tuple[str, ...], subprocess.CompletedProcess[st
 
 @pytest.mark.parametrize("options", MISTAKES, ids=" ".join)
 def test_a_mistake_is_one_sentence(
-    tree: Tree,
-    mistakes: dict[tuple[str, ...], subprocess.CompletedProcess[str]],
-    options: tuple[str, ...],
+    tree: Tree, mistakes: dict[tuple[str, ...], subprocess.CompletedProcess[str]], options: tuple[str, ...]
 ) -> None:
     done = mistakes[options]
     assert (done.returncode, done.stdout) == (2, "")

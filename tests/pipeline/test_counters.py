@@ -4,8 +4,6 @@ that cannot count.
 A fake ncu returns pages of reports that were made on an H200.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future

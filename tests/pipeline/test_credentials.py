@@ -1,7 +1,5 @@
 """A tracker's password or token is never written, printed or passed to a child where others can read it."""
 
-from __future__ import annotations
-
 import subprocess
 import threading
 from pathlib import Path

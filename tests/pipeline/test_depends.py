@@ -1,7 +1,5 @@
 """The files that a kernel opens in its folder or imports from ``sys.path`` are part of its rows' keys."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

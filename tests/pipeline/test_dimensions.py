@@ -1,7 +1,5 @@
 """Dimensions that are not counts from 1 on: real numbers, and axes without elements."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The figures in docs/ agree with results/ and reports/. A page with an outdated figure is named."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """The time to prepare weights and the memory of a call, from the command to the table and to MLflow."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """How a sweep treats providers that fail, being killed, and a full disk, tested with real commands in a
 copy of the tree."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """The section "Against the field" of the report, from a results folder to Markdown and HTML."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,8 +1,6 @@
 """``python -m pipeline.finals`` measures the best of each provider side by side, with real ledgers and
 processes."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Definitions, workloads and solutions in flashinfer-bench's format, judged by the real command."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -1,7 +1,5 @@
 """The steps of the GitHub action and of the GitLab job, run as shell on a CPU."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Help: every command says what it does, shows its usage, and describes each option."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

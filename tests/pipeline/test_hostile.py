@@ -1,8 +1,6 @@
 """Foreign or damaged results cause an error message or the loss of a line, but no traceback, no file
 elsewhere and no script."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -3,8 +3,6 @@
 A busy machine may have no time to trust. Then a right submission can't be judged, and the reason says so.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import os

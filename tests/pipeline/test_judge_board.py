@@ -1,7 +1,5 @@
 """A board of twenty submissions, killed in the middle and continued."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -6,8 +6,6 @@ of each family, of which tests/pipeline/test_cheats.py runs all; those with fals
 and two of those that need times. ``TEST_PROOFS=cheats`` runs all cheats in each format.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

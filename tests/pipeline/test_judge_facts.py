@@ -1,7 +1,5 @@
 """The facts that the judge learns from a problem's own code, and the verdict of the format's own check."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import dataclass, field
 from math import isfinite

@@ -1,7 +1,5 @@
 """Submissions to KernelBot's tasks, judged by the real command."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from math import isclose

@@ -1,7 +1,5 @@
 """A mistake on the judge's command line, or in a file that it names, ends in one sentence."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

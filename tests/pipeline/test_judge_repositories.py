@@ -8,8 +8,6 @@ Their files are not in this repository. Each environment variable names a copy o
   ``flashinfer_trace``; or a folder of that name from the data set flashinfer-ai/flashinfer-trace.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

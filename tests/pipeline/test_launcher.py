@@ -1,7 +1,5 @@
 """An invalid option of a scheduler's launcher is reported in one sentence. No scheduler is needed."""
 
-from __future__ import annotations
-
 import importlib.util
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The section "Where we lose" shows each faster provider, whatever the source of its time."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The kernel that `python -m pipeline.new` writes runs at once, and each refusal is one sentence."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

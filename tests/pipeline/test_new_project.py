@@ -1,7 +1,5 @@
 """``kernel-pipeline new project=`` makes a project, and commands work in the project they are started in."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A command's defences against the machine's other accounts and against files that others wrote."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import subprocess

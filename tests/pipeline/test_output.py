@@ -1,7 +1,5 @@
 """If standard output is on a full disk, a command ends with one sentence and its results are kept."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A kernel in another repository, given by its folder, is measured and inspected like any other."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

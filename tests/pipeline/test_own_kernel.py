@@ -1,7 +1,5 @@
 """Follow docs/own_kernel.md and docs/swiglu.md word for word."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The report's page in a browser: choices, sorting, tooltips and readability."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ The kinds are: words and flags among dimensions and parameters, several outputs,
 dimension, in place, and Triton in files of any name. For each kind, an error in the kernel must be found.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

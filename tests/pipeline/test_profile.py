@@ -1,7 +1,5 @@
 """torch.profiler on the CPU: the content of a row, and the points that are profiled again."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -1,7 +1,5 @@
 """A publish stores each ledger once and completely, whatever the store held before."""
 
-from __future__ import annotations
-
 import re
 import resource
 import socket
@@ -188,15 +186,6 @@ def test_what_has_no_time_is_shown_without_a_number(tmp_path: Path, database: Pa
     assert runs["torch"]["tags"]["points"] == "2 ok, 1 out_of_memory"
 
 
-def test_publishing_twice_changes_nothing(results: Path, database: Path) -> None:
-    log(results, uri(database))
-    before = content(database)
-    files = {path: path.stat().st_mtime_ns for path in database.parent.rglob("mlartifacts/**/*.json*")}
-    log(results, uri(database))
-    assert content(database) == before
-    assert files and files == {path: path.stat().st_mtime_ns for path in files}
-
-
 def test_a_changed_row_replaces_its_run_and_no_other(results: Path, database: Path) -> None:
     from mlflow import MlflowClient
 
@@ -233,21 +222,18 @@ def test_what_the_ledger_no_longer_holds_goes_and_other_ledgers_stay(results: Pa
     assert set(shown(database)) == NAMES
 
 
-def test_an_experiment_that_was_deleted_comes_back(results: Path, database: Path) -> None:
+def test_publishing_again_changes_nothing_removes_duplicates_and_brings_back_what_was_deleted(
+    results: Path, database: Path
+) -> None:
     from mlflow import MlflowClient
 
     log(results, uri(database))
-    before = shown(database)
-    MlflowClient(uri(database)).delete_experiment("1")
+    before, stored = shown(database), content(database)
+    files = {path: path.stat().st_mtime_ns for path in database.parent.rglob("mlartifacts/**/*.json*")}
     log(results, uri(database))
-    assert shown(database) == before
+    assert content(database) == stored
+    assert files and files == {path: path.stat().st_mtime_ns for path in files}
 
-
-def test_a_duplicate_goes(results: Path, database: Path) -> None:
-    from mlflow import MlflowClient
-
-    log(results, uri(database))
-    before = shown(database)
     client = MlflowClient(uri(database))
     for run_id in run_ids(database).values():
         client.create_run("1", tags=dict(client.get_run(run_id).data.tags))
@@ -258,6 +244,10 @@ def test_a_duplicate_goes(results: Path, database: Path) -> None:
         assert after[name]["metrics"] == before[name]["metrics"]
         assert after[name]["info"][0] == "FINISHED"
         assert after[name].get("parent") == before[name].get("parent")
+
+    client.delete_experiment("1")
+    log(results, uri(database))
+    assert shown(database) == after
 
 
 def test_more_metrics_than_mlflow_takes_at_once(tmp_path: Path, database: Path) -> None:
@@ -842,10 +832,7 @@ def test_a_run_that_another_publisher_deletes_is_written_again(
 
 
 def test_runs_that_another_publisher_moves_below_its_own_parent_come_back(
-    results: Path,
-    database: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    at_third_write: list[Meanwhile],
+    results: Path, database: Path, monkeypatch: pytest.MonkeyPatch, at_third_write: list[Meanwhile]
 ) -> None:
     at_third_write.append(lambda client, _, run: client.set_tag(run, "mlflow.parentRunId", "0" * 32))
     monkeypatch.chdir(database.parent)

@@ -1,7 +1,5 @@
 """The parts of `make repro` around DVC."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

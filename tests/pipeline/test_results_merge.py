@@ -1,7 +1,5 @@
 """Merging adds the results of other clones: complete, checked, and with the same outcome when repeated."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """One command alone removes old rows, only by an option, and says which."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Problems that differ in more than their size are measured by the real command and kept apart by its
 readers."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@ blame.
 A fake compute-sanitizer stands in for it. Its messages come from the manual.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Searches by the real command: the measured configurations, and what a repeated command does."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """A tracker's password is hidden from kernels' code, and masked in records of that code's output."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import os

@@ -1,7 +1,5 @@
 """The modules that commands import before their work begins."""
 
-from __future__ import annotations
-
 import pytest
 
 from kernel_pipeline.execution import supervisor

@@ -1,8 +1,6 @@
 """Which points a sweep measures again, and how two sweeps share a device, with real commands in a copy of
 the tree."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """MLflow's own pages as a person sees them, in a headless browser."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The parts that counters, profiles and generated code add to the report's page and to the MLflow store."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How far right outputs are from the reference, in units in the last place."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

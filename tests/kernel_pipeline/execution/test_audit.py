@@ -1,7 +1,5 @@
 """The audit's arithmetic and its steps, by a clock that the tests turn: each limit from both sides."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace

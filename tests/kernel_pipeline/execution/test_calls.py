@@ -1,8 +1,6 @@
 """Calls with lists of tensors, named inputs, outputs and workspaces that are handed in, and outputs whose
 size depends on the data: right providers are found right, and wrong ones wrong."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What a process may want while it answers: the mode of the launch gap set, by another process."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The compile pool with a real Triton: it compiles for a GPU on a machine that has none."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

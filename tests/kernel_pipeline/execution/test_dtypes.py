@@ -1,8 +1,6 @@
 """Outputs of every dtype: what is right is found right, what is off by one bit, inverted or never written is
 not."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

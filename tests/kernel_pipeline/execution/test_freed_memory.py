@@ -1,7 +1,5 @@
 """A worker on a CPU keeps the memory that calls free, so that no call needs new pages."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """What a call launched, by a real library and by Triton that is stood in for."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import subprocess

@@ -1,8 +1,6 @@
 """Libraries that are built while other things go on. The compiler is planted; that it is real is tested with
 the extension's own tests."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Which timings no device can have had, at either side of each limit."""
 
-from __future__ import annotations
-
 import pytest
 
 from kernel_pipeline.execution.plausibility import judged

@@ -1,7 +1,5 @@
 """What a supervisor and its worker say to each other."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Functions whose first call may be wrong when several threads make it are first called by one thread."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,8 +1,6 @@
 """Weights that a provider prepares once for each set of inputs, random outputs, and the memory of a call, in
 real processes."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterator
@@ -38,7 +36,7 @@ def worker() -> Iterator[Supervisor]:
 
 
 def point(provider: str) -> Point:
-    problem = Values({"rows": 16, "columns": 64, "dtype": "float32"})
+    problem = Values({"rows": 16, "columns": 512, "dtype": "float32"})
     return Point(kernel="linear", provider=provider, problem=problem)
 
 

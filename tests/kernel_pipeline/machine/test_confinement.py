@@ -1,7 +1,5 @@
 """Processes that try to do harm, confined by the real namespaces of this machine."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """The load of other processes on a device, by planted counters and by those of this machine."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

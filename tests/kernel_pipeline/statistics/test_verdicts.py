@@ -1,8 +1,6 @@
 """Statistics of paired times: intervals cover the true ratio as often as they claim, and verdicts are
 rarely wrong."""
 
-from __future__ import annotations
-
 from collections import Counter
 from math import exp, inf
 

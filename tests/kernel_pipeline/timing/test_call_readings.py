@@ -1,7 +1,5 @@
 """The host's time of calls, on a simulated GPU."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Energy per call from a counter that changes only at its refreshes."""
 
-from __future__ import annotations
-
 import pytest
 
 from kernel_pipeline.timing.monitor import Energy

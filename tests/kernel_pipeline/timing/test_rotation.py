@@ -1,7 +1,5 @@
 """A timer passes outputs to the final verification that only the timed call can have written."""
 
-from __future__ import annotations
-
 from itertools import count
 
 import pytest

@@ -1,7 +1,5 @@
 """Inductor's test of vector instructions runs once, and later processes get its result."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

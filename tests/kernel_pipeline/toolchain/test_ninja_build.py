@@ -1,7 +1,5 @@
 """Compilers end when the process that started them ends."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

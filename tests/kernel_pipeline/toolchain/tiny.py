@@ -1,7 +1,5 @@
 """A project with one kernel that compiles quickly, and the CUDA code in a library."""
 
-from __future__ import annotations
-
 import os
 import struct
 import sys

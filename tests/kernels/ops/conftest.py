@@ -1,7 +1,5 @@
 """Choices of tests, and counts that begin at zero."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 

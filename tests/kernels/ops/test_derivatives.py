@@ -1,7 +1,5 @@
 """Functions are differentiated as torch's are."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """For edge cases functions agree with torch, with and without a gradient."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Properties of every kernel that is a function."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

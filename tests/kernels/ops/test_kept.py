@@ -1,7 +1,5 @@
 """A function keeps no more for the backward pass than torch's own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import product
 from typing import Any

@@ -1,7 +1,5 @@
 """A recognised call gives the same answer as at first, in any state of torch."""
 
-from __future__ import annotations
-
 import warnings
 import weakref
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """C++ and CUDA providers without the pipeline: what is built when, and what is said where it can't be."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

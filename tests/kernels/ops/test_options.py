@@ -1,7 +1,5 @@
 """Options that a function does not have are refused, whoever looks at the call."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Callable, Iterator

@@ -1,8 +1,6 @@
 """A Triton call is repeated from its record. A stand-in for a compiled kernel works on addresses, as launches
 do; tests/gpu/test_ops.py has the real ones."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

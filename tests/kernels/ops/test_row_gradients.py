@@ -1,7 +1,5 @@
 """Gradients of softmax, the norms and GELU by their kernels, where a table has times of these."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass

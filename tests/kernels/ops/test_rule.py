@@ -1,7 +1,5 @@
 """The rule between tuned problems, by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """One switch lets torch compute every call, and ``explain`` says so; what else torch serves, it says too."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any

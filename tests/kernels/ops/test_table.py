@@ -1,7 +1,5 @@
 """A table of tuned configurations from a file that somebody else wrote, or that was damaged."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math
@@ -50,15 +48,13 @@ def whole(loaded: Loaded) -> dict[str, Any]:
     content: dict[str, Any] = json.loads((table_files.PLACES[0] / f"{SLUG}.json").read_text())
     one = content["kernels"][loaded.name]
     content |= {"kernels": {loaded.name: one}, "rule": chooser.rule_digest(), "l2_bytes": 50 * 2**20}
-    if loaded is INT4:
-        one["problems"] = one["problems"][:6]
-        for problem in one["problems"]:
-            problem["near"] = dict(list(problem["near"].items())[:4])
-        named = {name for problem in one["problems"] for name in (problem["best"], *problem["near"])}
-        named |= {
-            name for region in one["regions"] for those in region["fallback"].values() for name in those
-        }
-        one["configurations"] = {name: one["configurations"][name] for name in sorted(named)}
+    few = [each for each in one["problems"] if each["problem"].get("rows") == 4096]
+    one["problems"] = (few + one["problems"])[:6]
+    for problem in one["problems"]:
+        problem["near"] = dict(list(problem["near"].items())[:4])
+    named = {name for problem in one["problems"] for name in (problem["best"], *problem["near"])}
+    named |= {name for region in one["regions"] for those in region["fallback"].values() for name in those}
+    one["configurations"] = {name: each for name, each in one["configurations"].items() if name in named}
     one["sources"] = {
         name: source.digest(loaded, name)
         for name in {each["provider"] for each in one["configurations"].values()}

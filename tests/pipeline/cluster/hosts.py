@@ -1,7 +1,5 @@
 """A Ray cluster of several nodes on this host, each with temporary files, and so with locks, of its own."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

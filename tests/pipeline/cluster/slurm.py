@@ -1,7 +1,5 @@
 """A Slurm of one node on this host: munged, slurmctld and slurmd with all that is theirs in a folder."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import shutil

@@ -1,7 +1,5 @@
 """A cluster that is not there, not Ray's, or of another version: one sentence, and exit code 2."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

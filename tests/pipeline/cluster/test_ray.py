@@ -1,7 +1,5 @@
 """Sweeps on a Ray cluster of two nodes, both on this host, by the real command."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence

@@ -1,8 +1,6 @@
 """Sweeps as jobs of a scheduler, by the real command: of a Slurm that runs here, where one can, else of
 submitit's own executor. The names of the tests that ran say which."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 from collections.abc import Iterator

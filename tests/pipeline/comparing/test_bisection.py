@@ -1,7 +1,5 @@
 """The search for the first slower commit: in numbers, and by the command in a repository."""
 
-from __future__ import annotations
-
 import shutil
 from math import log2
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Environments as sides of a comparison, with packages that pip installs from a folder of small wheels."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Ceilings are read where they are known, measured where they are not, and again where that is asked for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

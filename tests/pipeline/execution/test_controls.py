@@ -1,7 +1,5 @@
 """What a control point's times say of the points between them, with times that were planted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import Future
 from functools import partial

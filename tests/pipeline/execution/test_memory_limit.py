@@ -1,7 +1,5 @@
 """Problems that are too large to be verified: of real kernels, on an 80 GB GPU and on a 141 GB one."""
 
-from __future__ import annotations
-
 import pytest
 
 from kernel_pipeline import loading

@@ -1,7 +1,5 @@
 """A program that answers as ncu does: it hands out the recorded pages."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 PAGES = Path(__file__).parent / "ncu"

@@ -1,7 +1,5 @@
 """Launches of a call joined to a library's functions: by the provider's report and the profiler's names."""
 
-from __future__ import annotations
-
 from kernel_pipeline.records.measurement import Launch as Told
 from pipeline.inspection.disassembler import Analysis, Resources
 from pipeline.inspection.launches import DeviceLaunch as Seen

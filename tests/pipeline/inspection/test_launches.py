@@ -1,7 +1,5 @@
 """Launches as a GPU's trace holds them."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which lines are a kernel's own, wherever it was compiled, and how they are written."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """memcheck on a submission, with a fake compute-sanitizer."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Nsight Compute's command line: which one is taken, and what it is told to count."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -14,8 +14,6 @@ ncu's remark before the page, a point that launches two kernels, a kernel outsid
 a second way, "n/a" in place of a number, a launch without rules and a rule of two lines.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 from pathlib import Path

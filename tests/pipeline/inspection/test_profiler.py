@@ -1,7 +1,5 @@
 """What only a GPU's trace holds, through traces made by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pipeline import profile

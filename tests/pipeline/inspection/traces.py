@@ -1,7 +1,5 @@
 """Chrome traces of a GPU, made by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

@@ -1,7 +1,5 @@
 """Single faults in a tree of Python source, planted by rule."""
 
-from __future__ import annotations
-
 import ast
 import random
 from collections.abc import Callable, Collection, Iterator

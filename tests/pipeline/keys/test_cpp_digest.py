@@ -1,7 +1,5 @@
 """Which edits of C++ and CUDA sources change their tokens, and which don't."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

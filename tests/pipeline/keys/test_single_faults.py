@@ -1,7 +1,5 @@
 """On the code that measures and on the repository's kernels: no single fault leaves the digest as it was."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 

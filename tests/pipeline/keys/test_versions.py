@@ -1,7 +1,5 @@
 """The code that measures is a version that is listed, with evidence; rows of edited code say so."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

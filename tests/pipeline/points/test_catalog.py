@@ -1,7 +1,5 @@
 """A kernel's YAML: what it may say, what it is merged from, and what is said of a mistake."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

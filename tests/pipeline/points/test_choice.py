@@ -1,7 +1,5 @@
 """Which points are looked into: problems by their size, configurations by the ledger."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Named values and points: what is equal, and the JSON that worker, ledger and command line share."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math

@@ -1,7 +1,5 @@
 """Points in words, and the words of a variant."""
 
-from __future__ import annotations
-
 import pytest
 
 from kernel_pipeline.declared import Value

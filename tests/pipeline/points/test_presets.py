@@ -1,7 +1,5 @@
 """What the presets promise of each other, by the ledgers that the repository keeps."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 import pytest

@@ -1,7 +1,5 @@
 """Which points searches ask for, and when they end: against made-up times, and without a device."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

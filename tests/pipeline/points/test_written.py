@@ -1,7 +1,5 @@
 """Problems from a file, in place of a preset's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The first screen of the report: four questions, each answered in at most six lines."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """GPU against GPU: what three GPUs' ledgers say of each other."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

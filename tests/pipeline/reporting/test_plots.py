@@ -1,7 +1,5 @@
 """Charts, rooflines and the overview's plot: axes that can be read, and legends that are whole."""
 
-from __future__ import annotations
-
 from xml.etree import ElementTree
 
 import pytest

@@ -1,7 +1,5 @@
 """What progress says in a file, where there is no bar."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

@@ -1,7 +1,5 @@
 """Searches and the rule of tuned tables, played against planted ledgers whose best is known."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

@@ -1,7 +1,5 @@
 """What `make repro` ends with."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from io import StringIO
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Where a commit can't be read git's own reason is said, with a command that helps."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """DVC's lock file stays as git has it where a run measured nothing that git keeps."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a provider feels of an environment."""
 
-from __future__ import annotations
-
 import pytest
 
 from kernel_pipeline.contract import Provider

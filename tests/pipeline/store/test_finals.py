@@ -1,7 +1,5 @@
 """Which run's finals count at a problem."""
 
-from __future__ import annotations
-
 from pipeline.store import finals
 from pipeline.store.finals import Final
 from tests import factory

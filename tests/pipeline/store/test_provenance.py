@@ -1,7 +1,5 @@
 """What the rows of a run share stands once, before them, and is never lost."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A record claims nothing it has no right to, and a ledger's line gives back the record it was made from."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, get_args

@@ -1,7 +1,5 @@
 """Records of ad-hoc sweeps on a disk that is full."""
 
-from __future__ import annotations
-
 import resource
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What other processes and GPUs add to a time, from pairs whose distances were planted."""
 
-from __future__ import annotations
-
 import pytest
 
 from kernel_pipeline.records.measurement import Timing

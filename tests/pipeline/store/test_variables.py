@@ -1,7 +1,5 @@
 """Each variable is in keys or in none, by the list on which it stands."""
 
-from __future__ import annotations
-
 import pytest
 
 from kernel_pipeline.machine import fingerprint as environment

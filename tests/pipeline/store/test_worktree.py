@@ -1,7 +1,5 @@
 """Another commit's files are gone however the process that looked at them ends."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """MLflow's words on a store are passed on, with a command that helps in that case."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import sqlite3

@@ -1,7 +1,5 @@
 """A machine with an H200, and tables that the command writes from planted ledgers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

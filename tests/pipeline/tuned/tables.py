@@ -1,7 +1,5 @@
 """Planted ledgers of softmax on an H200, and the choices by the tables that are made of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """The choices by planted tables: between tuned problems, with a margin over torch, and by another GPU's
 table."""
 
-from __future__ import annotations
-
 import json
 import math
 import warnings

@@ -1,7 +1,5 @@
 """``ops.explain`` says what a call would get by a table, without calling it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

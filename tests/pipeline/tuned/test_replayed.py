@@ -1,7 +1,5 @@
 """A replay calls what callers get by the table of a ledger without the problem's shape."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``python -m pipeline.tune`` writes the table of tuned configurations, and the table decides the choices."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from pathlib import Path

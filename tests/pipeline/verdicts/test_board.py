@@ -1,7 +1,5 @@
 """The ranking of kept verdicts, their rewards and their page."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from datetime import UTC, datetime

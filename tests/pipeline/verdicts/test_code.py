@@ -1,7 +1,5 @@
 """What the compiler made of two sides, by real trees and the real compiler."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast

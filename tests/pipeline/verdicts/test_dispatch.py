@@ -1,7 +1,5 @@
 """What a caller gets, as the finals measure it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from kernel_pipeline import loading

@@ -1,7 +1,5 @@
 """Who meets in the finals, by a ledger."""
 
-from __future__ import annotations
-
 import pytest
 
 from kernel_pipeline.contract import Gpu

@@ -1,7 +1,5 @@
 """The sides that the options of a comparison name."""
 
-from __future__ import annotations
-
 import pytest
 
 from kernel_pipeline.errors import UserError

@@ -1,7 +1,5 @@
 """Other sizes than those given, at which the problem's own code has an answer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import pytest

@@ -110,12 +110,7 @@ def test_one_process_a_round_serves_the_rounds_of_several_kernels(monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("device", "known", "second"),
-    [
-        (CPU, "b", ["a"]),
-        (GPU, "b", ["a"]),
-        (GPU, "", ["a", "b"]),
-    ],
+    ("device", "known", "second"), [(CPU, "b", ["a"]), (GPU, "b", ["a"]), (GPU, "", ["a", "b"])]
 )
 def test_on_a_gpu_the_next_rounds_processes_are_launched_in_the_middle_of_a_round(
     monkeypatch: pytest.MonkeyPatch, device: Device, known: str, second: list[str]
