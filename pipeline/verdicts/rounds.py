@@ -257,10 +257,11 @@ class Rounds:
         """Measure a candidate's turn in round ``number`` by its side's process."""
         worker = workers[candidate.side.name]
         outcome = worker.measure(candidate.side.where, candidate.point)
-        if outcome.status == "out_of_memory" and len(workers) > 1:
-            # The other sides' processes hold the memory of their last problem until it is released.
+        if outcome.status == "out_of_memory":
+            # The other sides' processes hold memory of earlier problems, and a provider may hold tensors that
+            # its worker can't release. New processes hold none.
             for other in workers.values():
-                other.release()
+                other.close()
             outcome = worker.measure(candidate.side.where, candidate.point)
         turn = Turn(
             side=candidate.side.name,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import pytest
 
@@ -24,6 +24,8 @@ class Counted:
     """Stands in for a supervisor: what it was asked to measure, by kernel."""
 
     made: ClassVar[list[Counted]] = []
+    short: ClassVar[str] = ""
+    """The provider that has no memory until all supervisors have ended their processes."""
 
     def __init__(
         self,
@@ -48,7 +50,12 @@ class Counted:
 
     def measure(self, where: str, point: Point) -> Outcome:
         self.asked.append(where)
+        if point.provider == self.short and not all("close" in one.events for one in self.made):
+            return Outcome(status="out_of_memory", error="CUDA out of memory")
         return factory.measurement("softmax", "torch", 4096).outcome
+
+    def close(self) -> None:
+        self.events.append("close")
 
     def __enter__(self) -> Self:
         return self
@@ -130,6 +137,20 @@ def test_two_sides_have_processes_of_their_own_even_of_one_tree(monkeypatch: pyt
     tree = Path("tree")
     rounds = held([Side("a", tree, "softmax"), Side("b", tree, "softmax")], monkeypatch)
     assert [one.asked for one in rounds] == [["softmax", "softmax"]] * 4
+
+
+def test_a_provider_without_memory_is_measured_again_by_new_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither side's processes keep memory of earlier problems."""
+    monkeypatch.setattr(Counted, "made", [])
+    monkeypatch.setattr(Counted, "short", "torch")
+    tree, point = Path("tree"), Point(kernel="softmax", provider="torch", problem=Values({"n": 1}))
+    match = Match(tuple(Candidate(Side(name, tree, "softmax"), point, name) for name in "ab"))
+    rounds = Rounds([match], RoundLimits(2, 2), Rule(), "run", lambda turn: None, lambda turns: None)
+    workers: dict[str, Any] = {name: Counted(CPU, TimingSettings(), 0, 1.0, tree, True) for name in "ab"}
+    rounds.measure(workers, match, match.candidates[0], 0)
+    assert [turn.outcome.status for turn in rounds.timings_of(match.candidates[0])] == ["ok"]
 
 
 def turn(candidate: Candidate, number: int, time_us: float) -> Turn:
