@@ -40,31 +40,22 @@ FIELD_NOTE = (
 )
 
 FINALS_NOTE = (
-    "the best configuration of each provider, measured side by side in rounds. A ratio has its 90 % "
-    "interval; `=` marks no difference beyond the margin, `?` a ratio that the rounds did not decide. "
-    "`another run`: the other was not among these finals; its newest time in an equal environment counts. "
-    "The oracle is the best of all our configurations by the sweep."
-)
-
-SWEEPS_NOTE = (
-    "By the sweep, without finals: the best of each provider's configurations, not measured side by side."
+    "Finals measure the best configuration of each provider side by side, in rounds. A ratio of finals has "
+    "its 90 % interval; `=` marks no difference beyond the margin, `?` a ratio that the rounds did not "
+    "decide. `another run`: the other was not among these finals; its newest time in an equal environment "
+    "counts. The oracle is the best of all our configurations by the sweep. Sustained times follow two "
+    "seconds of the same work, at the clock that the GPU's power allows."
 )
 
 CALLERS_NOTE = (
-    "The configuration that a caller gets, by how it is chosen: its time over that of our fastest. At "
-    "problems that are not `exact`, the table of tuned configurations was made without them."
+    "The configuration that a caller gets stands by how it is chosen, with its time over that of our "
+    "fastest. At problems that are not `exact`, the table of tuned configurations was made without them. "
+    "The distance from float64 is over all problems; `repeats` counts the problems at which a second call "
+    "gives the same bits. The unit belongs to the right value. If the right value is nearly 0, as in a sum "
+    "that cancels, the largest distance says little."
 )
 
-SUSTAINED_NOTE = (
-    "After two seconds of the same work, at the clock that the GPU's power allows. A ratio is the time "
-    "over ours:"
-)
-
-ACCURACY_NOTE = (
-    "Distance from float64 in units in the last place over all problems, and where a second call gives "
-    "the same bits. The unit belongs to the right value. If the right value is nearly 0, as in a sum that "
-    "cancels, the largest distance says little."
-)
+SWEEPS_NOTE = "By the sweep, without finals: the best of each provider's configurations."
 
 HISTORY_NOTE = (
     "Our fastest provider at each problem in each run of finals: its time in microseconds, its speedup "
@@ -92,7 +83,8 @@ def field_section(content: Content) -> Section:
             some = [one for one in content.field if (one.kernel, one.gpu) == (kernel, slug)]
             if some:
                 parts.append(_part(content, kernel, slug, some))
-    return Section("Against the field", [Text(FIELD_NOTE, "note", has_code=True), *parts])
+    notes = [Text(note, "note", has_code=True) for note in (FIELD_NOTE, FINALS_NOTE, CALLERS_NOTE)]
+    return Section("Against the field", [*notes, *parts])
 
 
 def _part(content: Content, kernel: str, slug: str, some: Sequence[HeadToHead]) -> Section:
@@ -105,22 +97,22 @@ def _part(content: Content, kernel: str, slug: str, some: Sequence[HeadToHead]) 
     if some:
         origins = [one.origin for one in some if one.origin is not None]
         commits = sorted({f"{one.commit[:10]}{', edited' * one.dirty}" for one in origins})
-        how = f"Finals of commit {' and '.join(commits)}: {FINALS_NOTE}" if commits else SWEEPS_NOTE
+        how = f"Finals of commit {' and '.join(commits)}." if commits else SWEEPS_NOTE
         lost = [f"{one.where} ({', '.join(one.lost)})" for one in some if one.lost]
         at = f"{len(lost)} of {len(some)} problems: {'; '.join(lost)}"
         at = at if lost else f"none of {len(some)} problems"
         callers = _callers_table(where, some)
         blocks += [
-            Text(how, has_code=True),
-            *([Text(CALLERS_NOTE, has_code=True), callers] if callers.rows else []),
+            Text(how),
+            *([Text("The configuration that a caller gets:"), callers] if callers.rows else []),
             _scores_table(where, some, others),
             Text(f"Slower than another by more than 1 % at {at}."),
             _problems_table(where, some, others),
             *(Text(sentence, "alarm") for sentence in losses.doubts(some)),
         ]
     sustained, accuracy = _sustained_table(where, held), _accuracy(where, held)
-    blocks += [Text(SUSTAINED_NOTE), sustained] if sustained.rows else []
-    blocks += [Text(ACCURACY_NOTE), accuracy] if accuracy.rows else []
+    blocks += [Text("After two seconds of the same work:"), sustained] if sustained.rows else []
+    blocks += [Text("Distance from float64, in units in the last place:"), accuracy] if accuracy.rows else []
     if unfinished:
         left = f"Left out, as not all of ours have been measured there: {'; '.join(unfinished)}."
         blocks.append(Text(left))

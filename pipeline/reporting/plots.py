@@ -111,7 +111,8 @@ def _series(rows: pd.DataFrame, rate: str, styles: Mapping[str, Style], baseline
 
 def _in_words(row: Mapping[Any, Any], rate: str, baseline: str) -> str:
     """Return the text of a mark: configuration, problem, time, rate, share, speedup and doubt."""
-    share, ratio = percent(row["ceiling_fraction"]), speedup(row["speedup"])
+    share = percent(row["ceiling_fraction"])
+    ratio = "" if row["provider"] == baseline else speedup(row["speedup"])
     parts = [
         f"{row['label']} at {row['extent']}",
         f"{microseconds(row['median_us'], is_bound(row))} us",

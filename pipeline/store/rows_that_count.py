@@ -18,6 +18,9 @@ USUAL_TIMERS = ("graph", "event", "perf_counter")
 """The default timers: a CUDA graph on a GPU, events where a graph can't be captured, the host's clock on a
 CPU."""
 
+SHORT_US = 30.0
+"""Events add about 3 us to a kernel: a tenth of this time."""
+
 
 def own_rows(path: Path, warn: Callable[[str], None]) -> list[Measurement]:
     """Return the rows of a ledger that belong to the kernel and the machine in its path, sorted by point.
@@ -52,11 +55,19 @@ def newest(measurements: Iterable[Measurement], slot: Callable[[Measurement], Ha
 def comparable(measurements: Iterable[Measurement]) -> list[Measurement]:
     """Return each point's newest row on each machine among the rows that can be compared.
 
-    A row can be compared if a default timer timed it over cold inputs, or if it has no time.
+    A row can be compared if a default timer timed it over cold inputs, or if it has no time. A short time by
+    events is marked as not to be trusted.
     """
     usual = (
         row
         for row in measurements
         if (timing := row.outcome.timing) is None or (timing.cache == "cold" and timing.timer in USUAL_TIMERS)
     )
-    return newest(usual, lambda row: (row.origin.gpu, row.point))
+    return list(map(_marked, newest(usual, lambda row: (row.origin.gpu, row.point))))
+
+
+def _marked(row: Measurement) -> Measurement:
+    timing, state = row.outcome.timing, row.outcome.state
+    if timing is None or state is None or timing.timer != "event" or timing.median_us >= SHORT_US:
+        return row
+    return row.with_state(state.distrusted("timed by events, which add about 3 us"))

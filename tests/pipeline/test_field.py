@@ -206,7 +206,7 @@ def test_finals_say_it_where_there_are_any_and_the_sweeps_best_stands_beside(
     assert lines[1][7:] == ["2.00 ± 1.0 %", "0.99 ± 1.0 % ="]
     assert [line[1:] for line in score[1:]] == [["2.00", "0.99"], ["2.00", "0.99"], ["1 of 1", "1 of 1"]]
     assert "Slower than another by more than 1 % at none of 1 problems." in markdown
-    assert "Finals of commit 0123456789: " in markdown and "By the sweep, without finals: " in markdown
+    assert "Finals of commit 0123456789." in markdown and "By the sweep, without finals: " in markdown
     assert found["gelu on NVIDIA H200"][1][1][6:] == ["1.50"]
     shown = parts(html)
     assert [table[1:] for table in shown] == [table[1:] for section in found.values() for table in section]

@@ -126,6 +126,18 @@ def test_of_a_point_the_newest_row_counts_that_was_timed_as_usual():
     assert not comparable([old.replace(outcome=old.outcome.replace(timing=other))])
 
 
+@pytest.mark.parametrize(("median_us", "is_trusted"), [(4.5, False), (29.9, False), (4700.0, True)])
+def test_a_short_time_by_events_is_not_trusted(median_us: float, is_trusted: bool):
+    """Events add about 3 us. A kernel of 1.5 us that a graph timed must not be three times as fast."""
+    row = measurement(median_us=median_us)
+    timing = row.outcome.timing
+    assert timing is not None
+    for timer in ("event", "graph"):
+        (found,) = comparable([row.replace(outcome=row.outcome.replace(timing=timing.replace(timer=timer)))])
+        assert found.outcome.state is not None
+        assert found.outcome.state.valid is (is_trusted or timer == "graph")
+
+
 def test_a_problem_has_one_rate_whatever_workload_its_row_was_measured_as_one_of():
     rows = [
         measurement("matmul", "torch", 8192, "bfloat16", m=16, workload=workload, gpu=gpu)
