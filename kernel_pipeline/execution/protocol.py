@@ -95,7 +95,7 @@ class Done(Record):
 
 class Release(Record):
     """Asks the worker or the verifier to free all memory that it can do without; answered with Done. A worker
-    that holds at most ``most_bytes`` of its GPU's memory frees nothing."""
+    that holds at most ``most_bytes`` of its GPU's memory only unmaps the verifier's."""
 
     most_bytes: int = 0
 

@@ -306,13 +306,14 @@ class ProviderRunner:
         return found.replace(canary=self.stopwatch.calibrated())
 
     def release(self, request: Release) -> Done:
-        """Free all memory, so that a failure leaves nothing to the next point."""
+        """Unmap the verifier's memory, and free the worker's own if that is more than requested."""
         is_cuda = self.device.type == "cuda"
-        if request.most_bytes and is_cuda and torch.cuda.memory_reserved() <= request.most_bytes:
-            return Done()
-        self._running = self._inputs = self._idle = None
+        self._running = None
         self._memory.release()
         gc.collect()
+        if is_cuda and torch.cuda.memory_reserved() <= request.most_bytes:
+            return Done()
+        self._inputs = self._idle = None
         if is_cuda:
             self.stopwatch.release()
         return Done()

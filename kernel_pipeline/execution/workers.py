@@ -13,8 +13,8 @@ Owner = tuple[str, str]
 """A kernel's address and the name of its provider."""
 
 MOST_KEPT = 2**30
-"""The most bytes that a worker keeps while its provider waits for its next turn. A provider may have
-allocated tens of GB; to free its memory and to take it again costs 0.2 s."""
+"""The most bytes of its own that a worker keeps while its provider waits for its next turn. A provider may
+have allocated tens of GB; to free its memory and to take it again costs 0.2 s."""
 
 
 class Workers:
@@ -132,7 +132,7 @@ class Workers:
         if owner is None or not (owner == self.kept or self._most_waiting):
             self._end(before)
             return
-        # Memory that the worker maps can't be freed, and the audits of a sweep's next points map more.
+        # The worker unmaps the verifier's memory: the verifier can't free memory that others map.
         self._leave(before, MOST_KEPT if self._most_waiting else 0)
         self._waiting[owner] = before
         others = [one for one in self._waiting if one != self.kept]

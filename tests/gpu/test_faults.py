@@ -5,8 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
+from kernel_pipeline.execution.supervisor import Supervisor
 from kernel_pipeline.machine import device
+from kernel_pipeline.records.base import Values
+from kernel_pipeline.records.point import Point
+from kernel_pipeline.records.settings import TimingSettings
 from tests.planted.tree import Tree, size
 
 pytestmark = pytest.mark.gpu
@@ -48,6 +53,21 @@ def test_a_fault_gets_its_status_and_later_points_are_unharmed(tmp_path: Path) -
         else:
             assert outcome.timing is None
             assert error in (outcome.error or ""), provider
+
+
+@pytest.mark.smoke
+def test_workers_that_wait_map_none_of_the_verifiers_memory() -> None:
+    """Else the sets of an audit, up to 20 GiB, can't be freed while other providers have their turns."""
+    gpu, problem = device.resolve("cuda"), Values({"rows": 8192, "columns": 8192, "dtype": "float32"})
+    free = torch.cuda.mem_get_info()[0]
+    with Supervisor(gpu, TimingSettings(), 0, 60.0, in_turns=True) as made:
+        for provider in ("torch_mul", "torch_square"):
+            point = Point(kernel="square", provider=provider, problem=problem)
+            assert made.measure("square", point, is_audited=True).status == "ok"
+        made._turn_to(None)
+        made._released(made._verifier)
+        taken = free - torch.cuda.mem_get_info()[0]
+    assert taken < 12 << 30, "contexts, and at most a GiB of each worker's own"
 
 
 @pytest.mark.smoke
