@@ -138,6 +138,8 @@ def bench(  # noqa: PLR0913
 
     Raises BenchError if the function can't be timed, and any exception that the function raises.
     """
+    if cache not in ("cold", "hot", "both"):
+        raise BenchError(f"cache={cache!r} is unknown: write 'cold', 'hot' or 'both'.")
     if isolate:
         from .isolated import bench_isolated
 

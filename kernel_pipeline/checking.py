@@ -54,12 +54,17 @@ class CheckResult:
         The first wrong distribution and element; empty if all outputs are right.
     cases:
         The result of each distribution.
+
+    The result counts as true if ``ok`` is true, so that ``assert check(...)`` fails for a wrong function.
     """
 
     ok: bool
     worst: float
     where: str
     cases: tuple[DistributionResult, ...]
+
+    def __bool__(self) -> bool:
+        return self.ok
 
     def __repr__(self) -> str:
         if not self.ok:

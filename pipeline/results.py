@@ -5,7 +5,7 @@
     python -m pipeline.results merge results-from-elsewhere/ write=true
     python -m pipeline.results merge source=../other/outputs output=outputs
     python -m pipeline.results prune kernel=softmax
-    python -m pipeline.results prune kernel=all parts=[point,source] write=true
+    python -m pipeline.results prune kernel=all gpu=nvidia-h200 parts=[point,source] write=true
 
 ``best`` prints the best configuration of a kernel at a problem on a GPU, the row behind it, and its call in
 Python. It reads the ledgers and the finals. If several measured problems fit, each has a line. At a problem
@@ -64,6 +64,8 @@ def run(config: ResultsConfig) -> None:
         names = ", ".join(config.pin)
         raise UserError(f"{names}: only {command} best takes dimensions of a kernel; leave this option out.")
     elif config.action == "merge":
+        if config.gpu is not None:
+            raise UserError("gpu: merge takes the results of all machines; leave this option out.")
         merge(config)
     else:
         prune(config)
@@ -84,6 +86,10 @@ def merge(config: ResultsConfig) -> None:
         )
     done = Merge(config.source, config.output, config.write, BuildReport, settings_beside)
     done.all()
+    if not done.seen:
+        inside = config.source / "results"
+        hint = f"; write merge {inside}" if inside.is_dir() else ""
+        raise UserError(f"source={config.source} holds no results of the pipeline{hint}.")
     for sentence in done.left_out[:MOST_WARNINGS]:
         say(sentence, style="yellow")
     if (more := len(done.left_out) - MOST_WARNINGS) > 0:
@@ -105,10 +111,13 @@ def prune(config: ResultsConfig) -> None:
     name = ALL if config.kernel is None else config.entry.name
     folders = results.folders_of(config.output)
     found = [path for folder in folders for path in sorted((folder / "timings").glob("*/*.jsonl"))]
-    paths = [path for path in found if name in (ALL, path.parent.name)]
+    paths = [path for path in found if name in (ALL, path.parent.name) and config.gpu in (None, path.stem)]
     if not paths:
+        wanted = f"kernel={config.kernel or ALL}" + (f" gpu={config.gpu}" if config.gpu else "")
+        known = ", ".join(sorted({path.stem for path in found})) or "none"
         raise UserError(
-            f"{' and '.join(map(str, folders))}: no ledger of kernel={config.kernel or ALL} is there."
+            f"{' and '.join(map(str, folders))}: no ledger of {wanted} is there. The machines with ledgers: "
+            f"{known}."
         )
     total = 0
     for path in paths:
@@ -122,7 +131,7 @@ def prune(config: ResultsConfig) -> None:
         today = Today(path, catalog.find(where).loaded)
         total += prune_ledger(today, config.parts, config.write, say, warn)
     if config.write:
-        dropped = sum(prune_runs(folder) for folder in folders)
+        dropped = sum(prune_runs(folder, config.gpu) for folder in folders)
         say(f"Removed {total} rows, and the lines of {dropped} runs that no row names.")
     else:
         say(f"{total} rows are old. Write write=true to remove them." if total else "No row is old.")

@@ -319,8 +319,8 @@ class JudgeConfig(Options):
 
 class ResultsConfig(KernelOptions):
     """The options of conf/results.yaml. ``kernel`` None means all kernels. ``pin`` holds values of the
-    kernel's dimensions. ``gpu`` None means this machine's GPU, or on a machine without a GPU the only GPU
-    with rows. A row is old if it differs in one of the ``parts`` of its key.
+    kernel's dimensions. ``gpu`` None means, for best, this machine's GPU, or on a machine without a GPU the
+    only GPU with rows; for prune all machines. A row is old if it differs in one of the ``parts`` of its key.
     """
 
     action: Literal["best", "merge", "prune"] | None

@@ -192,16 +192,16 @@ def prune_ledger(today: Today, parts: Sequence[str], is_written: bool, say: Say,
     return total
 
 
-def prune_runs(folder: Path) -> int:
-    """Drop the lines of runs that no row names any more. Returns their number."""
+def prune_runs(folder: Path, gpu: str | None = None) -> int:
+    """Drop the lines of runs, of all machines or of one, that no row names any more. Returns their number."""
 
-    def named(gpu: str) -> set[str]:
-        paths = (one for kind in provenance.IN_RESULTS for one in folder.glob(f"{kind}/*/{gpu}.jsonl"))
+    def named(slug: str) -> set[str]:
+        paths = (one for kind in provenance.IN_RESULTS for one in folder.glob(f"{kind}/*/{slug}.jsonl"))
         return {run for path in paths for run in provenance.named_in(path)}
 
     return sum(
         provenance.prune(path, partial(named, path.stem))
-        for path in sorted((folder / provenance.FOLDER).glob("*.jsonl"))
+        for path in sorted((folder / provenance.FOLDER).glob(f"{gpu or '*'}.jsonl"))
     )
 
 

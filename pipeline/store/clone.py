@@ -42,7 +42,7 @@ class Merge:
     nothing.
 
     ``report`` is the record type of a kernel's build report. ``settings`` reads the configuration beside a
-    ledger, and returns None if there is none.
+    ledger, and returns None if there is none. ``seen`` counts the files of results in the source.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class Merge:
         self.left_out: list[str] = []
         self.merged: list[Merged] = []
         self.files: list[tuple[Path, str]] = []
+        self.seen = 0
         self._newer: dict[tuple[str, ...], bool] = {}
 
     def all(self) -> None:
@@ -105,6 +106,7 @@ class Merge:
     def _files(self, pattern: str) -> Iterator[Path]:
         own = results.folder_for(self.output, "cpu")
         for path in plain_files(self.source, pattern, self.left_out.append):
+            self.seen += 1
             if own != self.output and any(word.startswith("cpu-") for word in (path.stem, path.parent.name)):
                 self.left_out.append(f"{path} is from a CPU, whose results stay on its host; skipped.")
             elif not results.inside(self.output, self._place(path)):
@@ -213,6 +215,7 @@ class Merge:
         for path, heading in runs.records(theirs, self.left_out.append).items():
             if path not in plain:
                 continue
+            self.seen += 1
             rows = runs.rows(path, heading, self.left_out.append)
             content = runs.encoded(heading, rows)
             ours = self._place(path)

@@ -202,6 +202,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "make= must give tensors of the same shapes",
     ),
     "one function": (lambda: compare({"a": torch.square}, torch.randn(3)), "compare takes two functions"),
+    "unknown cache": (
+        lambda: bench(torch.square, torch.randn(3), cache="warm"),  # type: ignore[arg-type]
+        "'cold', 'hot' or 'both'",
+    ),
     "one round": (
         lambda: compare({"a": torch.square, "b": torch.abs}, torch.randn(3), rounds=1),
         "two rounds or more",
@@ -271,8 +275,8 @@ def test_check_takes_torchs_own_functions_and_refuses_an_approximation(dtype: to
         return torch.randn(4096, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
     gelu = torch.nn.functional.gelu
-    assert check(gelu, make=inputs, reference=gelu).ok
-    assert not check(lambda x: gelu(x, approximate="tanh"), make=inputs, reference=gelu).ok
+    assert check(gelu, make=inputs, reference=gelu)
+    assert not check(lambda x: gelu(x, approximate="tanh"), make=inputs, reference=gelu)
 
 
 def test_integers_are_compared_exactly_and_undefined_inputs_are_left_out() -> None:

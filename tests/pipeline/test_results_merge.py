@@ -126,6 +126,14 @@ def test_a_second_merge_changes_nothing_and_the_other_way_round_gives_the_same_r
     assert rows(other) == rows(here)
 
 
+def test_the_folder_above_the_results_is_named_as_such(here: Path, there: Path) -> None:
+    """Not as a folder whose results are all here."""
+    clone = there.parent / "clone"
+    shutil.copytree(there, clone / "results")
+    with pytest.raises(UserError, match=f"holds no results of the pipeline; write merge {clone}/results"):
+        merged(clone, here)
+
+
 def test_without_write_it_says_what_it_would_do_and_does_nothing(
     here: Path, there: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -114,3 +114,18 @@ def test_old_rows_are_listed_with_reasons_and_removed_by_write(folder: Path) -> 
     assert said[-1].startswith("Removed 4 rows, and the lines of ")
     assert keys(path) == {one.key for one in CURRENT if one.parts.settings == NOW}
     assert other.read_bytes() == others
+
+
+def test_gpu_leaves_the_rows_and_runs_of_other_machines(folder: Path) -> None:
+    old = [row("torch", 1024, source="0" * 16)]
+    factory.write_results(folder, [one.replace(origin=one.origin.replace(gpu=factory.H100)) for one in old])
+    others = [results.ledger_path(folder, "softmax", factory.H100), *folder.glob(f"*/{factory.H100}.jsonl")]
+    before = [path.read_bytes() for path in others]
+    said = prune(folder, f"gpu={factory.H200}", "parts=[source]", "write=true")
+    assert said[-1].startswith("Removed 2 rows, ")
+    assert [path.read_bytes() for path in others] == before and len(others) == 2
+    done = python("-m", "pipeline.results", "prune", f"output={folder}", "gpu=h200")
+    assert done.returncode == 2
+    assert (
+        f"no ledger of kernel=all gpu=h200 is there. The machines with ledgers: {factory.H100}" in done.stderr
+    )
