@@ -104,6 +104,17 @@ def tensors_of(output: Any) -> Tensors:
     return tuple(leaf for leaf in tree_flatten(output)[0] if isinstance(leaf, torch.Tensor))
 
 
+def structure(output: Any) -> str:
+    """Return the nesting of a call's output as text, in which a list and a tuple are the same."""
+    if isinstance(output, torch.Tensor):
+        return "tensor"
+    if isinstance(output, (tuple, list)):
+        return f"({', '.join(map(structure, output))}{',' * (len(output) == 1)})"
+    if isinstance(output, dict):
+        return f"{{{', '.join(f'{name!r}: {structure(one)}' for name, one in output.items())}}}"
+    return repr(output) if output is None or isinstance(output, (int, str)) else type(output).__name__
+
+
 def returns_tensors(output: Any) -> bool:
     """Whether an output is a tensor, or a tuple or list of tensors."""
     several = isinstance(output, (tuple, list)) and len(output) > 0

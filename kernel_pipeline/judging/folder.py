@@ -21,7 +21,7 @@ from ..files import write_atomically
 from ..records.base import Values
 from .facts import ProblemFacts, facts_of
 from .formats import Problem, SubmissionFile, Workloads
-from .imported import COMPILED, DISTRIBUTION, REFERENCE, ImportedFiles, ModuleFile, read
+from .imported import COMPILED, DISTRIBUTION, FILE, REFERENCE, ImportedFiles, ModuleFile, read
 
 GIVEN, SIGNED = "given", "alternating_signs"
 """Two distributions of inputs: the problem's own inputs, and these with every second sign changed. Many
@@ -118,7 +118,7 @@ def write(
         originals={file: str(path) for path, file in copies.items()}
         | {file: original for file, (_, original) in texts.items()},
     )
-    write_atomically(folder / "imported.json", imported.to_json(indent=2))
+    write_atomically(folder / FILE, imported.to_json(indent=2))
     return imported
 
 

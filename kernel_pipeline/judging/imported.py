@@ -13,6 +13,8 @@ from ..declared import Value
 from ..records.base import Record, Values
 from ..records.fields import Name, Text
 
+FILE = "imported.json"
+
 DISTRIBUTION = "distribution"
 """The name of the dimension that gives the distribution of a problem's inputs."""
 
@@ -78,7 +80,7 @@ class ImportedFiles(Record):
 @cache
 def read(folder: Path) -> ImportedFiles:
     """Return a folder's ``imported.json``."""
-    return ImportedFiles.from_json((folder / "imported.json").read_bytes())
+    return ImportedFiles.from_json((folder / FILE).read_bytes())
 
 
 def worded(workloads: Sequence[Mapping[str, Any]]) -> tuple[tuple[Values, ...], tuple[str, ...]]:

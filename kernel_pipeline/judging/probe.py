@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from .. import problems, tracebacks
-from ..arguments import tensors_of
+from ..arguments import structure, tensors_of
 from ..checking import tolerance_for, wide
 from ..contract import Tolerance
 from ..execution.faults import failed
@@ -100,7 +100,8 @@ def facts(probe: Probe, values: Values) -> ProblemFacts:
     assert reference.facts is not None, "_own sets the facts"
     tensors = reference.inputs(problem, device, probe.seed)
     _check_room(tensors, device)
-    outputs, again = (tensors_of(call(*(x.clone() for x in tensors))) for _ in range(2))
+    made, other = (call(*(x.clone() for x in tensors)) for _ in range(2))
+    outputs, again = tensors_of(made), tensors_of(other)
     if not outputs:
         raise UnfitError("its own code returns no tensor")
     right = None
@@ -113,7 +114,8 @@ def facts(probe: Probe, values: Values) -> ProblemFacts:
             raise UnfitError("its own code is NaN or infinite at other places than the same code in float64")
     elif not all(bool(wide(x).isfinite().all()) for x in (*outputs, *(right or ()))):
         raise UnfitError("its answer is not finite")
-    found = reference.facts.replace(inputs=tuple(map(_layout, tensors)), outputs=tuple(map(_layout, outputs)))
+    layouts = {"inputs": tuple(map(_layout, tensors)), "outputs": tuple(map(_layout, outputs))}
+    found = reference.facts.replace(**layouts, structure=structure(made))
     if right is None:
         return found
     for out, other, want in zip(outputs, again, right, strict=True):

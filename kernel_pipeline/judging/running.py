@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..arguments import tensors_of
+from ..arguments import structure, tensors_of
 from ..checking import DISTRIBUTIONS, Fill, filled, wide
 from ..contract import Tolerance
 from ..loading import Tensors
@@ -180,19 +180,30 @@ class Called:
         self.__name__ = provider
 
     def __call__(self, *tensors: torch.Tensor, **dimensions: Any) -> Any:
-        """Return the function's outputs, a tensor or a tuple of tensors."""
+        """Return the function's outputs, a tensor or a tuple of tensors.
+
+        Raises TypeError if the outputs of the first call are nested otherwise than those of the problem's own
+        code.
+        """
         key = tuple(dimensions.values())
         call = self._made.get(key)
-        if call is None:
-            call = self._made[key] = self._function(tensors[0].device, dimensions)
-        made = call(*tensors)
+        if call is not None:
+            made = call(*tensors)
+        else:
+            call, expected = self._function(tensors[0].device, dimensions)
+            made = call(*tensors)
+            if (found := structure(made)) != expected:
+                raise TypeError(f"it returns {found}, and the problem's own code returns {expected}")
+            self._made[key] = call
         return made if isinstance(made, torch.Tensor) else tensors_of(made)
 
-    def _function(self, device: torch.device, dimensions: Sizes) -> Callable[..., Any]:
+    def _function(self, device: torch.device, dimensions: Sizes) -> tuple[Callable[..., Any], str]:
+        """Return the function of a workload, and the nesting of the right outputs."""
         imported, of = self._reference.imported, self._reference
-        learned = facts_of(of.folder, {**dimensions, DISTRIBUTION: files.GIVEN}).learned
+        facts = facts_of(of.folder, {**dimensions, DISTRIBUTION: files.GIVEN})
         module = imported.modules[self._provider]
-        return of.code.call(module, imported.plain(dimensions), device, learned)
+        call = of.code.call(module, imported.plain(dimensions), device, facts.learned)
+        return call, facts.structure
 
 
 def _with(values: Sequence[float], place: int, x: torch.Tensor, limits: torch.finfo) -> torch.Tensor:

@@ -16,6 +16,7 @@ import yaml
 from kernel_pipeline import loading
 from kernel_pipeline.contract import Provider
 from kernel_pipeline.errors import UserError
+from kernel_pipeline.judging import imported
 from kernel_pipeline.machine.compilers import CXX_FLAGS, NVCC_FLAGS
 from kernel_pipeline.machine.device import Device
 from kernel_pipeline.records.base import digest
@@ -294,8 +295,10 @@ def run_here(
 
 @cache
 def _keyed(where: str, provider: str) -> frozenset[Path]:
-    """Return the files that a provider's key covers."""
+    """Return the files that a provider's key covers, outside of the folder of a submission to ``judge``."""
     loaded = loading.load(where)
+    if (loaded.folder / imported.FILE).is_file():
+        return frozenset()
     return source(loaded, loaded.kernel.provider(provider)).files
 
 

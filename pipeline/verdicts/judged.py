@@ -46,6 +46,8 @@ in advance."""
 
 TAMPERED = "it changed the files of the problem, by which it is judged"
 
+READS = "it reads files that the verdict does not record: {}"
+
 BUSY = "it is right, but {} rounds have trusted times: judge it again on a quiet machine"
 """The reason for the lack of a time where other programs disturb the rounds."""
 
@@ -266,6 +268,8 @@ def of_failure(outcome: Outcome, needs_gpu: bool) -> tuple[Verdict, str]:
         return "can't be judged", f"it is written for a GPU, and this machine has none: {error}"
     if outcome.status in ("runtime_error", "compile_error"):
         return "incorrect", f"it fails: {error}"
+    if outcome.status == "timeout" and "its worker" in error:
+        return "incorrect", f"it is over the limit point_timeout_s: {error}"
     return "can't be judged", error
 
 

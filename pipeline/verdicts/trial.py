@@ -21,6 +21,7 @@ from kernel_pipeline.statistics.verdicts import Rule
 
 from .. import ROOT
 from ..execution.session import Session
+from ..keys import identity
 from ..store.retry import is_too_short
 from ..store.turns import Turn
 from . import judged, other_sizes
@@ -251,6 +252,8 @@ class Trial:
                 reason = reason if place == GIVEN else f"{judged.words(place)}: {reason}"
                 failing = self._smallest(worker, name, problem) if said == "incorrect" else None
                 return one.replace(verdict=said, reason=reason, right=tuple(right), failing=failing)
+            if outcome.unkeyed is not None and not self._is_own(name):
+                return one.replace(verdict="can't be judged", reason=judged.READS.format(outcome.unkeyed))
             right.append(place)
             if place == GIVEN:
                 one = one.replace(is_repeatable=self._is_repeatable(worker, name, problem))
@@ -370,6 +373,7 @@ class Trial:
         session, timing = self.session, self.session.timing.replace(**BRIEF)
         made = AnswerSupervisor(session.device, timing, session.seed, session.timeout_s, ROOT)
         made.canary = session.canary
+        made.unkeyed = identity.unkeyed
         return made
 
     def _outcome(self, worker: AnswerSupervisor, provider: str, problem: Values) -> Outcome:
