@@ -6,6 +6,9 @@ from statistics import median
 
 import torch
 
+if not torch.cuda.is_available():
+    raise SystemExit("launch_gap.py needs an NVIDIA GPU, and this machine has none.")
+
 tensors = [torch.randn(256, 256, device="cuda") for _ in range(128)]
 
 

@@ -12,7 +12,7 @@ PIPELINE = f"{__package__}.pipeline" if Path(__file__).with_name("pipeline").is_
 """The package of the other commands: inside this package in an installation, beside it in a checkout."""
 
 WITHOUT_EXTRA = (
-    "the pipeline's commands need packages that are not installed: pip install 'kernel-pipeline[pipeline]'. "
+    "the pipeline's commands need packages that are not installed: pip install '.[pipeline]' in a checkout. "
     "Without them there is kernel-pipeline bench FILE.py:FUNCTION --shape 4096,781."
 )
 

@@ -184,12 +184,14 @@ def timed(
         )
     forward = _timed(watch, one, _with_gradient(one), reference, tolerance)
     both = _timed(watch, *_both_passes(one), None, tolerance)
+    backward_us = both.median_us - forward.median_us
+    noise = "" if backward_us > 0 else "both passes took no longer than the forward pass: measure again"
     return replace(
         both,
         forward=forward,
-        backward_us=both.median_us - forward.median_us,
-        valid=both.valid and forward.valid,
-        why=both.why or forward.why,
+        backward_us=backward_us,
+        valid=both.valid and forward.valid and not noise,
+        why=both.why or forward.why or noise,
     )
 
 

@@ -375,7 +375,7 @@ def _frame(rows: Iterable[Mapping[str, Any]]) -> Any:
     try:
         import pandas as pd
     except ImportError as error:
-        raise ImportError("to_pandas() needs pandas: pip install 'kernel-pipeline[compare]'.") from error
+        raise ImportError("to_pandas() needs pandas: pip install '.[compare]' in a checkout.") from error
     return pd.DataFrame(list(rows))
 
 
@@ -383,5 +383,5 @@ def _axes() -> Any:
     try:
         from matplotlib import pyplot
     except ImportError as error:
-        raise ImportError("plot() needs matplotlib: pip install 'kernel-pipeline[compare]'.") from error
+        raise ImportError("plot() needs matplotlib: pip install '.[compare]' in a checkout.") from error
     return pyplot.subplots()[1]

@@ -158,6 +158,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """Check the options and register the plugin."""
     if config.getoption("kernel_rounds") < 2:
         raise pytest.UsageError("--kernel-rounds: write 2 or more; one round does not show the noise.")
+    if config.getoption("kernel_compare") and config.getoption("kernel_save"):
+        raise pytest.UsageError("--kernel-save has no times of a comparison: leave out one of the options.")
+    for option in ("kernel_save", "kernel_report"):
+        path = config.getoption(option)
+        if path and not Path(path).parent.is_dir():
+            raise pytest.UsageError(f"--{option.replace('_', '-')}: {Path(path).parent} is not a folder.")
     config.pluginmanager.register(Plugin(config), "kernel_bench")
 
 

@@ -32,11 +32,11 @@ Layout = tuple[tuple[int, ...], tuple[int, ...], str]
 class ProblemFacts(Record):
     """The facts of one problem.
 
-    ``inputs`` are the layouts of the inputs. ``structure`` is the nesting of the outputs. ``mode`` is the mode of the problem's module, ``train`` or
-    ``eval``. ``learned`` is what the format's code found out about the workload. ``tolerances`` has a
-    relative and an absolute tolerance for each output, or nothing if only the problem's checker decides.
-    ``inexact`` is the reason why the answer is not computed in float64.
-    ``skipped`` is the reason, as a clause, why no submission can be compared.
+    ``inputs`` are the layouts of the inputs. ``structure`` is the nesting of the outputs. ``mode`` is the
+    mode of the problem's module, ``train`` or ``eval``. ``learned`` is what the format's code found out
+    about the workload. ``tolerances`` has a relative and an absolute tolerance for each output, or nothing
+    if only the problem's checker decides. ``inexact`` is the reason why the answer is not computed in
+    float64. ``skipped`` is the reason, as a clause, why no submission can be compared.
     """
 
     inputs: tuple[Layout, ...] = ()

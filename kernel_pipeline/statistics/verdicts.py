@@ -72,7 +72,7 @@ def scipy_stats() -> Any:
     try:
         from scipy import stats
     except ImportError as error:
-        raise ImportError("verdicts need SciPy: pip install 'kernel-pipeline[compare]'.") from error
+        raise ImportError("verdicts need SciPy: pip install '.[compare]' in a checkout.") from error
     return stats
 
 

@@ -9,6 +9,9 @@ from rich.console import Console, RenderableType
 PIPE_WIDTH = 110
 """The minimum width of output into a pipe or a file, in columns."""
 
+MOST_WIDTH = 250
+"""The maximum width of such output, unless the user's is larger."""
+
 GAP = "not measured"
 """Stands for a missing number in a table of several machines."""
 
@@ -48,10 +51,11 @@ def speedup(value: float | None) -> str:
 
 
 def print_wide(console: Console, what: RenderableType) -> None:
-    """Print a table; in a pipe or a file lines are at least ``PIPE_WIDTH`` wide."""
+    """Print a table; in a pipe or a file lines are at least ``PIPE_WIDTH`` wide, and break no word."""
     width = console.width
     if not console.is_terminal:
-        console.width = max(width, PIPE_WIDTH)
+        unbroken = console.measure(what, options=console.options.update(max_width=MOST_WIDTH)).minimum
+        console.width = max(width, PIPE_WIDTH, unbroken)
     try:
         console.print(what, highlight=False)
     finally:

@@ -49,7 +49,8 @@ class TextTable:
     is_packed: bool = False
 
     def rich(self) -> RichTable:
-        """Return the table for a terminal: no text is cut off, and no number is wrapped."""
+        """Return the table for a terminal, without empty columns: no text is cut off, and no number is
+        wrapped."""
         found = RichTable(
             title=self.title or None,
             title_justify="left",
@@ -60,7 +61,13 @@ class TextTable:
             pad_edge=False,
             padding=(0, 1, 0, 0),
         )
-        for place, name in enumerate(self.columns):
+        filled = [
+            place
+            for place in range(len(self.columns))
+            if not self.rows or any(row[place] for row in self.rows)
+        ]
+        for place in filled:
+            name = self.columns[place]
             is_number = name in self.numbers
             found.add_column(
                 name,
@@ -71,7 +78,9 @@ class TextTable:
         for place, row in enumerate(self.rows):
             if place in self.breaks:
                 found.add_section()
-            found.add_row(*map(RichText, row), style="bold" if place in self.strong else None)
+            found.add_row(
+                *(RichText(row[one]) for one in filled), style="bold" if place in self.strong else None
+            )
         return found
 
     def markdown(self, *, has_code: bool = False) -> str:

@@ -240,6 +240,33 @@ def test_a_harmful_submission_harms_nothing_and_each_has_its_sentence(tmp_path: 
     assert not any(Path(place).exists() for place in places)
 
 
+OTHERS = {
+    "reads": ("it reads files that the verdict does not record: {}", "x * FACTOR"),
+    "nests": ("returns (tensor,), and the problem's own code returns tensor", "(x,)"),
+    "adds": ("returns (tensor, 3), and the problem's own code returns tensor", "x, 3"),
+    "hangs": ("point_timeout_s: no answer in 20 s; its worker was replaced", "time.sleep(600)"),
+}
+
+
+@pytest.mark.slow
+def test_a_submission_that_reads_files_hangs_or_nests_its_output_is_not_correct(tmp_path: Path) -> None:
+    problem, factor = tmp_path / "sinc.py", tmp_path / "factor.txt"
+    problem.write_text(SINC)
+    factor.write_text("1.0")
+    (tmp_path / "sinc_by").mkdir()
+    for name, (_, returned) in OTHERS.items():
+        reads = f"FACTOR = float(open({str(factor)!r}).read())\n" if name == "reads" else ""
+        lines = ["class ModelNew(torch.nn.Module):", "    def forward(self, x):", "        x = torch.sinc(x)"]
+        text = "\n".join([*lines, f"        return {returned}", ""])
+        (tmp_path / "sinc_by" / f"{name}.py").write_text(f"import time\n\nimport torch\n\n{reads}{text}")
+    code, found = judge(tmp_path, problem, *OTHERS, rounds=0, n=4096, point_timeout_s=20)
+    for name, (reason, _) in OTHERS.items():
+        one = found["results"][name]
+        assert reason.format(factor) in one["reason"]
+        assert one["verdict"] == ("can't be judged" if name == "reads" else "incorrect")
+    assert code == 1
+
+
 @pytest.mark.slow
 def test_where_the_problem_fails_in_isolation_the_verdict_says_not_isolated(tmp_path: Path) -> None:
     problem = tmp_path / "sinc.py"

@@ -13,6 +13,7 @@ from pipeline.reporting import summary
 from pipeline.reporting.cells import Row
 from pipeline.reporting.data_files import read_best
 from pipeline.reporting.numbers import RATES
+from pipeline.reporting.tables import TextTable
 from pipeline.store import results, runs
 from tests import factory
 
@@ -120,3 +121,13 @@ def test_it_is_said_how_many_rows_were_measured_here_and_how_many_came_with_the_
     with results.ledger_path(folder, "softmax", factory.H200).open("a") as ledger:
         ledger.write('{"torn')
     assert said() == f"3 rows were measured in this checkout, 2 of them now; {clone}"
+
+
+def test_a_table_in_a_pipe_breaks_no_word_and_has_no_empty_column() -> None:
+    printed = StringIO()
+    columns = [f"column_{number}" for number in range(20)]
+    rows = [[*("9" * 12 for _ in range(19)), "incorrect"], [*("" for _ in range(19)), "correct"]]
+    rows = [[*row[:5], "", *row[6:]] for row in rows]
+    TextTable("", columns, rows, columns[:19]).print(Console(file=printed, width=80))
+    text = printed.getvalue()
+    assert "incorrect" in text and text.count("9" * 12) == 18 and "column_5" not in text
