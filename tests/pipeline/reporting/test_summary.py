@@ -125,9 +125,8 @@ def test_it_is_said_how_many_rows_were_measured_here_and_how_many_came_with_the_
 
 def test_a_table_in_a_pipe_breaks_no_word_and_has_no_empty_column() -> None:
     printed = StringIO()
-    columns = [f"column_{number}" for number in range(20)]
-    rows = [[*("9" * 12 for _ in range(19)), "incorrect"], [*("" for _ in range(19)), "correct"]]
-    rows = [[*row[:5], "", *row[6:]] for row in rows]
-    TextTable("", columns, rows, columns[:19]).print(Console(file=printed, width=80))
+    columns = [f"column_{number}" for number in range(12)]
+    rows = [["9" * 12] * 5 + [""] + ["9" * 12] * 5 + ["incorrect"], [""] * 11 + ["correct"]]
+    TextTable("", columns, rows, columns[:11]).print(Console(file=printed, width=80))
     text = printed.getvalue()
-    assert "incorrect" in text and text.count("9" * 12) == 18 and "column_5" not in text
+    assert "incorrect" in text and text.count("9" * 12) == 10 and "column_5" not in text
