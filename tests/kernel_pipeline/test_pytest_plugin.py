@@ -132,3 +132,6 @@ def test_a_wrong_option_is_a_sentence(mine: Mine) -> None:
     done = mine.pytest("--kernel-compare=nowhere")
     assert done.returncode != 0 and "--kernel-compare=nowhere: " in done.stdout + done.stderr
     assert "--kernel-rounds: write 2 or more" in mine.pytest("--kernel-rounds=1").stderr
+    both = mine.pytest("--kernel-compare=main", "--kernel-save=times.jsonl")
+    assert "leave out one of the options" in both.stderr
+    assert "--kernel-report: gone is not a folder." in mine.pytest("--kernel-report=gone/page.html").stderr
