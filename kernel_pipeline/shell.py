@@ -40,7 +40,11 @@ def main(words: Sequence[str]) -> int:
         function = named(given.function)
     except (ImportError, AttributeError, OSError, ValueError) as error:
         return _error(f"{given.function}: {error}; write FILE.py:FUNCTION.")
+    except Exception as error:
+        return _error(_located(error, given.function))
     device = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device.partition(":")[0] not in ("cpu", "cuda"):
+        return _error(f"--device {device}: write cuda or cpu.")
     if device.startswith("cuda") and not torch.cuda.is_available():
         return _error(f"--device {device}: torch finds no GPU here; write --device cpu.")
 
@@ -52,6 +56,8 @@ def main(words: Sequence[str]) -> int:
         result = bench(function, make=make, cache=given.cache, backward=given.backward, name=given.function)
     except BenchError as error:
         return _error(str(error))
+    except Exception as error:
+        return _error(_located(error, given.function))
     print(result)
     for note in result.notes:
         print(f"  {note}")
@@ -78,6 +84,13 @@ def named(text: str) -> Callable[..., Any]:
     if not callable(function):
         raise ValueError(f"{name} is not a function")
     return function  # type: ignore[no-any-return]
+
+
+def _located(error: Exception, function: str) -> str:
+    """Describe an exception of the user's file, with its line if one of the file's lines raised it."""
+    from .tracebacks import described
+
+    return f"{function}: {described(error, [Path(function.rpartition(':')[0]).resolve()])}"
 
 
 def _error(sentence: str) -> int:

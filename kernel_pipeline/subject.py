@@ -44,7 +44,9 @@ def subject(
     name: str | None,
 ) -> Subject:
     """Return a function with the given inputs or the inputs that ``make`` makes. Raises BenchError if both or
-    neither are given."""
+    neither are given, and for an object that can't be called."""
+    if not callable(function):
+        raise BenchError(f"the function is {function!r}, which can't be called.")
     if (make is None) == (not inputs):
         raise BenchError("pass either the inputs of a call or make=, which makes them from a seed.")
     title = name or str(getattr(function, "__name__", type(function).__name__))

@@ -197,7 +197,12 @@ class Codegen:
                 row for row in wanted if (row.key, row.architecture) == (first.key, first.architecture)
             ]
             name = self.config.function or ""
-            together = [row for row in together if name in row.function] or together
+            there = dict.fromkeys(row.function for row in together)
+            together = [row for row in together if name in row.function]
+            if not together:
+                raise UserError(
+                    f"no function of {self.loaded.name} has '{name}' in its name: there are {', '.join(there)}."
+                )
         printed = {row.artifact: row for row in reversed(together)}
         say("\n\n".join(map(self._text, reversed(printed.values()))))
         others = len({one.artifact for one in shown} - printed.keys())

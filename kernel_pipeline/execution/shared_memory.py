@@ -25,9 +25,12 @@ from .protocol import Layout, Region
 
 HANDLE = (
     *("storage_device", "storage_handle", "storage_size_bytes", "storage_offset_bytes"),
-    *("ref_counter_handle", "ref_counter_offset", "event_handle", "event_sync_required"),
+    *("event_handle", "event_sync_required"),
 )
-"""The arguments by which torch's rebuild_cuda_tensor maps memory of another process."""
+"""The arguments by which torch's rebuild_cuda_tensor maps memory of another process, without a counter."""
+
+NO_COUNTER = {"ref_counter_handle": b"", "ref_counter_offset": 0}
+"""A counter that can't be opened, so that a process which unmaps memory counts nothing."""
 
 
 class SharedMemory:
@@ -137,10 +140,18 @@ def _mapped(descriptor: int, size: int) -> torch.Tensor:
 
 
 def _handle(block: torch.Tensor) -> str:
+    """Return the arguments by which other processes map a block, one after another.
+
+    torch counts one process for a handle, and frees a block whose counter is 0 (CudaIPCTypes.cpp). Each
+    process that unmaps the block takes one away. The counter is unsigned: with two processes it is huge, and
+    with a killed one it stays, and torch keeps the block until the owner ends. So the count is taken back
+    here, and the block is freed when its owner drops it.
+    """
     from torch.multiprocessing.reductions import reduce_tensor
 
     _, (*_, device, handle, size, offset, _, counter, place, event, sync) = reduce_tensor(block)  # type: ignore[no-untyped-call]
-    values = (device, _text(handle), size, offset, _text(counter), place, _text(event), sync)
+    torch.UntypedStorage._release_ipc_counter(counter, place, device=device)  # type: ignore[no-untyped-call]
+    values = (device, _text(handle), size, offset, _text(event), sync)
     return json.dumps(dict(zip(HANDLE, values, strict=True)))
 
 
@@ -148,7 +159,7 @@ def _opened(handle: str, size: int) -> torch.Tensor:
     from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
     fields = json.loads(handle)
-    for name in ("storage_handle", "ref_counter_handle", "event_handle"):
+    for name in ("storage_handle", "event_handle"):
         fields[name] = base64.b64decode(fields[name])
     found: torch.Tensor = rebuild_cuda_tensor(  # type: ignore[no-untyped-call]
         tensor_cls=torch.Tensor,
@@ -158,6 +169,7 @@ def _opened(handle: str, size: int) -> torch.Tensor:
         storage_cls=torch.UntypedStorage,
         dtype=torch.uint8,
         requires_grad=False,
+        **NO_COUNTER,
         **fields,
     )
     return found

@@ -255,9 +255,8 @@ class Supervisor:
         self._memory = -1
 
     def _let_go(self, worker: ChildProcess, most_bytes: int = 0) -> None:
-        """On a GPU, let a worker unmap the verifier's memory before it ends, or waits with much memory: torch
-        keeps memory that it shares by CUDA IPC until the process that mapped it reports that it is done. A
-        killed process never does.
+        """On a GPU, let a worker unmap the verifier's memory before it ends or waits, and free its own unless
+        it may keep that: the GPU can't use memory again that a process still maps.
         """
         if self.device.kind == "cuda":
             self._released(worker, most_bytes)

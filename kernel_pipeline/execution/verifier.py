@@ -150,7 +150,7 @@ class Verifier:
         assert case is not None, "a problem is prepared before it is spread"
         on_gpu = self.device.type == "cuda"
         if on_gpu:
-            _give_back()  # earlier comparisons took many times the outputs' bytes
+            torch.cuda.empty_cache()  # earlier comparisons took many times the outputs' bytes
         one = sum(x.nbytes for x in self._edition(0).inputs) + declared_bytes(case.declared)
         bytes_ = min(MOST_SPREAD[self.device.type], memory_available(self.device) // SPREAD_OF_FREE)
         most = bytes_ // max(1, one)
@@ -250,7 +250,7 @@ class Verifier:
         self._memory.release()
         gc.collect()
         if self.device.type == "cuda":
-            _give_back()
+            torch.cuda.empty_cache()
         return Done()
 
     def _turned_to(self, key: tuple[str, Values]) -> Case | None:
@@ -296,7 +296,7 @@ class Verifier:
         had = bool(self._drawn)
         self._sets, self._drawn, self._places, self._spoilt = None, (), [], ()
         if had and self.device.type == "cuda":
-            _give_back()
+            torch.cuda.empty_cache()
 
     def _edition(self, number: int) -> Edition:
         case = self._case
@@ -375,12 +375,6 @@ class Verifier:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         return Done()
-
-
-def _give_back() -> None:
-    """Return torch's cached memory to the GPU, and shared memory that every other process has unmapped."""
-    torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]
-    torch.cuda.empty_cache()
 
 
 def _flat(x: torch.Tensor) -> torch.Tensor:

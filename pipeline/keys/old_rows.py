@@ -242,8 +242,9 @@ class Today:
             "source": {self._sources[provider.name]},
             "measurement": self.measurements(row.parts.settings),
         }
-        # No file tells the version of a peer's package on the ledger's machine.
-        if self.environment is not None and not provider.package:
+        # No file has the versions of Numba and of a peer's package on the ledger's machine.
+        is_recorded = not provider.package and provider.language != "numba"
+        if self.environment is not None and is_recorded:
             now["environment"] = {digest(self.environment.keyed_for(provider))}
         if self.settings is not None:
             now["settings"] = {settings_digest(*self.settings)}

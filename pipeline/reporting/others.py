@@ -77,8 +77,8 @@ class Environments:
         relevant = here.keyed_for(provider)
         if there is not None:
             return relevant == there.keyed_for(provider)
-        # A peer's digest includes its package's version, which only the machine itself knows.
-        is_unknown = provider.package is not None or not other.environment
+        # The digest includes the version of a peer's package or of Numba, which only the machine itself knows.
+        is_unknown = provider.package is not None or provider.language == "numba" or not other.environment
         return is_unknown or digest(relevant) == other.environment
 
     def _recorded(self, kernel: str, gpu: str, time: ProviderTime) -> Environment | None:

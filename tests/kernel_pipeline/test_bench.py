@@ -201,6 +201,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: bench(torch.square, make=lambda seed: torch.randn(3 + seed % 2)),
         "make= must give tensors of the same shapes",
     ),
+    "no function": (
+        lambda: bench(None, torch.randn(3)),  # type: ignore[arg-type]
+        "the function is None, which can't be called",
+    ),
     "one function": (lambda: compare({"a": torch.square}, torch.randn(3)), "compare takes two functions"),
     "unknown cache": (
         lambda: bench(torch.square, torch.randn(3), cache="warm"),  # type: ignore[arg-type]
@@ -364,7 +368,9 @@ def test_a_first_look_from_a_shell(
 ) -> None:
     (tmp_path / "mine.py").write_text(
         "import torch\nTWO = 2\ndef square(x):\n    return x * x\ndef blind(x):\n    return None\n"
+        "def wrong(x):\n    return x / (1 // 0)\n"
     )
+    (tmp_path / "typo.py").write_text("def square(x:\n")
     first = ("bench", "mine.py:square", "--shape", "40,781", "--dtype", "bfloat16", "--device", "cpu")
     done = completed([sys.executable, "-m", "kernel_pipeline", *first, "--cache", "hot"], cwd=tmp_path)
     assert done.stderr == "" and done.stdout.startswith("mine.py:square: "), done
@@ -376,8 +382,11 @@ def test_a_first_look_from_a_shell(
         ("mine.py:square", "--shape", "4x5"): "--shape 4x5: write whole numbers with commas",
         ("mine.py:square", "--shape", "4", "--dtype", "int3"): "--dtype int3: write a floating-point dtype",
         ("mine.py:blind", "--shape", "4"): "nothing shows that it ran",
+        ("mine.py:wrong", "--shape", "4"): "mine.py:7: `return x / (1 // 0)`: ZeroDivisionError",
+        ("mine.py:square", "--shape", "4", "--device", "tpu"): "--device tpu: write cuda or cpu",
+        ("typo.py:square", "--shape", "4"): "typo.py:1: `def square(x:`: SyntaxError",
     }.items():
-        code = shell.main([*words, "--device", "cpu"])
+        code = shell.main(["--device", "cpu", *words])
         out, err = capsys.readouterr()
         assert (code, out) == (2, "") and sentence in err, err
         assert err.startswith("error: ") and err.count("\n") == 1

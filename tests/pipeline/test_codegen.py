@@ -496,6 +496,9 @@ def test_a_library_that_lacks_an_architecture_is_named(tmp_path: Path, planted: 
     assert (
         "no CUDA function of two_of_each has 'nosuch' in its name: there are by_block<float>." in unknown.err
     )
+    unknown = said_here("provider=left", "function=nosuch", kernel=str(planted))
+    assert unknown.code == 2
+    assert "no function of two_of_each has 'nosuch' in its name: there are " in unknown.err
 
 
 @of_planted

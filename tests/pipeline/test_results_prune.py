@@ -47,6 +47,7 @@ CURRENT = [
     row("torch", 257),  # a width of no preset
     row("torch", 256, settings="hot", measurement=versions.measurement("cuda", "event")),
     row("quack", 256, environment="0" * 16),  # the installed version is unknown
+    row("numba", 256, environment="0" * 16),  # likewise
 ]
 OLD = {
     "removed: 1 by point": without_a_place("removed", PROBLEM),
