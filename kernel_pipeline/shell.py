@@ -7,7 +7,13 @@ import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from .errors import UserError
+from .tracebacks import described
+
+if TYPE_CHECKING:
+    from .bench_result import BenchResult
 
 EXAMPLE = "python -m kernel_pipeline bench file.py:function --shape 4096,781 --dtype bfloat16"
 
@@ -24,44 +30,52 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--backward", action="store_true", help="time the backward pass, too")
     given = parser.parse_args(words)
 
+    from .arguments import BenchError
+
+    try:
+        result = _timed(given)
+    except (BenchError, UserError) as error:
+        return _error(str(error))
+    except Exception as error:
+        file = Path(given.function.rpartition(":")[0]).resolve()
+        return _error(f"{given.function}: {described(error, [file])}")
+    print(result)
+    for note in result.notes:
+        print(f"  {note}")
+    return 0 if result.valid else 1
+
+
+def _timed(given: argparse.Namespace) -> BenchResult:
+    """Time the named function. Raises UserError for unusable arguments, BenchError as ``bench`` does, and
+    what the user's file raises."""
     import torch
 
-    from .arguments import BenchError
     from .benchmark import bench
 
     dtype = getattr(torch, given.dtype, None)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        return _error(f"--dtype {given.dtype}: write a floating-point dtype of torch, such as bfloat16.")
+        raise UserError(f"--dtype {given.dtype}: write a floating-point dtype of torch, such as bfloat16.")
     try:
         shapes = [tuple(map(int, shape.split(","))) for shape in given.shape]
     except ValueError:
-        return _error(f"--shape {' '.join(given.shape)}: write whole numbers with commas, such as 4096,781.")
+        raise UserError(
+            f"--shape {' '.join(given.shape)}: write whole numbers with commas, such as 4096,781."
+        ) from None
     try:
         function = named(given.function)
     except (ImportError, AttributeError, OSError, ValueError) as error:
-        return _error(f"{given.function}: {error}; write FILE.py:FUNCTION.")
-    except Exception as error:
-        return _error(_located(error, given.function))
+        raise UserError(f"{given.function}: {error}; write FILE.py:FUNCTION.") from error
     device = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device.partition(":")[0] not in ("cpu", "cuda"):
-        return _error(f"--device {device}: write cuda or cpu.")
+        raise UserError(f"--device {device}: write cuda or cpu.")
     if device.startswith("cuda") and not torch.cuda.is_available():
-        return _error(f"--device {device}: torch finds no GPU here; write --device cpu.")
+        raise UserError(f"--device {device}: torch finds no GPU here; write --device cpu.")
 
     def make(seed: int) -> tuple[torch.Tensor, ...]:
         generator = torch.Generator(device).manual_seed(seed)
         return tuple(torch.randn(shape, generator=generator, device=device).to(dtype) for shape in shapes)
 
-    try:
-        result = bench(function, make=make, cache=given.cache, backward=given.backward, name=given.function)
-    except BenchError as error:
-        return _error(str(error))
-    except Exception as error:
-        return _error(_located(error, given.function))
-    print(result)
-    for note in result.notes:
-        print(f"  {note}")
-    return 0 if result.valid else 1
+    return bench(function, make=make, cache=given.cache, backward=given.backward, name=given.function)
 
 
 def named(text: str) -> Callable[..., Any]:
@@ -84,13 +98,6 @@ def named(text: str) -> Callable[..., Any]:
     if not callable(function):
         raise ValueError(f"{name} is not a function")
     return function  # type: ignore[no-any-return]
-
-
-def _located(error: Exception, function: str) -> str:
-    """Describe an exception of the user's file, with its line if one of the file's lines raised it."""
-    from .tracebacks import described
-
-    return f"{function}: {described(error, [Path(function.rpartition(':')[0]).resolve()])}"
 
 
 def _error(sentence: str) -> int:

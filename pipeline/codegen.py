@@ -201,7 +201,8 @@ class Codegen:
             together = [row for row in together if name in row.function]
             if not together:
                 raise UserError(
-                    f"no function of {self.loaded.name} has '{name}' in its name: there are {', '.join(there)}."
+                    f"no function of {self.loaded.name} has '{name}' in its name: "
+                    f"there are {', '.join(there)}."
                 )
         printed = {row.artifact: row for row in reversed(together)}
         say("\n\n".join(map(self._text, reversed(printed.values()))))

@@ -77,7 +77,7 @@ class Environments:
         relevant = here.keyed_for(provider)
         if there is not None:
             return relevant == there.keyed_for(provider)
-        # The digest includes the version of a peer's package or of Numba, which only the machine itself knows.
+        # The digest includes the version of a peer's package or Numba, which only the machine itself knows.
         is_unknown = provider.package is not None or provider.language == "numba" or not other.environment
         return is_unknown or digest(relevant) == other.environment
 

@@ -382,7 +382,7 @@ def test_a_first_look_from_a_shell(
         ("mine.py:square", "--shape", "4x5"): "--shape 4x5: write whole numbers with commas",
         ("mine.py:square", "--shape", "4", "--dtype", "int3"): "--dtype int3: write a floating-point dtype",
         ("mine.py:blind", "--shape", "4"): "nothing shows that it ran",
-        ("mine.py:wrong", "--shape", "4"): "mine.py:7: `return x / (1 // 0)`: ZeroDivisionError",
+        ("mine.py:wrong", "--shape", "4"): "mine.py:8: `return x / (1 // 0)`: ZeroDivisionError",
         ("mine.py:square", "--shape", "4", "--device", "tpu"): "--device tpu: write cuda or cpu",
         ("typo.py:square", "--shape", "4"): "typo.py:1: `def square(x:`: SyntaxError",
     }.items():
