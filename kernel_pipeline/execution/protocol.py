@@ -288,11 +288,12 @@ class Ran(Record):
 
 class Time(Record):
     """Asks the worker to time the provider, answered with Timed. A ``timer`` or ``cache`` given here replaces
-    that of the settings.
+    that of the settings. ``large_ring`` asks for a ring that is several times as large as usual.
     """
 
     timer: TimerName | None = None
     cache: Literal["cold"] | None = None
+    large_ring: bool = False
 
 
 class ModeWanted(Record):

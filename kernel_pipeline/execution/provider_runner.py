@@ -148,7 +148,10 @@ class ProviderRunner:
     def time(self, request: Time) -> Timed:
         """Time the provider. Raises FaultyError for a time that no call can take."""
         running = self._now
-        self.stopwatch.settings = self.settings.replace(**request.to_dict(defaults=False))
+        changed = request.to_dict(defaults=False)
+        self.stopwatch.large_ring = changed.pop("large_ring", False)
+        self.stopwatch.settings = self.settings.replace(**changed)
+        running.armed = None
         given = tuple(map(apart, running.taken))
         begin = perf_counter()
         samples, state = self.stopwatch.time(
@@ -160,6 +163,7 @@ class ProviderRunner:
         if not min(samples.samples_us) >= SHORTEST_US:
             raise FaultyError("incorrect", f"took {min(samples.samples_us):.3g} us, which no call takes")
         timing = summary(samples, self.stopwatch.cache(samples), self.stopwatch.gap)
+        timing = timing.replace(large_ring=request.large_ring)
         weights = running.found.weights
         return Timed(
             timing=timing,

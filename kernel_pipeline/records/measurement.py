@@ -66,7 +66,8 @@ class Timing(Record):
 
     ``canary_us`` are the times of the graph timer's canary before and after the samples. ``excess_us`` is the
     time by which a launch may have been late; 0 in the fast mode of the launch gap. Version 0 of the
-    measuring code subtracted ``overhead_us`` from each sample.
+    measuring code subtracted ``overhead_us`` from each sample. ``large_ring`` says that the ring of inputs
+    was larger than usual, because the audit refused the time over the usual ring.
     """
 
     timer: Name
@@ -81,6 +82,7 @@ class Timing(Record):
     samples_us: tuple[Microseconds, ...]
     canary_us: tuple[Microseconds, Microseconds] | None = None
     excess_us: NotNegative = 0.0
+    large_ring: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

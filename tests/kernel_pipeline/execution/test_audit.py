@@ -219,7 +219,8 @@ def test_the_busiest_thread_says_for_how_long_a_worker_ran_ahead() -> None:
 class Processes:
     """A verifier and a worker whose calls take ``us`` by a clock that stands still otherwise. The worker
     claims ``claimed_us``; its empty replay takes as long as it likes, the verifier's 200 us. It works for
-    ``ahead_us`` while inputs are written, and takes what it claims after ``quick_from`` tries."""
+    ``ahead_us`` while inputs are written, and takes what it claims after ``quick_from`` tries. Over a large
+    ring it claims ``large_us``."""
 
     claimed_us: float
     us: float
@@ -228,6 +229,7 @@ class Processes:
     worker_empty_us: float = 200.0
     ahead_us: float = 0.0
     quick_from: int | None = None
+    large_us: float | None = None
     wrong_at: int | None = None
     disturbed: Iterator[bool] | None = None
     now_s: float = 0.0
@@ -270,7 +272,7 @@ class Processes:
             case Begin() | Again():
                 return Ran()
             case Time():
-                us = self.claimed_us
+                us = (self.large_us if request.large_ring else None) or self.claimed_us
                 timing = Timing(
                     timer=self.timer,
                     cache="cold" if request.cache else "hot",
@@ -281,6 +283,7 @@ class Processes:
                     rel_ci=0.0,
                     n_samples=1,
                     samples_us=(us,),
+                    large_ring=request.large_ring,
                 )
                 return Timed(timing=timing, state=State(), sets=1)
             case Empty():
@@ -361,7 +364,7 @@ def test_an_audit_that_is_disturbed_is_repeated_and_then_said_to_be_none() -> No
     assert (outcome.status, outcome.audit_ratio) == ("ok", None)
     assert outcome.state is not None and not outcome.state.valid
     assert outcome.state.invalid_reason == "not audited: other programs had its cores in 6 tries"
-    again = Processes(10.0, 20.0, disturbed=iter([True] * 3 + [False] * 9))
+    again = Processes(10.0, 20.0, disturbed=iter([True] * 3 + [False] * 18))
     assert again.outcome().status == "incorrect"
 
 
@@ -369,9 +372,28 @@ def test_a_second_series_of_tries_has_to_convict_too() -> None:
     """Another program that is not seen slows all tries of the first."""
     first = Processes(10.0, 20.0)
     outcome = first.outcome()
-    assert (outcome.status, first.rested) == ("incorrect", [0.5])
+    assert (outcome.status, first.rested) == ("incorrect", [0.5, 0.5]), "over the usual and a large ring"
     passing = Processes(10.0, 20.0, quick_from=4)
     assert (passing.outcome().status, passing.rested) == ("ok", [0.5])
+
+
+def test_a_time_that_only_the_usual_ring_makes_short_is_measured_over_a_large_ring() -> None:
+    """As with loads that evict themselves first: no work is skipped."""
+    processes = Processes(10.0, 20.0, large_us=20.0)
+    outcome = processes.outcome()
+    assert (outcome.status, outcome.error) == ("ok", None)
+    assert outcome.timing is not None and (outcome.timing.median_us, outcome.timing.large_ring) == (
+        20.0,
+        True,
+    )
+    assert outcome.audit_ratio == pytest.approx(1.0)
+    checked = [type(one) for one in processes.asked if isinstance(one, (Time, Check))]
+    assert checked[-4:] == [Time, Check, Time, Check], "the calls over each ring are verified"
+    within = Processes(10.0, 10.0).outcome().timing
+    assert within is not None and not within.large_ring
+    assert Processes(10.0, 20.0, large_us=15.0).outcome().status == "incorrect"
+    on_cpu = Processes(10.0, 40.0, "cpu", timer="perf_counter", large_us=40.0)
+    assert on_cpu.outcome().status == "incorrect"
 
 
 def test_a_hot_time_is_audited_by_a_cold_one_beside_it() -> None:
