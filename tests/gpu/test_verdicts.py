@@ -114,6 +114,21 @@ def test_calls_of_which_an_audit_makes_few_are_audited(tmp_path: Path) -> None:
         assert row.outcome.audit_ratio is not None
 
 
+@pytest.mark.alone
+def test_a_kernel_that_loads_with_evict_first_is_timed_over_a_large_ring(tmp_path: Path) -> None:
+    """Over the usual ring it is 15 % faster than over inputs that were never used, with all its work done."""
+    tree = Tree(tmp_path)
+    tree.know_ceilings(device.resolve("cuda"))
+    options = ("rows=4096", "columns=1024", "dtype=bfloat16", "provider=[torch,torch_compile]", "audit=all")
+    done = tree.sweep("kernel=layernorm", "device=cuda", *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = {row.point.provider: row.outcome for row in tree.rows("layernorm")}
+    for provider, is_large in {"torch": False, "torch_compile": True}.items():
+        outcome = found[provider]
+        assert (outcome.status, outcome.error) == ("ok", None)
+        assert outcome.timing is not None and outcome.timing.large_ring == is_large, provider
+
+
 @pytest.mark.parametrize("sets", [2, 3, 300, 5000])
 def test_a_ring_that_the_kernel_makes_has_no_equal_neighbours(sets: int) -> None:
     where, cuda = str(PLANTED / "top"), torch.device("cuda")
