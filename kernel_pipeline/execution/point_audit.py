@@ -176,7 +176,7 @@ class PointAudit:
             self._try_again(begin, prepared.edition_s)
         if begin.interpreted:
             return Outcome(status="verified", launch=ran.launch, tolerance_used=first.used, **errors)
-        timed, ratio = self._timed(prepared)
+        timed, ratio = self._timed(begin, prepared)
         more = CallsRead() if prepared.more is None else self.worker(prepared.more, CallsRead)
         return Outcome(
             status="ok",
@@ -191,7 +191,9 @@ class PointAudit:
             **errors,
         )
 
-    def _timed(self, prepared: Prepared, large_ring: bool = False) -> tuple[Timed, float | None]:
+    def _timed(
+        self, begin: Begin, prepared: Prepared, large_ring: bool = False
+    ) -> tuple[Timed, float | None]:
         """Time the provider, verify the timed calls, and audit the time. Returns the audit's ratio, too.
 
         A GPU's time that the audit refuses is measured again over a large ring: a provider that loads with
@@ -223,7 +225,9 @@ class PointAudit:
         finally:
             self.audit_s += self.outside.clock() - started
         if is_false:
-            return self._timed(prepared, large_ring=True)
+            # The audit's sets took the place of the inputs and outputs in shared memory.
+            self.verifier(Prepare(where=begin.where, point=begin.point), Prepared)
+            return self._timed(begin, prepared, large_ring=True)
         if why:
             timed = timed.replace(state=timed.state.distrusted(f"not audited: {why}"))
         return timed, ratio

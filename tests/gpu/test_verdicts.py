@@ -126,7 +126,9 @@ def test_a_kernel_that_loads_with_evict_first_is_timed_over_a_large_ring(tmp_pat
     for provider, is_large in {"torch": False, "torch_compile": True}.items():
         outcome = found[provider]
         assert (outcome.status, outcome.error) == ("ok", None)
-        assert outcome.timing is not None and outcome.timing.large_ring == is_large, provider
+        assert outcome.timing is not None and outcome.state is not None
+        # On a busy host an audit may decide nothing, which the state says.
+        assert outcome.timing.large_ring == is_large or not outcome.state.valid, provider
 
 
 @pytest.mark.parametrize("sets", [2, 3, 300, 5000])

@@ -387,8 +387,11 @@ def test_a_time_that_only_the_usual_ring_makes_short_is_measured_over_a_large_ri
         True,
     )
     assert outcome.audit_ratio == pytest.approx(1.0)
-    checked = [type(one) for one in processes.asked if isinstance(one, (Time, Check))]
-    assert checked[-4:] == [Time, Check, Time, Check], "the calls over each ring are verified"
+    steps = [type(one) for one in processes.asked if isinstance(one, (Prepare, Spread, Time, Check))]
+    again = [Time, Check, Spread, Prepare, Time, Check, Spread]
+    assert steps[-7:] == again, (
+        "the audit's sets replace the inputs, and the calls over each ring are verified"
+    )
     within = Processes(10.0, 10.0).outcome().timing
     assert within is not None and not within.large_ring
     assert Processes(10.0, 20.0, large_us=15.0).outcome().status == "incorrect"
