@@ -42,8 +42,11 @@ def test_no_compiler_outlives_the_process_that_builds(tmp_path: Path, stop: sign
     started = Path(f"{compiler}.started")
     while building.poll() is None and not started.exists():
         time.sleep(0.01)
-    below = psutil.Process(building.pid).children(recursive=True)
-    assert [process.name() for process in below].count("sleep") == 1
+    below: list[psutil.Process] = []
+    # A shell forks before it runs `sleep`.
+    while building.poll() is None and [process.name() for process in below].count("sleep") != 1:
+        below = psutil.Process(building.pid).children(recursive=True)
+    assert building.poll() is None
     os.kill(building.pid, stop)
     building.wait()
     _, alive = psutil.wait_procs(below, timeout=60)
