@@ -268,6 +268,7 @@ def _result(title: str, device: torch.device, outcome: Outcome) -> BenchResult:
         if outcome.audit_ratio is None
         else f"an audit's time was {outcome.audit_ratio:.3g} of it"
     )
+    large = ("the cache keeps a part of the usual ring of inputs, so the ring was larger",)
     doubts: Mapping[str, str | None] = {
         "": None if state is None or state.valid else state.invalid_reason,
         "any answer passes: ": outcome.any_answer,
@@ -283,6 +284,6 @@ def _result(title: str, device: torch.device, outcome: Outcome) -> BenchResult:
         cache=timing.cache,
         valid=not why,
         why=why,
-        notes=(f"in processes of its own; {audit}",),
+        notes=(f"in processes of its own; {audit}", *large * timing.large_ring),
         state=state,
     )

@@ -243,8 +243,10 @@ def table_of(rows: Sequence[Row], baseline: str) -> TextTable:
 
 
 def disturbances(rows: Iterable[Measurement]) -> list[str]:
-    """Return the share of distrusted times and why, and the number taken beside other GPU processes."""
-    states = [row.outcome.state for row in rows if row.outcome.state is not None]
+    """Return the share of distrusted times and why, the number taken beside other GPU processes, and the
+    number over a large ring."""
+    outcomes = [row.outcome for row in rows]
+    states = [outcome.state for outcome in outcomes if outcome.state is not None]
     times = plural(len(states), "time")
     found = counted(state.invalid_reason for state in states if not state.valid)
     lines = []
@@ -255,6 +257,12 @@ def disturbances(rows: Iterable[Measurement]) -> list[str]:
         lines.append(f"{share} {is_marked} not to be trusted: {why}. remeasure=true measures again.")
     if beside := sum(state.neighbours is not None for state in states):
         lines.append(f"{beside} of {times} were taken while other processes computed on the GPU.")
+    if large := sum(outcome.timing is not None and outcome.timing.large_ring for outcome in outcomes):
+        were = "was" if large == 1 else "were"
+        lines.append(
+            f"{large} of {times} {were} taken over a larger ring of inputs than usual: the cache keeps part "
+            "of the usual ring, and the audit refused the time (docs/trust.md)."
+        )
     return lines
 
 

@@ -190,6 +190,12 @@ def test_a_sweep_ends_with_the_share_of_its_times_that_others_disturbed() -> Non
     assert disturbances(rows[2:3] + rows[3:]) == [
         "1 of 2 times were taken while other processes computed on the GPU."
     ]
+    timing = rows[3].outcome.timing
+    assert timing is not None
+    large = rows[3].replace(outcome=rows[3].outcome.replace(timing=timing.replace(large_ring=True)))
+    assert [line.partition(":")[0] for line in disturbances([large, rows[4]])] == [
+        "1 of 1 time was taken over a larger ring of inputs than usual"
+    ]
     assert disturbances([]) == []
 
 
