@@ -197,7 +197,7 @@ class PointAudit:
         """Time the provider, verify the timed calls, and audit the time. Returns the audit's ratio, too.
 
         A GPU's time that the audit refuses is measured again over a large ring: a provider that loads with
-        ``evict_first`` finds part of the usual ring in the cache, and skips no work.
+        ``evict_first`` or ``evict_last`` finds part of the usual ring in the cache, and skips no work.
         """
         timed = self.worker(Time(large_ring=large_ring), Timed)
         # Repeat the timed call on other inputs in a set that the provider can't predict.

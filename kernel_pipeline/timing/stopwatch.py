@@ -38,8 +38,8 @@ COLD_FACTOR = 3
 """The inputs and outputs of a cold measurement's ring are at least this many times the last-level cache."""
 
 LARGE_FACTOR = 32
-"""That multiple for a large ring. A cache keeps part of a ring that is loaded with ``evict_first``: on an
-H200 layernorm by torch.compile took 5.9 us over 180 MB, 6.2 over 600 MB and 7.1 over 1.2 GB or more."""
+"""That multiple for a large ring. A cache keeps part of a ring that is loaded with hints: on an H200
+layernorm by torch.compile took 5.9 us over 180 MB, 6.2 over 600 MB and 7.1 over 1.2 GB or more."""
 
 MOST_SETS = 1 << 14
 """The maximum number of input sets in a ring. For problems that would need more, a GPU's cache is flushed
@@ -182,7 +182,7 @@ class Stopwatch:
     ) -> Samples:
         settings, stop = self.settings, self._stopping()
         sets = self._sets(bytes_)
-        flush = COLD_FACTOR * last_level_cache(self.device) if settings.cache == "cold" else 0
+        flush = self._factor * last_level_cache(self.device) if settings.cache == "cold" else 0
         self._wake()
         if settings.timer in ("auto", "graph"):
             fits = sets <= MOST_SETS
@@ -212,8 +212,12 @@ class Stopwatch:
         """Return the number of sets of ``bytes_`` each that a ring needs for the configured cache state."""
         if self.settings.cache == "hot":
             return 1
-        factor = LARGE_FACTOR if self.large_ring else COLD_FACTOR
-        return ceil(factor * last_level_cache(self.device) / max(bytes_, 1))
+        return ceil(self._factor * last_level_cache(self.device) / max(bytes_, 1))
+
+    @property
+    def _factor(self) -> int:
+        """The least memory of a cold ring, and of a flush, as a multiple of the last-level cache."""
+        return LARGE_FACTOR if self.large_ring else COLD_FACTOR
 
     def _sets_of(self, inputs: Tensors) -> int:
         """Return the number of sets by the inputs alone, for calls whose outputs may share memory. It is

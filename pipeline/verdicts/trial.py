@@ -250,7 +250,9 @@ class Trial:
                 if outcome.status == "incorrect" and judged.is_later(outcome.error or ""):
                     said, reason = self._by_other_seeds(worker, name, problem, said, reason)
                 reason = reason if place == GIVEN else f"{judged.words(place)}: {reason}"
-                failing = self._smallest(worker, name, problem) if said == "incorrect" else None
+                # Each call that hangs takes the whole limit, and shows no wrong answer.
+                is_sought = said == "incorrect" and outcome.status != "timeout"
+                failing = self._smallest(worker, name, problem) if is_sought else None
                 return one.replace(verdict=said, reason=reason, right=tuple(right), failing=failing)
             if outcome.unkeyed is not None and not self._is_own(name):
                 return one.replace(verdict="can't be judged", reason=judged.READS.format(outcome.unkeyed))

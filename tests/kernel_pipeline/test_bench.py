@@ -109,9 +109,16 @@ def test_rates_both_caches_and_what_is_printed() -> None:
     assert "<th>hot cache</th>" in result._repr_html_()
 
 
+def is_noise(result: BenchResult) -> bool:
+    """Whether other programs made the forward pass longer than both passes."""
+    assert result.backward_us is not None
+    return result.backward_us <= 0 and result.why.endswith(": measure again")
+
+
 def test_the_backward_pass() -> None:
     result = bench(torch.nn.functional.gelu, torch.randn(64, 64), backward=True, seconds=0.02)
-    assert result.valid and result.forward is not None and result.backward_us is not None
+    assert result.valid or is_noise(result), result
+    assert result.forward is not None and result.backward_us is not None
     assert result.backward_us == result.median_us - result.forward.median_us
     with pytest.raises(BenchError, match="no output of the function requires a gradient"):
         bench(lambda x: x > 0, torch.randn(64), backward=True)
@@ -122,7 +129,8 @@ def test_the_backward_pass_of_a_module_computes_its_weights_gradients() -> None:
     seen: list[int] = []
     for weight in module.parameters():
         weight.register_hook(lambda gradient: seen.append(gradient.numel()))
-    assert bench(module, torch.randn(8, 64), backward=True, seconds=0.01).valid
+    result = bench(module, torch.randn(8, 64), backward=True, seconds=0.01)
+    assert result.valid or is_noise(result), result
     assert {64 * 32, 32} <= set(seen)
     assert all(weight.grad is None for weight in module.parameters())
     with torch.inference_mode(), pytest.raises(BenchError, match=r"inference_mode\(\) records none"):
