@@ -80,8 +80,9 @@ def test_a_kernel_that_compares_by_itself(both: tuple[Verifier, ProviderRunner],
     assert said("torch") == said("by_sort") == {None}, "whichever of equal ones it names"
     assert said("next_place") == {"some places hold other values"}
     assert said("out_of_order") == said("nothing") == {"these are not the largest values"}
-    twice = {"some places are named twice"} if dtype == "bfloat16" else {None}
-    assert said("twice_the_first") == twice, "there are no ties in float32"
+    twice = said("twice_the_first")
+    assert twice <= {None, "some places are named twice"}
+    assert (None in twice) == (dtype == "float32"), "ties are rare in float32, and everywhere in bfloat16"
 
 
 def test_a_comparison_that_gives_no_sentence_is_named(
