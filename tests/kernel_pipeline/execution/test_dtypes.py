@@ -7,12 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from kernel_pipeline.execution.faults import FaultyError
-from kernel_pipeline.execution.protocol import Begin, Check, Checked, Offer, Prepare
+from kernel_pipeline.execution.protocol import Begin, Check, Checked, Offer, Prepare, Time
 from kernel_pipeline.execution.provider_runner import ProviderRunner
 from kernel_pipeline.execution.verifier import Verifier
 from kernel_pipeline.records.base import Values
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.records.settings import TimingSettings
+from kernel_pipeline.timing import stopwatch
 from tests.planted.kinds import DTYPES
 from tests.planted.tree import PLANTED
 
@@ -66,6 +67,16 @@ def test_right_is_right_and_wrong_is_wrong(both: tuple[Verifier, ProviderRunner]
         assert checked(both, WHERE, kinds(provider, dtype))[0].error is not None, provider
     real = checked(both, WHERE, kinds("real_alone", dtype))
     assert all(("the imaginary part is 0" in str(one.error)) == dtype.startswith("complex") for one in real)
+
+
+def test_a_large_ring_is_asked_for_and_named(
+    both: tuple[Verifier, ProviderRunner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stopwatch, "last_level_cache", lambda device: 1 << 14)
+    checked(both, WHERE, kinds("torch", "float32"))
+    usual, large, after = (both[1].time(Time(large_ring=is_large)) for is_large in (False, True, False))
+    assert large.sets > 10 * usual.sets and after.sets == usual.sets
+    assert [one.timing.large_ring for one in (usual, large, after)] == [False, True, False]
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
