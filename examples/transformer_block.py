@@ -6,9 +6,9 @@
 The block is pre-norm: ``x + attention(rmsnorm(x))``, then ``x + mlp(layernorm(x))`` with GELU between two
 linear layers, which stay torch's. ``check`` compares outputs and gradients with the same block of torch's
 functions in float64, which computes attention head by head so that its memory suffices. Then the pipeline's
-own instrument times both blocks, eager and compiled, and each function on its own, to show where the kernels
-gain time and where they do not. On a GPU it replays a graph over inputs that no cache holds, and measures the
-device's time.
+own instrument times both blocks, their forward pass and both passes, eager and compiled, and each function on
+its own, to show where the kernels gain time and where they do not. On a GPU it replays a graph over inputs
+that no cache holds, and measures the device's time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
@@ -163,29 +162,37 @@ class Clock:
         self.stopwatch = Stopwatch(where, TimingSettings(max_seconds=seconds), set_mode)
         self.stopwatch.warm_up()
 
-    @torch.no_grad()
-    def microseconds(self, call: Callable[..., Any], *inputs: Tensor) -> float:
+    def microseconds(self, call: Callable[..., Tensor | list[Tensor]], *inputs: Tensor) -> float:
         """Return the median of a call's samples."""
         for _ in range(3):
             out = call(*inputs)
-        moved = sum(one.nbytes for one in (*inputs, out))
+        outputs = [out] if isinstance(out, Tensor) else out
+        moved = sum(one.nbytes for one in (*inputs, *outputs))
         samples, _ = self.stopwatch.time(call, inputs, moved)
         return quantile(sorted(samples.samples_us), 0.5)
+
+
+NAME = len("forward and backward, compiled")
 
 
 def row(name: str, times: list[float], chosen: str = "") -> str:
     """Return a line of the table."""
     ours, torchs = times
-    return f"{name:<22} {ours:10.1f} {torchs:10.1f} {torchs / ours:7.2f}  {chosen}".rstrip()
+    return f"{name:<{NAME}} {ours:10.1f} {torchs:10.1f} {torchs / ours:7.2f}  {chosen}".rstrip()
 
 
 def show(clock: Clock, ours: Block, torchs: Block, x: Tensor) -> None:
-    """Print the times of the whole block, then of each function."""
-    print(f"{'':<22} {'ours us':>10} {'torch us':>10} {'times':>7}  chosen")
-    blocks = [ours, torchs]
-    print(row("block, eager", [clock.microseconds(block, x) for block in blocks]))
-    compiled = [torch.compile(block, fullgraph=True) for block in blocks]
-    print(row("block, compiled", [clock.microseconds(block, x) for block in compiled]))
+    """Print the times of the whole block, then of each function's forward pass."""
+    print(f"{'':<{NAME}} {'ours us':>10} {'torch us':>10} {'times':>7}  chosen")
+    grad = torch.randn_like(x)
+    for how in ("eager", "compiled"):
+        if how == "compiled":
+            for block in (ours, torchs):
+                block.compile(fullgraph=True)
+        with torch.no_grad():
+            print(row(f"forward, {how}", [clock.microseconds(block, x) for block in (ours, torchs)]))
+        passes = [partial(gradients, block) for block in (ours, torchs)]
+        print(row(f"forward and backward, {how}", [clock.microseconds(both, x, grad) for both in passes]))
     for name, inputs in inputs_of(ours, x).items():
         words = {"causal": True} if name == "attention" else {}
         with torch.no_grad():
@@ -197,7 +204,8 @@ def show(clock: Clock, ours: Block, torchs: Block, x: Tensor) -> None:
             configuration if choice.how == "exact" else f"{configuration} ({choice.how}: {choice.reason})"
         )
         calls = [partial(getattr(functions, name), **words) for functions in (OURS, TORCHS)]
-        print(row(name, [clock.microseconds(call, *inputs) for call in calls], chosen))
+        with torch.no_grad():
+            print(row(name, [clock.microseconds(call, *inputs) for call in calls], chosen))
 
 
 def inputs_of(block: Block, x: Tensor) -> dict[str, tuple[Tensor, ...]]:

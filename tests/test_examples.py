@@ -78,7 +78,10 @@ def test_the_block_is_timed_eager_and_compiled() -> None:
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     rows = re.findall(r"^(\w[\w, ]*\w) +[\d.]+ +[\d.]+ +[\d.]+", done.stdout, re.MULTILINE)
-    assert rows == ["block, eager", "block, compiled", "rmsnorm", "layernorm", "attention", "gelu"]
+    passes = [
+        f"{passes}, {how}" for how in ("eager", "compiled") for passes in ("forward", "forward and backward")
+    ]
+    assert rows == [*passes, "rmsnorm", "layernorm", "attention", "gelu"]
 
 
 def test_heads_that_do_not_divide_are_one_sentence(
