@@ -326,6 +326,8 @@ def _error(
                 for x, old in zip(others, samples.rotation.inputs[0], strict=True):
                     spanned(x).copy_(spanned(old))
     outputs = tuple(x.detach() for x in samples.again(0))
+    if first.in_place:
+        outputs = tuple(outputs[place] for place in first.changed)
     if not first.in_place and samples.timer == "graph" and untouched(outputs, first.outputs):
         raise BenchError(
             f"{one.name} is captured as an empty graph, whose replays write nothing: the function launches "

@@ -103,6 +103,7 @@ def check(
     Raises BenchError if the inputs or the reference can't be used for a comparison.
     """
     cases = []
+    written: set[int] = set()
     for name, arguments in _distributions(make, keywords):
         expected = expect(reference, arguments)
         if any(bool(x.isnan().any()) for x in expected):
@@ -112,9 +113,10 @@ def check(
         given = copied(arguments.tensors)
         with verification.poisoned_memory(), on_device(given[0].device):
             outputs = tensors_of(call(*given))
-        if not outputs:  # the function overwrote its inputs
-            changed = [x for x, old in zip(given, arguments.tensors, strict=True) if not equal(x, old)]
-            outputs = tuple(changed)
+        if not outputs:  # the function overwrote its inputs, with equal values for some distributions
+            pairs = enumerate(zip(given, arguments.tensors, strict=True))
+            written |= {place for place, (x, old) in pairs if not equal(x, old)}
+            outputs = tuple(given[place] for place in sorted(written))
         cases.append(DistributionResult(name, compared(outputs, expected, tolerance)))
     wrong = next((case for case in cases if case.verdict and case.verdict.error), None)
     used = [case.verdict.used for case in cases if case.verdict]

@@ -21,9 +21,10 @@ from .timing.timers import spoil
 class FirstCalls:
     """The facts that the first calls of a function show.
 
-    ``call`` returns the outputs as tensors. ``in_place``: the function overwrites its inputs with the
-    outputs. ``random``: a second call on the same inputs returns other outputs. ``kept``: the outputs whose
-    memory the function reuses from call to call. ``bytes``: the bytes of inputs and outputs together.
+    ``call`` returns the outputs as tensors. ``in_place``: the function overwrites inputs, ``changed``, with
+    the outputs, and another call on these gives other outputs. ``random``: a second call on the same inputs
+    returns other outputs. ``kept``: the outputs whose memory the function reuses from call to call.
+    ``bytes``: the bytes of inputs and outputs together.
     """
 
     call: Callable[..., Any]
@@ -32,6 +33,7 @@ class FirstCalls:
     random: bool
     kept: Tensors
     bytes: int
+    changed: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, call: Callable[..., Any], tensors: Tensors) -> FirstCalls:
@@ -41,21 +43,26 @@ class FirstCalls:
         returned = call(*given)
         changed = [i for i, (x, old) in enumerate(zip(given, tensors, strict=True)) if not equal(x, old)]
         bytes_ = sum(x.nbytes for x in tensors)
-        if changed:
-            written = copied(given)
-            call(*given)
-            if not all(map(equal, given, written)):
-                return cls(call, written, True, False, (), bytes_)
-            # The second call writes the same values: the changed inputs are output buffers.
-            return cls._returning(_giving(call, changed), tensors, bytes_)
         outputs = tensors_of(returned)
+        if changed:
+            written = copied(tuple(given[i] for i in changed))
+            other = copied(tensors)
+            for i in changed:
+                _reverse(other[i])
+            again = tensors_of(call(*other)), tensors_of(call(*given))
+            if _is_new(outputs, given) and all(_are_equal(outputs, more) for more in again):
+                # The returned tensors do not depend on the changed inputs, which are a workspace.
+                return cls._returning(_detached(call), tensors, bytes_ + sum(x.nbytes for x in outputs))
+            if all(_are_equal(written, [some[i] for i in changed]) for some in (other, given)):
+                # They are written whatever they hold: output buffers.
+                return cls._returning(_giving(call, changed), tensors, bytes_)
+            return cls(call, written, True, False, (), bytes_, tuple(changed))
         if not outputs:
             raise BenchError(
                 "the function returned no tensor and changed none of its inputs: nothing shows that it ran. "
                 "Return the output, or pass its tensor as an input."
             )
-        places = {x.untyped_storage().data_ptr() for x in given if x.numel()}
-        if any(x.untyped_storage().data_ptr() in places for x in outputs if x.numel()):
+        if not _is_new(outputs, given):
             raise BenchError(
                 "the function returns an input or a view of one, which takes no work: return a "
                 "new tensor instead."
@@ -77,6 +84,22 @@ class FirstCalls:
         )
         random = compared(second, as_reference(outputs), None).error is not None
         return cls(call, outputs, False, random, kept, bytes_)
+
+
+def _reverse(x: torch.Tensor) -> None:
+    """Reverse the order of a tensor's elements along each dimension."""
+    numbers = x.view(torch.uint8) if x.itemsize == 1 else x  # torch reverses no 8-bit floats
+    numbers.copy_(numbers.flip(tuple(range(x.dim()))))
+
+
+def _is_new(outputs: Tensors, inputs: Tensors) -> bool:
+    """Whether there are outputs, all in memory of their own."""
+    places = {x.untyped_storage().data_ptr() for x in inputs if x.numel()}
+    return bool(outputs) and not any(x.untyped_storage().data_ptr() in places for x in outputs if x.numel())
+
+
+def _are_equal(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
+    return len(some) == len(others) and all(map(equal, some, others))
 
 
 def _giving(call: Callable[..., Any], places: Sequence[int]) -> Callable[..., Tensors]:

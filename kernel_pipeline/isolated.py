@@ -126,7 +126,8 @@ def bench_isolated(
         write_atomically(where / "isolated.json", files.to_json())
         point = Point(kernel=KERNEL, provider=PROVIDER, problem=Values({"bytes": files.bytes}))
         device = given.tensors[0].device
-        with Supervisor(_named(device), settings, secrets.randbelow(1 << 31), TIMEOUT_S) as supervisor:
+        seed = secrets.randbelow(1 << 31)
+        with Supervisor(_named(device), settings, seed, TIMEOUT_S, heeds_load=True) as supervisor:
             if device.type == "cuda":
                 supervisor.canary = known_ceilings.of_device(device).canary or supervisor.rates()[0].canary
             outcome = supervisor.measure(str(where), point, is_audited=True)

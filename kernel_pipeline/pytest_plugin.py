@@ -35,6 +35,10 @@ Name = tuple[str, int]
 """The node id of a test, and the number of a call of the fixture in it, from 0."""
 
 
+WRONG = ("the output is wrong", "the timed calls wrote another")
+"""How the reason of a result begins whose output is wrong."""
+
+
 class SlowerError(Exception):
     """A function is slower than at the other commit, or has no valid time now."""
 
@@ -42,13 +46,14 @@ class SlowerError(Exception):
 @dataclass(frozen=True)
 class CallRounds:
     """A call's valid times in the rounds, at the commit and now, in microseconds, with their ratio and
-    verdict."""
+    verdict. ``why`` says why the output is wrong now."""
 
     label: str
     before_us: tuple[float, ...]
     now_us: tuple[float, ...]
     ratio: Estimate | None
     verdict: str
+    why: str = ""
 
 
 class Plugin:
@@ -72,7 +77,7 @@ class Plugin:
             save = self.config.getoption("kernel_save")
             if save:
                 _append(Path(save), line(request.node.nodeid, result))
-            if result.why.startswith(("the output is wrong", "the timed calls wrote another")):
+            if result.why.startswith(WRONG):
                 pytest.fail(result.why)
             return result
 
@@ -164,6 +169,8 @@ def pytest_configure(config: pytest.Config) -> None:
         path = config.getoption(option)
         if path and not Path(path).parent.is_dir():
             raise pytest.UsageError(f"--{option.replace('_', '-')}: {Path(path).parent} is not a folder.")
+        if path and Path(path).is_dir():
+            raise pytest.UsageError(f"--{option.replace('_', '-')}: {path} is a folder: name a file.")
     config.pluginmanager.register(Plugin(config), "kernel_bench")
 
 
@@ -281,11 +288,13 @@ def judged(held: Mapping[str, Sequence[Round]]) -> dict[Name, CallRounds]:
         label = f"{name[0].rpartition('::')[2]}" + (f" (call {name[1] + 1})" if name[1] else "")
         before, now = (_valid(held[side], name) for side in ("before", "now"))
         verdict = said_of.get(name, "undecided")
-        if before and not now:
+        rows = [one[name] for one in held["now"] if name in one]
+        why = next((row["why"] for row in rows if row["why"].startswith(WRONG)), "")
+        if why or (before and not now):
             verdict = "failed"
         elif now and not before:
             verdict = "new"
-        found[name] = CallRounds(label, before, now, estimates.get(name), verdict)
+        found[name] = CallRounds(label, before, now, estimates.get(name), verdict, why)
     return found
 
 
@@ -305,6 +314,8 @@ def said(one: CallRounds) -> str:
     """Return a comparison as one line of text."""
     if one.verdict == "new":
         return f"{one.label}: {median(one.now_us):.4g} us, new"
+    if one.why:
+        return f"{one.label}: {one.why}"
     if one.verdict == "failed":
         return f"{one.label}: no valid time now, {median(one.before_us):.4g} us before"
     if one.ratio is None:

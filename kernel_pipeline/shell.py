@@ -36,7 +36,7 @@ def main(words: Sequence[str]) -> int:
         result = _timed(given)
     except (BenchError, UserError) as error:
         return _error(str(error))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         file = Path(given.function.rpartition(":")[0]).resolve()
         return _error(f"{given.function}: {described(error, [file])}")
     print(result)
@@ -86,14 +86,17 @@ def named(text: str) -> Callable[..., Any]:
         raise ValueError("no function is named")
     if where.endswith(".py"):
         path = Path(where).resolve()
-        spec = importlib.util.spec_from_file_location(path.stem, path)
+        # A file may have the name of an installed package that it imports, as triton.py.
+        spec = importlib.util.spec_from_file_location(f"_bench_{path.stem}", path)
         assert spec is not None and spec.loader is not None, "a .py file has a loader"
-        sys.path.insert(0, str(path.parent))
+        sys.path.append(str(path.parent))
         module = importlib.util.module_from_spec(spec)
-        sys.modules[path.stem] = module
+        sys.modules[spec.name] = module
         spec.loader.exec_module(module)
     else:
         module = importlib.import_module(where)
+    if not hasattr(module, name):
+        raise AttributeError(f"module {Path(where).stem!r} has no attribute {name!r}")
     function = getattr(module, name)
     if not callable(function):
         raise ValueError(f"{name} is not a function")

@@ -155,7 +155,12 @@ class Judge:
         keys = {str(path): own.key(path) for path in paths}
         known = own.known(warn)
         fresh = tuple(path for path in paths if keys[str(path)] not in known)
-        entries = [known[key] for key in keys.values() if key in known]
+        # A verdict is of a file's content, which another file may have had when it was kept.
+        entries = [
+            known[key].replace(judged=known[key].judged.replace(submission=path))
+            for path, key in keys.items()
+            if key in known
+        ]
         entries += [own.entry("", one, NOT_RUN) for one in wrong]
         self.tell(f"{len(fresh)} of {len(paths) + len(wrong)} submissions are judged now.")
         if fresh:

@@ -370,15 +370,52 @@ def test_every_public_name_has_a_docstring_and_its_example_runs(monkeypatch: pyt
     assert isinstance(bench(torch.square, torch.randn(9), seconds=0.01), BenchResult)
 
 
+def _scaled(x: torch.Tensor, workspace: torch.Tensor) -> torch.Tensor:
+    workspace.copy_(x)
+    return x * 2
+
+
+@pytest.mark.parametrize(
+    ("function", "other", "reference", "why"),
+    [
+        (lambda x: x.relu_(), (), torch.relu, ""),
+        (lambda x: (x.relu_(), None)[1], (), None, ""),
+        (lambda x, y: x.add_(y), (torch.ones(64, 9),), torch.add, ""),
+        (lambda x, y: x.sub_(y), (torch.ones(64, 9),), torch.add, "the output is wrong"),
+        (_scaled, (torch.zeros(64, 9),), lambda x, _: x * 2, ""),
+        (_scaled, (torch.zeros(64, 9),), lambda x, _: x, "the output is wrong"),
+    ],
+)
+def test_changed_inputs_are_the_output_unless_the_function_returns_another(
+    function: Callable[..., Any], other: tuple[Any, ...], reference: Callable[..., Any] | None, why: str
+) -> None:
+    result = bench(function, torch.randn(64, 9), *other, reference=reference, seconds=0.01)
+    assert (
+        "wrote another" not in result.why
+        and result.why.startswith(why)
+        and ("wrong" in result.why) == bool(why)
+    )
+
+
+def test_an_in_place_function_is_checked_also_for_inputs_that_it_leaves_as_they_are() -> None:
+    found = check(lambda x: (x.relu_(), None)[1], make=lambda seed: torch.randn(9), reference=torch.relu)
+    assert found.ok, found
+
+
 @pytest.mark.slow
 def test_a_first_look_from_a_shell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "mine.py").write_text(
         "import torch\nTWO = 2\ndef square(x):\n    return x * x\ndef blind(x):\n    return None\n"
-        "def wrong(x):\n    return x / (1 // 0)\n"
+        "def wrong(x):\n    return x / (1 // 0)\ndef ends(x):\n    raise SystemExit(0)\n"
+    )
+    (tmp_path / "triton.py").write_text(
+        "import triton.language as tl\ndef same(x):\n    return x + tl.constexpr(0).value\n"
     )
     (tmp_path / "typo.py").write_text("def square(x:\n")
+    package = ("-P", "-m", "kernel_pipeline", "bench", "triton.py:same", "--shape", "9", "--device", "cpu")
+    assert completed([sys.executable, *package], cwd=tmp_path).stdout.startswith("triton.py:same: ")
     first = ("bench", "mine.py:square", "--shape", "40,781", "--dtype", "bfloat16", "--device", "cpu")
     done = completed([sys.executable, "-m", "kernel_pipeline", *first, "--cache", "hot"], cwd=tmp_path)
     assert done.stderr == "" and done.stdout.startswith("mine.py:square: "), done
@@ -391,6 +428,7 @@ def test_a_first_look_from_a_shell(
         ("mine.py:square", "--shape", "4", "--dtype", "int3"): "--dtype int3: write a floating-point dtype",
         ("mine.py:blind", "--shape", "4"): "nothing shows that it ran",
         ("mine.py:wrong", "--shape", "4"): "mine.py:8: `return x / (1 // 0)`: ZeroDivisionError",
+        ("mine.py:ends", "--shape", "4"): "SystemExit: 0",
         ("mine.py:square", "--shape", "4", "--device", "tpu"): "--device tpu: write cuda or cpu",
         ("typo.py:square", "--shape", "4"): "typo.py:1: `def square(x:`: SyntaxError",
     }.items():

@@ -117,6 +117,14 @@ def test_two_commits_are_compared_in_turns(mine: Mine) -> None:
 
 
 @pytest.mark.slow
+def test_a_wrong_output_fails_its_test_in_a_comparison_too(mine: Mine) -> None:
+    with (mine.folder / "test_mine.py").open("a") as file:
+        file.write(WRONG)
+    done = mine.pytest("--kernel-compare=main", "--kernel-rounds=2")
+    assert done.returncode == 1 and "SlowerError: test_wrong: the output is wrong: 9 of 9" in done.stdout
+
+
+@pytest.mark.slow
 def test_a_comparison_whose_tests_crash_is_no_success(mine: Mine) -> None:
     (mine.folder / "kernels_of_mine.py").write_text("raise OSError('no library')\n")
     mine.commit()
