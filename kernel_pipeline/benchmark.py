@@ -328,7 +328,7 @@ def _error(
     outputs = tuple(x.detach() for x in samples.again(0))
     if first.in_place:
         outputs = tuple(outputs[place] for place in first.changed)
-    if not first.in_place and samples.timer == "graph" and untouched(outputs, first.outputs):
+    elif samples.timer == "graph" and untouched(outputs, first.outputs):
         raise BenchError(
             f"{one.name} is captured as an empty graph, whose replays write nothing: the function launches "
             "on another stream, or returns a cached output. Launch on torch.cuda.current_stream()."

@@ -151,6 +151,13 @@ def test_a_board_ranks_a_folder_and_judges_only_what_has_changed(tmp_path: Path)
     rewards, sentences = board("reward=true")
     assert rewards == ["0.0000"] * 5 and "1 of 5 submissions are judged now" in sentences
 
+    (by / "tail.py").rename(by / "moved.py")
+    (by / "tail.py").write_bytes((by / "right.py").read_bytes())
+    lines, sentences = board("format=json")
+    assert "0 of 6 submissions are judged now" in sentences, "the content of each file has a verdict"
+    known = {Path(one["submission"]).stem: one for one in (json.loads(line)["judged"] for line in lines)}
+    assert known["tail"].get("wrong_at") is None and "wrong_at" in known["moved"] and len(known) == 6
+
 
 SINC = """
 import torch
