@@ -68,6 +68,11 @@ def _as_it_is(out: Result, *args: Any) -> Result:
     return out
 
 
+def _contiguous(out: torch.Tensor, *args: Any) -> torch.Tensor:
+    del args
+    return out.contiguous()
+
+
 @dataclass(frozen=True)
 class Op:
     """A function of tensors that the providers of a kernel compute.
@@ -85,6 +90,9 @@ class Op:
         ``inputs(*args)`` returns the tensors in the form that the kernel's entries take.
     result:
         ``result(made, *args)`` converts an entry's output to the function's result.
+    laid_out:
+        ``laid_out(out, *args)`` returns an output in the layout that the operator promises to torch.compile
+        and autograd whatever the provider, copied if it has another. By default the layout is contiguous.
     derivative:
         The op's derivative. Without it a backward pass raises NotImplementedError.
     training:
@@ -107,6 +115,7 @@ class Op:
     refused: Callable[..., str | None] = _never
     inputs: Callable[..., tuple[torch.Tensor, ...]] = _as_they_are
     result: Callable[..., Result] = _as_it_is
+    laid_out: Callable[..., torch.Tensor] = _contiguous
     derivative: Derivative | None = None
     training: str | None = None
     trains: Callable[..., bool] = _always

@@ -40,14 +40,16 @@ def register(
 
 
 def _promised(op: Op, function: Callable[..., Result]) -> Callable[..., Result]:
-    """Wrap a function so that its outputs are contiguous whatever the provider. A function that only torch
-    computes keeps torch's layout."""
+    """Wrap a function so that its outputs have the op's layout whatever the provider. A function that only
+    torch computes keeps torch's layout."""
     if op.problem is None:
         return function
 
     def packed(*args: Any) -> Result:
         out = function(*args)
-        return out.contiguous() if isinstance(out, torch.Tensor) else tuple(one.contiguous() for one in out)
+        if isinstance(out, torch.Tensor):
+            return op.laid_out(out, *args)
+        return tuple(op.laid_out(one, *args) for one in out)
 
     return packed
 

@@ -3,10 +3,6 @@
 
 namespace attention {
 
-Tensor empty_output(const Tensor& q) {
-  return torch::stable::new_empty(q, {q.size(0), q.size(1), q.size(2), q.size(3)});
-}
-
 Tensor cuda_flash(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, int64_t queries, int64_t block_m,
                   int64_t block_n, int64_t stages) {
   check_together(q, k, v, causal, queries, stages);
@@ -16,7 +12,7 @@ Tensor cuda_flash(const Tensor& q, const Tensor& k, const Tensor& v, bool causal
     attend<Tiles<128, 64, 128>, Tiles<128, 128, 128>, Tiles<128, 128, 160>, Tiles<128, 128, 176>, Tiles<96, 64, 128>, Tiles<96, 128, 128>, Tiles<96, 128, 192>,
            Tiles<96, 192, 112>, Tiles<64, 64, 128>, Tiles<64, 128, 128>, Tiles<64, 128, 192>, Tiles<64, 192, 128>>(
         q, k, v, causal, block_m, block_n,
-        arguments_of(q, k, queries, stages, out.mutable_data_ptr(), nullptr));
+        arguments_of(q, k, queries, stages, out, nullptr));
   }
   return out;
 }

@@ -47,6 +47,7 @@ struct Arguments {
   int stages;
   float scale;  // of a score, times log2(e)
   uint16_t* out;
+  int64_t out_strides[3];  // of batch entries, heads and rows, in elements
   float* lse;  // of each row, the logarithm of the sum of its exponentials; null if nobody wants it
 };
 
@@ -334,8 +335,11 @@ __device__ __forceinline__ void attend_tiles(unsigned char* shared, Barriers* ba
     fence_registers(probabilities);
     release(&barriers->stages[values.stage].v_empty);
     values.advance(of.stages);
-    uint16_t* const out = of.out + (static_cast<int64_t>(tile.head) * of.seq_q + row) * kHeadDim;
-    store_rows<kElement, kHeadDim>(sums, factors, out, row, of.seq_q, lane);
+    const auto& [entry_stride, head_stride, row_stride] = of.out_strides;
+    const int entry = tile.head / of.heads;
+    const int head = tile.head % of.heads;
+    uint16_t* const out = of.out + entry * entry_stride + head * head_stride + row * row_stride;
+    store_rows<kElement, kHeadDim>(sums, factors, out, row_stride, row, of.seq_q, lane);
   }
   // The last turn is taken, too, so that no barrier is left halfway.
   if (which == 0) {

@@ -66,8 +66,29 @@ inline void check_together(const Tensor& q, const Tensor& k, const Tensor& v, bo
           std::string("cuda_flash takes bfloat16 and float16, not ") + torch::headeronly::toString(q.scalar_type()));
 }
 
+// An output in q's shape. The heads of a row are neighbours if they are in q, as in a model whose linear layer makes the
+// queries of all heads; its next layer takes such an output without a copy.
+inline Tensor empty_output(const Tensor& q) {
+  const int64_t heads = q.size(1);
+  const int64_t rows = q.size(2);
+  const int64_t head_dim = q.size(3);
+  const bool are_neighbours = heads > 1 && rows > 1 && q.stride(1) < q.stride(2);
+  const int64_t sizes[] = {q.size(0), heads, rows, head_dim};
+  const int64_t strides[] = {heads * rows * head_dim, (are_neighbours ? 1 : rows) * head_dim,
+                             (are_neighbours ? heads : 1) * head_dim, 1};
+  int32_t device_type = 0;
+  int32_t dtype = 0;
+  AtenTensorHandle made = nullptr;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(q.get(), &device_type));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(q.get(), &dtype));
+  TORCH_ERROR_CODE_CHECK(
+      aoti_torch_empty_strided(4, sizes, strides, dtype, device_type, q.get_device_index(), &made));
+  return Tensor(made);
+}
+
 // The kernel's arguments without those that depend on tiles. `lse` is null if nobody wants it.
-inline Arguments arguments_of(const Tensor& q, const Tensor& k, int64_t queries, int64_t stages, void* out, void* lse) {
+inline Arguments arguments_of(const Tensor& q, const Tensor& k, int64_t queries, int64_t stages, const Tensor& out,
+                              void* lse) {
   Arguments of{};
   of.heads = static_cast<int>(q.size(1));
   of.group = static_cast<int>(q.size(1) / k.size(1));
@@ -77,7 +98,10 @@ inline Arguments arguments_of(const Tensor& q, const Tensor& k, int64_t queries,
   of.stages = static_cast<int>(stages);
   constexpr double kLog2E = 1.4426950408889634;
   of.scale = static_cast<float>(kLog2E / std::sqrt(static_cast<double>(q.size(3))));
-  of.out = static_cast<uint16_t*>(out);
+  of.out = static_cast<uint16_t*>(out.mutable_data_ptr());
+  for (int i = 0; i < 3; ++i) {
+    of.out_strides[i] = out.stride(i);
+  }
   of.lse = static_cast<float*>(lse);
   return of;
 }

@@ -100,11 +100,11 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&x)[4], int lane) {
   }
 }
 
-// Rounds and stores a thread's two rows of the output. A lane of a quad has a pair of each 8 columns. From the other
-// lanes it gets 8 neighbours, 16 bytes, of each 32 columns.
+// Rounds and stores a thread's two rows of the output, whose rows are `stride` elements apart. A lane of a quad has a
+// pair of each 8 columns. From the other lanes it gets 8 neighbours, 16 bytes, of each 32 columns.
 template <Element kElement, int kHeadDim>
 __device__ __forceinline__ void store_rows(const float (&sums)[kHeadDim / 2], const float (&factors)[2], uint16_t* out,
-                                           int row, int rows, int lane) {
+                                           int64_t stride, int row, int rows, int lane) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
 #pragma unroll
@@ -117,7 +117,7 @@ __device__ __forceinline__ void store_rows(const float (&sums)[kHeadDim / 2], co
       }
       transpose_quad(pairs, lane);
       if (row + half * 8 < rows) {
-        *reinterpret_cast<uint4*>(out + half * 8 * kHeadDim + column + lane % 4 * 8) =
+        *reinterpret_cast<uint4*>(out + half * 8 * stride + column + lane % 4 * 8) =
             make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
       }
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
@@ -80,6 +81,16 @@ def problem(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> 
     return made
 
 
+def laid_out(out: torch.Tensor, q: torch.Tensor, *others: Any) -> torch.Tensor:
+    """Return the output with the heads of a row as neighbours if they are in q, and contiguous otherwise, as
+    torch's attention does. A model whose linear layer makes the queries of all heads then passes the output
+    on without a copy. Logarithms are contiguous."""
+    del others
+    if out.dim() == q.dim() == 4 and q.stride(1) < q.stride(2):
+        return out.transpose(1, 2).contiguous().transpose(1, 2)
+    return out.contiguous()
+
+
 def trains(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> bool:
     """Return whether the backward kernel supports the call and, by torch's own check, flash attention its
     forward pass. Torch differentiates the other calls."""
@@ -100,6 +111,7 @@ op = Op(
     definition=attention,
     problem=problem,
     inputs=lambda q, k, v, causal: (q, k, v),
+    laid_out=laid_out,
     training="attention_with_lse",
     trains=trains,
     with_options=options.attention,

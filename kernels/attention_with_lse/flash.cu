@@ -12,7 +12,7 @@ template <int kHeadDim, int kBlockM, int kBlockN>
 using Tiles = attention::Tiles<kHeadDim, kBlockM, kBlockN>;
 
 Outputs empty_outputs(const Tensor& q) {
-  return {torch::stable::new_empty(q, {q.size(0), q.size(1), q.size(2), q.size(3)}),
+  return {attention::empty_output(q),
           torch::stable::new_empty(q, {q.size(0), q.size(1), q.size(2)}, attention::Scalar::Float)};
 }
 
@@ -26,7 +26,7 @@ Outputs cuda_flash(const Tensor& q, const Tensor& k, const Tensor& v, bool causa
     attention::attend<Tiles<128, 64, 128>, Tiles<128, 128, 128>, Tiles<128, 128, 176>, Tiles<96, 64, 128>, Tiles<96, 128, 128>, Tiles<96, 192, 112>,
                       Tiles<64, 64, 128>, Tiles<64, 128, 192>, Tiles<64, 192, 128>>(
         q, k, v, causal, block_m, block_n,
-        attention::arguments_of(q, k, queries, stages, out.mutable_data_ptr(), lse.mutable_data_ptr()));
+        attention::arguments_of(q, k, queries, stages, out, lse.mutable_data_ptr()));
   }
   return result;
 }

@@ -7,7 +7,7 @@ import torch
 from kernel_pipeline import ops
 from kernel_pipeline.ops.declaration import Derivative, Op
 
-from ..attention.op import attention, expanded, masked_scores, probabilities, problem, wide_of
+from ..attention.op import attention, expanded, laid_out, masked_scores, probabilities, problem, wide_of
 from ..attention.torch import aligned_rows
 
 BACKWARD = "attention_backward"
@@ -60,5 +60,6 @@ op = Op(
     definition=attention_with_lse,
     problem=problem,
     inputs=lambda q, k, v, causal: (q, k, v),
+    laid_out=laid_out,
     derivative=Derivative(("q", "k", "v", "causal", "outs"), backward, kernel=BACKWARD),
 )

@@ -225,7 +225,9 @@ def test_cuda_flash_takes_every_layout(
     problem = lengths_of((2, 4, 4, 200, 300), head_dim, causal)
     q, k, v = FLASH.inputs(problem)
     expected = flash(problem, (128, 128, 2), (q, k, v))
-    assert torch.equal(flash(problem, (128, 128, 2), (lying(q), lying(k), lying(v))), expected)
+    out = flash(problem, (128, 128, 2), (lying(q), lying(k), lying(v)))
+    assert torch.equal(out, expected)
+    assert (out.transpose(1, 2) if lying is between else out).is_contiguous()
 
 
 @pytest.mark.builds

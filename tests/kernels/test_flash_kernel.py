@@ -55,12 +55,14 @@ def check(
     launch: Launch,
     seed: int,
     runs: Sequence[str] | None = None,
+    *,
     with_lse: bool = True,
     is_packed: bool = False,
+    are_neighbours: bool = False,
 ) -> None:
     """The kernel gives the reference's answer, and ends. The program has these runs, or its own alone. It is
     called as by attention_with_lse, or as by attention, which wants no lse. Heads that share a key head may
-    be packed."""
+    be packed, and the heads of a row of the output may be neighbours."""
     inputs = WITH_LSE.inputs(problem, CPU, seed)
     lengths = [
         problem.batch,
@@ -73,14 +75,16 @@ def check(
     own = run(problem, tiles)
     runs = [own] if runs is None else runs
     path = program(folder / "run" / "flash.cpp", RUNS=",".join(runs))
-    chosen = [launch.stages, launch.grid, seed, int(with_lse), int(is_packed)]
+    chosen = [launch.stages, launch.grid, seed, int(with_lse), int(is_packed), int(are_neighbours)]
     made = answer(path, inputs, [runs.index(own), *lengths, *chosen])
     out, lse = made[: inputs[0].numel()], made[inputs[0].numel() :].clone().view(torch.float32)
+    if are_neighbours:
+        out = out.view(problem.batch, problem.seq_q, problem.heads, problem.head_dim).transpose(1, 2)
     exact = WITH_LSE.expected(problem, inputs)
     if not with_lse:
         assert lse.isnan().all(), "nobody wants it"
     for one, right, allowed in zip((out, lse)[: 1 + with_lse], exact, tolerance(problem), strict=False):
-        agree(one.view(right.shape), right, allowed)
+        agree(one.reshape(right.shape), right, allowed)
 
 
 SEEDS = range(4)
@@ -97,7 +101,7 @@ def test_tiles_follow_each_other(
     problem = Problem(
         batch=2, heads=4, kv_heads=2, seq_q=150, seq_k=289, head_dim=head_dim, causal=causal, dtype="bfloat16"
     )
-    check(folder, problem, tiles, Launch(stages=2, grid=3), seed, with_lse=with_lse)
+    check(folder, problem, tiles, Launch(stages=2, grid=3), seed, with_lse=with_lse, are_neighbours=with_lse)
 
 
 @pytest.mark.xdist_group("emulated packed")

@@ -1,7 +1,7 @@
 // Runs flash_persistent on the emulated multiprocessor, as attention does, or as attention_with_lse does. The macro RUNS
 // lists instances of run, the rest is told by arguments. It reads q, k and v from a file, contiguous and one after the
 // other, and writes out and lse, which is NaN if the kernel was not asked for it. If the heads are packed, those that
-// share a key head are one head.
+// share a key head are one head. The heads of a row of out may be neighbours.
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -26,7 +26,7 @@ void run(char** argv) {
   const bool causal = told(9) != 0;
   const int stages = told(10), grid = told(11);
   const auto seed = static_cast<unsigned>(told(12));
-  const bool with_lse = told(13) != 0;
+  const bool with_lse = told(13) != 0, are_neighbours = told(15) != 0;
 
   std::ifstream file(argv[1], std::ios::binary);
   std::vector<char> bytes((std::istreambuf_iterator<char>(file)), {});
@@ -49,6 +49,9 @@ void run(char** argv) {
   of.stages = stages;
   of.scale = static_cast<float>(1.4426950408889634 / std::sqrt(static_cast<double>(kHeadDim)));
   of.out = out.data();
+  of.out_strides[0] = int64_t{heads} * seq_q * kHeadDim;
+  of.out_strides[1] = int64_t{are_neighbours ? 1 : seq_q} * kHeadDim;
+  of.out_strides[2] = int64_t{are_neighbours ? heads : 1} * kHeadDim;
   std::vector<float> lse(static_cast<size_t>(batch) * heads * seq_q, NAN);
   of.lse = with_lse ? lse.data() : nullptr;
   for (int block = 0; block < grid; ++block) {

@@ -130,6 +130,23 @@ def test_what_is_traced_for_a_gpu_has_no_address(columns: int) -> None:
     assert (out.shape, lse.shape, out.device.type) == ((2, 4, 16, 64), (2, 4, 16), "cuda")
 
 
+@pytest.mark.parametrize("provider", ["torch", "manual"])
+def test_attentions_heads_lie_in_the_output_as_in_the_queries(
+    provider: str, chosen: Callable[..., list[Any]]
+) -> None:
+    chosen(provider)
+    torch.compiler.reset()
+    compiled = torch.compile(ops.attention, backend="aot_eager", fullgraph=True)
+    rows = torch.randn(2, 8, 3, 16)  # batch, rows, heads, elements, as a linear layer makes queries
+    for q in (rows.transpose(1, 2), rows.transpose(1, 2).contiguous()):
+        for x in (q, q.detach().requires_grad_()):
+            for call in (compiled, torch.ops.kernel_pipeline.attention):
+                out = call(x, x, x, True)
+                assert out.stride() == q.stride()
+                right = torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+                torch.testing.assert_close(out, right)
+
+
 def test_dynamic_shapes_are_one_graph(chosen: Callable[..., list[Any]]) -> None:
     chosen("torch")
     torch.compiler.reset()
