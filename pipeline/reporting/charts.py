@@ -187,7 +187,7 @@ class _Across:
 
     def __call__(self, x: float) -> float:
         share = (self._scaled(x) - self.first) / (self.last - self.first)
-        return _tenths(LEFT + share * (WIDTH - LEFT - RIGHT))
+        return round(LEFT + share * (WIDTH - LEFT - RIGHT))
 
 
 class _Down:
@@ -216,13 +216,7 @@ class _Down:
     def __call__(self, y: float) -> float:
         scaled = math.log10(y) if self.log and y > 0 else self.first if self.log else y
         share = (scaled - self.first) / (self.last - self.first)
-        return _tenths(HEIGHT - BOTTOM - share * (HEIGHT - BOTTOM - TOP))
-
-
-def _tenths(pixels: float) -> float:
-    """Return a position in tenths of a pixel, as an int if it has no tenths: that text is shorter."""
-    found = round(pixels, 1)
-    return int(found) if found.is_integer() else found
+        return round(HEIGHT - BOTTOM - share * (HEIGHT - BOTTOM - TOP))
 
 
 def _ticks(ordered: Sequence[float]) -> list[float]:

@@ -20,7 +20,7 @@ from .headlines import headline_of
 from .numbers import RATES, microseconds, number, percent, speedup
 from .tables import TextTable
 
-MOST_RUNS = 8
+MOST_RUNS = 3
 """The history shows at most this many of the newest runs of a kernel on a machine."""
 
 LOSSES_NOTE = (

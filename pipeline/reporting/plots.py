@@ -283,7 +283,7 @@ def rooflines(
             found.append(
                 Chart(
                     title=" · ".join(filter(None, [machine.name, words])),
-                    x_label="flops a byte of device memory",
+                    x_label="FLOP/byte of device memory",
                     y_label="TFLOP/s",
                     series=series,
                     gpu=machine.gpu,
@@ -304,9 +304,8 @@ def roofline_marks(rows: pd.DataFrame, counted: Mapping[str, float]) -> list[tup
         moved_at_least = moved or row["bytes"]
         if row["flops"] and moved_at_least > 0:  # the axes are logarithmic
             intensity = row["flops"] / moved_at_least
-            by = "by the bytes that were counted" if moved else "by the fewest bytes"
             text = f"{row['label']} at {row['extent']}, {number(row['tflops'])} TFLOP/s, "
-            text += f"{number(intensity)} flops a byte {by}"
+            text += f"{number(intensity)} FLOP/byte"
             found.append((row["provider"], Mark(intensity, row["tflops"], text, bool(moved))))
     return found
 
