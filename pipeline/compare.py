@@ -21,8 +21,8 @@ bisect=true finds the first commit after a, up to b, that is slower than a. It c
 commits with a. It skips a commit that stays undecided, does not build or fails. With two versions of a
 package it searches the versions that pip's indexes offer.
 
-Exits with 0 if nothing became slower or there is nothing to compare; with 1 after a regression, which is a
-point that is slower in b, or fails or is incorrect only in b; and with 3 if a point is undecided.
+Exits with 0 if b is not slower or there is nothing to compare; with 1 after a regression, which is a point
+that is slower in b, or fails or is incorrect only in b; and with 3 if a point is undecided.
 
 Two machines are compared by their stored results, for one kernel or for all, without measuring and without a
 verdict. The output says how much of the difference their ceilings explain, and how much slower the best
@@ -65,6 +65,9 @@ def run(config: CompareConfig) -> None:
     if config.most_rounds < config.rounds:
         raise UserError("most_rounds is less than rounds: write a larger most_rounds=N, or fewer rounds.")
     both = gpus.found(config.a, config.b, (config.output, ROOT / "results"), warn)
+    unused = _unused(config, of_machines=both is not None)
+    if unused:
+        raise UserError(unused)
     if both is not None:
         show(config, both)
         return
@@ -91,8 +94,22 @@ def run(config: CompareConfig) -> None:
         say(f"Nothing to compare: at all points {a.name} and {b.name} have the same {same}.")
     elif config.tracking.name != "none":
         publish(config)
-    if not config.self_test and a.variant is None:
+    if not config.self_test:
         conclude(config, made)
+
+
+def _unused(config: CompareConfig, of_machines: bool) -> str:
+    """Return a sentence about options that say nothing in this kind of comparison, or an empty text."""
+    if config.self_test:
+        named = {"a": config.a, "b": config.b, "bisect": config.bisect}
+        why = "self_test=true compares the working tree with itself"
+    elif of_machines:
+        named = {"bisect": config.bisect, "at_most": config.at_most, "undecided": config.undecided}
+        why = f"{config.a} and {config.b} are machines, which are compared by their results without a verdict"
+    else:
+        return ""
+    given = [f"{name}=" for name, value in named.items() if value]
+    return f"{why}: leave {' and '.join(given)} out." if given else ""
 
 
 def with_packages(named: Named) -> Named:
@@ -257,7 +274,7 @@ def conclude(config: CompareConfig, made: Sequence[KernelComparison]) -> None:
     undecided = sum(one.count("undecided") for one in made)
     if undecided and config.undecided != "pass":
         raise UnsuccessfulError(
-            f"it is undecided whether {notation.points(undecided)} became slower: a larger at_most= or "
+            f"it is undecided whether b is slower at {notation.points(undecided)}: a larger at_most= or "
             "most_rounds= gives more rounds, and undecided=pass exits with 0.",
             code=1 if config.undecided == "fail" else 3,
         )

@@ -2,6 +2,7 @@
 resumed."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -209,8 +210,9 @@ def test_one_language_is_compared(tree: Tree) -> None:
 def test_two_configurations_of_the_tree(tree: Tree) -> None:
     words = ("a=mul", "b=blocks/block_size=512", *SHORT, "output=outputs/configurations")
     done = compare(tree, "kernel=quick", "size=64", *words)
-    assert done.returncode == 0, done.stderr
-    assert "blocks 512" in done.stdout and "1 point: b is" in done.stdout
+    (counts,) = re.findall(r"1 point: b is (\d) same, (\d) faster, (\d) slower, (\d) undecided", done.stdout)
+    assert done.returncode == {"1000": 0, "0100": 0, "0010": 1, "0001": 3}["".join(counts)], done.stderr
+    assert "blocks 512" in done.stdout
     assert {turn.side for turn in said(tree, "outputs/configurations")} == {"tree"}
 
 
@@ -238,7 +240,7 @@ def test_code_that_no_longer_compiles_is_a_regression_and_its_repair_is_undecide
     commit(tree.root, message="It does not compile")
     repaired = compare(tree, *options, "a=HEAD", "b=fast")
     assert repaired.returncode == 3, repaired.stdout + repaired.stderr
-    assert "undecided whether 1 point became slower" in repaired.stderr
+    assert "undecided whether b is slower at 1 point" in repaired.stderr
 
 
 @pytest.mark.long
@@ -259,7 +261,7 @@ def test_a_wrong_commit_is_a_regression_and_its_repair_is_none(tmp_path: Path) -
     )
     assert repaired.returncode == 0, repaired.stderr
     assert "No round began: listing the points, building and comparing the code took" in unknown.stdout
-    assert unknown.returncode == 3 and "undecided whether 1 point became slower" in unknown.stderr
+    assert unknown.returncode == 3 and "undecided whether b is slower at 1 point" in unknown.stderr
     assert (
         "quick: 1 of 1 point was not measured: the time limit of at_most= ended the rounds." in unknown.stdout
     )
@@ -284,6 +286,7 @@ MISTAKES = {
     ("a=HEAD~1", "device=cuda"): "GPU",
     ("a=HEAD~3",): "a=HEAD~3 names no commit",
     ("a=fast", "kernel=newer"): "fast: unknown kernel 'newer'",
+    ("a=fast", "bisect=true", "self_test=true"): "with itself: leave a= and bisect= out",
 }
 
 
@@ -316,7 +319,7 @@ def test_two_machines_are_set_side_by_side_by_what_they_left(tmp_path: Path) -> 
     swept = [h200, h100, measurement("gelu", "cuda", 1024)]
     swept.append(measurement("softmax", "cuda", 4096, median_us=18.0, block_size=8192))
     write_results(made.root / "results", swept)
-    done, pinned, aside, lone, every, same, half, neither = made.in_turn(
+    done, pinned, aside, lone, every, same, half, neither, timed = made.in_turn(
         "compare",
         ["kernel=softmax", f"a={H200}", f"b={H100}", "format=markdown"],
         ["kernel=softmax", f"a={H200}", f"b={H100}", "format=markdown", "size=4096", "provider=cuda"],
@@ -326,6 +329,7 @@ def test_two_machines_are_set_side_by_side_by_what_they_left(tmp_path: Path) -> 
         ["kernel=softmax", f"a={H200}", f"b={H200}"],
         ["kernel=softmax", f"a={H200}", "b=HEAD"],
         ["a=HEAD"],
+        [f"a={H200}", f"b={H100}", "undecided=pass", "at_most=10m"],
     )
     assert done.returncode == 0, done.stderr
     (met,) = [line for line in done.stdout.splitlines() if "| cuda 4096x4w |" in line]
@@ -343,3 +347,4 @@ def test_two_machines_are_set_side_by_side_by_what_they_left(tmp_path: Path) -> 
         f"error: a={H200} is a machine, and b=HEAD has no results; other machines with results: {H100}.\n"
     )
     assert neither.returncode == 2 and "a=HEAD: no commit of " in neither.stderr
+    assert timed.returncode == 2 and "without a verdict: leave at_most= and undecided= out." in timed.stderr

@@ -90,7 +90,7 @@ def test_two_nodes_share_a_sweep(tree: Tree, hosts: Hosts) -> None:
         == 1
     )
     assert whole(tree) == {"node1/cpu", "node2/cpu"}
-    assert actors() == [] and tree.workers() == []
+    until(lambda: actors() == [] and tree.workers() == [], 30)
 
 
 @pytest.mark.long
