@@ -249,7 +249,7 @@ def _timed(
     tolerance: Tolerances,
 ) -> BenchResult:
     with on_device(one.device):
-        first = FirstCalls.of(call, one.arguments.tensors)
+        first = FirstCalls.made(call, one.arguments.tensors)
     notes = (
         ["the ring holds copies of the inputs given"] if one.copies and watch.settings.cache == "cold" else []
     )

@@ -36,7 +36,7 @@ class FirstCalls:
     changed: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, call: Callable[..., Any], tensors: Tensors) -> FirstCalls:
+    def made(cls, call: Callable[..., Any], tensors: Tensors) -> FirstCalls:
         """Call the function on copies of the inputs. Raises BenchError if it has no visible effect, or
         returns an input or a view of one."""
         given = copied(tensors)

@@ -301,22 +301,22 @@ def _value(constraint: str, sizes: Mapping[str, int]) -> Any:
     """Return the value of a constraint over sizes, or None if it has anything but whole numbers, names of
     axes, arithmetic, comparisons, ``and`` and ``or``."""
 
-    def of(node: ast.AST) -> Any:
+    def value(node: ast.AST) -> Any:
         if isinstance(node, ast.Constant) and type(node.value) is int:
             return node.value
         if isinstance(node, ast.Name):
             return sizes[node.id]
         if isinstance(node, ast.BinOp):
-            return BINARY[type(node.op)](of(node.left), of(node.right))
+            return BINARY[type(node.op)](value(node.left), value(node.right))
         if isinstance(node, ast.Compare):
-            return all(_compared(node, [of(one) for one in (node.left, *node.comparators)]))
+            return all(_compared(node, [value(one) for one in (node.left, *node.comparators)]))
         if isinstance(node, ast.BoolOp):
-            values = [of(one) for one in node.values]
+            values = [value(one) for one in node.values]
             return all(values) if isinstance(node.op, ast.And) else any(values)
         raise KeyError(type(node))
 
     try:
-        return of(ast.parse(constraint, mode="eval").body)
+        return value(ast.parse(constraint, mode="eval").body)
     except (KeyError, ZeroDivisionError):
         return None
 

@@ -47,7 +47,7 @@ _lock = threading.Lock()
 _written: set[tuple[Any, ...]] = set()
 
 
-def of(kernel: str, problem: Any, choice: Choice) -> Asked:
+def counter(kernel: str, problem: Any, choice: Choice) -> Asked:
     """Return the counter of a problem's calls."""
     key = (kernel, problem if problem is not None else choice.reason, choice.how)
     with _lock:

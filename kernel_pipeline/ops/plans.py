@@ -83,14 +83,14 @@ def first(op: Op, loaded: Loaded, args: tuple[Any, ...], by_torch: bool) -> tupl
                 run = _on(of, run, provider)
             else:
                 run, takes, out = _fitted(op, bound, args)
-            return CallPlan(run, choice, asked.of(loaded.name, problem, choice), takes), out
+            return CallPlan(run, choice, asked.counter(loaded.name, problem, choice), takes), out
         except (native.NotThereError, ValueError) as refusal:
             # A default configuration that does not fit a problem needs no warning.
             if choice.how not in ("default", "torch"):
                 why = f"{loaded.name}: {choice.provider} can't be used, so torch is called: {refusal}"
                 table_files.warn(why, UserWarning, stacklevel=5)
             choice = Choice(loaded.kernel.baseline, {}, "torch", str(refusal))
-    return CallPlan(op.definition, choice, asked.of(loaded.name, problem, choice)), op.definition(*args)
+    return CallPlan(op.definition, choice, asked.counter(loaded.name, problem, choice)), op.definition(*args)
 
 
 def _chosen(op: Op, loaded: Loaded, args: tuple[Any, ...]) -> tuple[Any, Choice]:

@@ -146,7 +146,10 @@ class _Walk:
         )
         labels = [naming.label(target.name) for target in self._numbers]
         filled = [
-            [naming.of(one) if isinstance(one, Attribute | Given | NamedParameter) else one for one in line]
+            [
+                naming.symbol(one) if isinstance(one, Attribute | Given | NamedParameter) else one
+                for one in line
+            ]
             for line in self._written
         ]
         return Closure(

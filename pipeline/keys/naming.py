@@ -121,7 +121,7 @@ class Naming:
             else:
                 self._kept.add(one.name)
 
-    def of(self, one: Attribute | Given | NamedParameter) -> object:
+    def symbol(self, one: Attribute | Given | NamedParameter) -> object:
         """Return the text or number that stands for a name in the digest."""
         match one:
             case Attribute():

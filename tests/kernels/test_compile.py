@@ -29,7 +29,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def of(case: Case, compiled: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def rows_of(case: Case, compiled: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         row for row in compiled if (row["kernel"], row["provider"]) == (case.loaded.name, case.provider.name)
     ]
@@ -37,7 +37,7 @@ def of(case: Case, compiled: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_architecture_word_and_size(case: Case, compiled: list[dict[str, Any]]) -> None:
-    rows = of(case, compiled)
+    rows = rows_of(case, compiled)
     assert all(row["cubin_bytes"] > 0 for row in rows)
     asked = list(wanted(case))
     assert {(row["target"], row["words"]) for row in rows} == {(one[0], label(one[1])) for one in asked}
@@ -50,7 +50,7 @@ def test_every_architecture_word_and_size(case: Case, compiled: list[dict[str, A
 def test_the_parameters_reach_the_compiler(case: Case, compiled: list[dict[str, Any]]) -> None:
     """Those of one launch at least, where a call makes several."""
     calls: dict[str, list[dict[str, Any]]] = {}
-    for row in of(case, compiled):
+    for row in rows_of(case, compiled):
         asked = [row[name] for name in ("target", "words", "size", "parameters")]
         calls.setdefault(json.dumps(asked), []).append(row)
     assert calls
@@ -64,7 +64,7 @@ def test_the_parameters_reach_the_compiler(case: Case, compiled: list[dict[str, 
 
 @pytest.mark.parametrize("case", params(case for case in TRITON if isinstance(case, MatrixCase)))
 def test_loads_are_vectorized_where_rows_are_aligned(case: Case, compiled: list[dict[str, Any]]) -> None:
-    rows = [row for row in of(case, compiled) if row["size"] == 4096 and row["num_warps"] == 8]
+    rows = [row for row in rows_of(case, compiled) if row["size"] == 4096 and row["num_warps"] == 8]
     assert rows
     # The launch with enough elements per thread for a vector of two words in every dtype.
     assert all(row["vector_loads"] > 0 for row in rows)

@@ -175,29 +175,29 @@ def sights(ran_us: float, waited_us: float, **after: object) -> tuple[Sight, Sig
 
 
 def test_each_disturbance_is_seen_beyond_its_limit_alone() -> None:
-    def of(ran_us: float = 10_000.0, waited_us: float = 0.0, **after: object) -> str | None:
+    def disturbance(ran_us: float = 10_000.0, waited_us: float = 0.0, **after: object) -> str | None:
         return audit.disturbance(*sights(ran_us, waited_us, **after), cores=2)
 
-    assert of() is None
-    assert of(9500.0, 500.0) is None, "a twentieth of the time"
-    assert of(9500.0, 501.0) == "other programs had its cores"
+    assert disturbance() is None
+    assert disturbance(9500.0, 500.0) is None, "a twentieth of the time"
+    assert disturbance(9500.0, 501.0) == "other programs had its cores"
     # Threads of its own that leave no core to each other, for nine tenths of the time of both.
-    assert of(18_000.0, 10_000.0) is None
-    assert of(17_999.0, 10_000.0) == "other programs had its cores"
-    assert of(others=0.25) is None
-    assert of(others=0.26) == "other programs ran beside it"
-    assert of(stolen=Stolen(1, 4)) == "the host of this virtual machine had its cores"
-    assert of(throttle="sw_power_cap") == "the GPU was held back: sw_power_cap"
-    assert of(neighbours=1) == "another process computed on the GPU"
+    assert disturbance(18_000.0, 10_000.0) is None
+    assert disturbance(17_999.0, 10_000.0) == "other programs had its cores"
+    assert disturbance(others=0.25) is None
+    assert disturbance(others=0.26) == "other programs ran beside it"
+    assert disturbance(stolen=Stolen(1, 4)) == "the host of this virtual machine had its cores"
+    assert disturbance(throttle="sw_power_cap") == "the GPU was held back: sw_power_cap"
+    assert disturbance(neighbours=1) == "another process computed on the GPU"
 
 
 def test_what_was_there_before_a_try_disturbs_it_though_it_has_gone_by_the_end() -> None:
-    def of(**before: Any) -> str | None:
+    def disturbance(**before: Any) -> str | None:
         return audit.disturbance(Sight(0.0, **before), Sight(10_000.0), cores=2)
 
-    assert of(others=0.26) == "other programs ran beside it"
-    assert of(throttle="sw_power_cap") == "the GPU was held back: sw_power_cap"
-    assert of(neighbours=1) == "another process computed on the GPU"
+    assert disturbance(others=0.26) == "other programs ran beside it"
+    assert disturbance(throttle="sw_power_cap") == "the GPU was held back: sw_power_cap"
+    assert disturbance(neighbours=1) == "another process computed on the GPU"
 
 
 def test_the_busiest_thread_says_for_how_long_a_worker_ran_ahead() -> None:

@@ -22,13 +22,13 @@ GOOD = {"workloads": {"columns": {"x": "size", "size": 64}}, "presets": {"smoke"
 def read(tmp_path: Path) -> Read:
     """Reads YAML files, by their names, as softmax's: the last on top."""
 
-    def of(**files: Any) -> KernelConfig:
+    def config(**files: Any) -> KernelConfig:
         for name, content in files.items():
             text = content if isinstance(content, str) else yaml.safe_dump(content)
             (tmp_path / f"{name}.yaml").write_text(text)
         return catalog.read(tmp_path / f"{name}.yaml", loading.load("softmax"))
 
-    return of
+    return config
 
 
 @pytest.mark.parametrize("kernel", loading.names())
