@@ -101,7 +101,7 @@ def run(config: CompareConfig) -> None:
 def _unused(config: CompareConfig, of_machines: bool) -> str:
     """Return a sentence about options that say nothing in this kind of comparison, or an empty text."""
     if config.self_test:
-        named = {"a": config.a, "b": config.b, "bisect": config.bisect}
+        named: dict[str, object] = {"a": config.a, "b": config.b, "bisect": config.bisect}
         why = "self_test=true compares the working tree with itself"
     elif of_machines:
         named = {"bisect": config.bisect, "at_most": config.at_most, "undecided": config.undecided}
