@@ -99,6 +99,7 @@ class Judge:
         output = results.folder_for(config.output, chosen.kind)
         name = re.sub(r"[^\w.+-]+", "-", self.problem.name, flags=re.ASCII) or "problem"
         self.place = output / "judge" / name
+        results.asked_for(self.place / "verdict.json")
         self.session = Session(chosen, config.timing.settings, config.seed, config.point_timeout_s, output)
         self.is_quiet = config.reward or config.format == "json"
         self.tell = complain if self.is_quiet else say
@@ -209,7 +210,7 @@ class Judge:
         folders = [*(caches | inductor.caches()).values(), str(inductor.headers())]
         if isinstance(self.problem, FlashInferProblem):
             build = self.place / BUILD
-            build.mkdir(parents=True, exist_ok=True)
+            results.asked_for(build / "any")
             folders.append(str(build))
         kernel = (self.place / "kernel").resolve()
         with DeviceLock(session.device, config.wait_s, complain if self.is_quiet else warn):

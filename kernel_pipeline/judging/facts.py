@@ -101,7 +101,7 @@ class Prober:
     def found(self, probe: Probe, timeout_s: float) -> dict[Values, ProblemFacts]:
         """Let the process write the facts to the folder, and return the facts of the probe's problems.
 
-        Raises UserError if the process fails or takes longer than ``timeout_s`` seconds.
+        Raises UserError if the process fails, can't write, or takes longer than ``timeout_s`` seconds.
         """
         if not self._process.is_running:
             self._process.launch(-1)
@@ -116,7 +116,8 @@ class Prober:
                 ) from error
             raise UserError(f"the problem's own module fails: {error}.") from error
         except FailedError as error:
-            raise UserError(f"the problem's own module fails: {error}.") from error
+            _, _, unwritable = str(error).partition("UserError: ")
+            raise UserError(unwritable or f"the problem's own module fails: {error}.") from error
         if not self._keeps:
             self.close()
         all_facts.cache_clear()

@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from .. import problems, tracebacks
 from ..contract import Kernel, Provider, Tolerance, Work, bytes_of, one_of
+from ..errors import UserError
 from ..files import write_atomically
 from ..records.base import Values
 from .facts import ProblemFacts, facts_of
@@ -85,8 +86,22 @@ def at(distribution: str, workload: Values) -> Values:
 def write(
     folder: Path, problem: Problem, plan: Workloads, submissions: Mapping[str, SubmissionFile]
 ) -> ImportedFiles:
-    """Write a kernel's folder in place of an earlier one. The keys of ``submissions`` are names of
-    providers."""
+    """Write a kernel's folder in place of an earlier one. The keys of ``submissions`` are names of providers.
+
+    Raises UserError if the folder can't be written.
+    """
+    try:
+        return _written(folder, problem, plan, submissions)
+    except OSError as error:
+        raise UserError(
+            f"can't copy the problem and its submissions to {folder}: {error.strerror}; make room there, or "
+            "name another folder by output=."
+        ) from error
+
+
+def _written(
+    folder: Path, problem: Problem, plan: Workloads, submissions: Mapping[str, SubmissionFile]
+) -> ImportedFiles:
     shutil.rmtree(folder, ignore_errors=True)
     copies = dict(problem.files())
     texts = {file: (text, f"{problem.path}: {file}") for file, text in problem.texts().items()}

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
+from io import BytesIO
 from math import inf
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -182,7 +183,9 @@ def save(probe: Probe, path: Path) -> None:
         "weights": {name: x.cpu() for name, x in zip(names, weights, strict=True)},
         "right": [x.cpu() for x in reference.answer((*given, *weights), dimensions)],
     }
-    torch.save(saved, path)
+    content = BytesIO()
+    torch.save(saved, content)
+    write_atomically(path, content.getvalue())
 
 
 def _problem(probe: Probe, values: Values) -> Any:

@@ -1,5 +1,7 @@
 """A mistake on the judge's command line, or in a file that it names, ends in one sentence."""
 
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -88,6 +90,37 @@ def test_a_mistake_is_one_sentence(words: str, files: Path, capsys: pytest.Captu
     out, err = capsys.readouterr()
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(f"error: {SAID[words]}")
+
+
+@pytest.mark.parametrize("output", ["empty.py", "/proc/absent"])
+def test_an_output_that_can_not_be_written_is_one_sentence(
+    output: str, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("kernel=problem.py", "device=cpu", f"output={output}")
+    code = exit_code(run_stage, "judge", JudgeConfig, judge.run, *given)
+    out, err = capsys.readouterr()
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"error: no results can be written to {output}/judge/problem: no folder can be ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("room", "said"), [("4k", "can't copy the problem and its submissions to "), ("24k", "can't write ")]
+)
+def test_a_full_disk_is_one_sentence(room: str, said: str, files: Path) -> None:
+    disk = files / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={room}", "tmpfs", str(disk)]
+    if not shutil.which("mount") or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("only root can mount a disk")
+    try:
+        given = (f"kernel={files}/problem.py", "device=cpu", "rounds=0", f"output={disk}")
+        done = python("-m", "pipeline.judge", *given)
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+    error = done.stderr.splitlines()[-1]
+    assert (done.returncode, error.startswith(f"error: {said}{disk}")) == (2, True), done.stderr
+    assert "No space left on device" in error and "Traceback" not in done.stderr
 
 
 def test_paths_without_options_are_refused(files: Path) -> None:
