@@ -54,6 +54,12 @@ BUSY = "it is right, but {} rounds have trusted times: judge it again on a quiet
 MOST_REWARD = 10.0
 """The largest reward."""
 
+FAILS: dict[Status, str] = {
+    **dict.fromkeys(("runtime_error", "compile_error"), "it fails"),
+    "out_of_memory": "it runs out of memory, and the problem's own code does not",
+}
+"""What a submission with an outcome of this status does wrong."""
+
 OTHER = "on other inputs: "
 """The beginning of the error for a wrong answer to inputs after the first, before any call is timed."""
 
@@ -257,7 +263,8 @@ def of_failure(outcome: Outcome, needs_gpu: bool) -> tuple[Verdict, str]:
     """Return the verdict on a submission with this outcome, and the reason.
 
     A wrong answer to later inputs counts as a cheat, so the caller has to check that the submission is right
-    for other first inputs. ``needs_gpu`` says that a submission for GPUs ran without a GPU.
+    for other first inputs. Where memory ran out, the caller has to check that the problem's own code finds
+    enough. ``needs_gpu`` says that a submission for GPUs ran without a GPU.
     """
     error = (outcome.error or outcome.status).rstrip(".")
     if outcome.status == "incorrect":
@@ -266,8 +273,8 @@ def of_failure(outcome: Outcome, needs_gpu: bool) -> tuple[Verdict, str]:
         return "can't be judged", error.partition("UnfitError: ")[2]
     if needs_gpu:
         return "can't be judged", f"it is written for a GPU, and this machine has none: {error}"
-    if outcome.status in ("runtime_error", "compile_error"):
-        return "incorrect", f"it fails: {error}"
+    if outcome.status in FAILS:
+        return "incorrect", f"{FAILS[outcome.status]}: {error}"
     if outcome.status == "timeout" and "its worker" in error:
         return "incorrect", f"it is over the limit point_timeout_s: {error}"
     return "can't be judged", error

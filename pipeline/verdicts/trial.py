@@ -242,6 +242,8 @@ class Trial:
             one = one.replace(verified=(*one.verified, seen))
             if outcome.status not in RIGHT and not is_too_short(outcome):
                 said, reason = judged.of_failure(outcome, needs_gpu)
+                if outcome.status == "out_of_memory" and not self._has_memory(worker, problem):
+                    said, reason = "can't be judged", outcome.error or outcome.status
                 if problem in self._resized:
                     one = one.replace(wrong_at=f"{place}: {reason}")
                     if self.session.device.kind == "cuda":
@@ -277,6 +279,10 @@ class Trial:
         accuracy = worker.extra(str(self.folder), self._point(name, problem), None).accuracy
         self._kept.put_back()
         return None if accuracy is None else accuracy.repeats
+
+    def _has_memory(self, worker: AnswerSupervisor, problem: Values) -> bool:
+        """Whether this machine has the memory for a problem now: other programs may have taken it."""
+        return self._outcome(worker, REFERENCE, problem).status != "out_of_memory"
 
     def _own_checked(self, one: Judged, worker: AnswerSupervisor, name: str) -> Judged:
         """Return a verdict with what the check of the format's own judge says, if it is known."""
@@ -317,7 +323,7 @@ class Trial:
                 continue
             outcome = self._outcome(worker, name, one)
             is_wrong = outcome.status == "incorrect" and (outcome.error or "").startswith(judged.FIRST)
-            if is_wrong or outcome.status == "runtime_error":
+            if is_wrong or outcome.status in ("runtime_error", "out_of_memory"):
                 path = self.folder.parent / f"{name}-failing.pt"
                 self._probed([one], path)
                 return path

@@ -251,12 +251,15 @@ OTHERS = {
     "reads": ("it reads files that the verdict does not record: {}", "x * FACTOR"),
     "nests": ("returns (tensor,), and the problem's own code returns tensor", "(x,)"),
     "adds": ("returns (tensor, 3), and the problem's own code returns tensor", "x, 3"),
+    "asks": ("it runs out of memory, and the problem's own code does not: ", "x + torch.empty(1 << 46)"),
     "hangs": ("point_timeout_s: no answer in 20 s; its worker was replaced", "time.sleep(600)"),
 }
 
 
 @pytest.mark.slow
-def test_a_submission_that_reads_files_hangs_or_nests_its_output_is_not_correct(tmp_path: Path) -> None:
+def test_a_submission_that_reads_files_hangs_nests_its_output_or_asks_for_memory_is_not_correct(
+    tmp_path: Path,
+) -> None:
     problem, factor = tmp_path / "sinc.py", tmp_path / "factor.txt"
     problem.write_text(SINC)
     factor.write_text("1.0")
