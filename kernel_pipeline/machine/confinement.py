@@ -32,10 +32,10 @@ from typing import NoReturn
 
 from ..records.base import Record
 from . import other_user
+from .mounting import BIND, NODEV, NOEXEC, NOSUID, PRIVATE, REC, checked, libc, make_writable, mount, mounted
 from .reaper import children, guard
 
 NEWNS, NEWUSER, NEWPID, NEWNET = 0x00020000, 0x10000000, 0x20000000, 0x40000000
-NOSUID, NODEV, NOEXEC, BIND, REC, PRIVATE = 2, 4, 8, 4096, 16384, 1 << 18
 
 MOUNT_SETATTR = 442
 """The number of mount_setattr(2), which Linux has since 5.12, on every architecture."""
@@ -87,8 +87,6 @@ sys.exit(f"CUDA does not start in a confined process: error {error}" if error el
 
 CHOSEN: ContextVar[Confinement | None] = ContextVar("CHOSEN", default=None)
 """The limits of the workers that are started in this context; None if they are not confined."""
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Confinement(Record):
@@ -201,14 +199,14 @@ def confine(confined: Confinement) -> None:
     """Confine this process, a child of a process that called ``enter``. Raises OSError if Linux refuses."""
     _unshare(NEWNS | (0 if confined.shares_gpu else NEWNET), "namespaces for mounts and the network")
     Path("/proc/self/oom_score_adj").write_text("1000")
-    _mount("none", "/", None, REC | PRIVATE)
-    _files(confined)
+    mount("none", "/", None, REC | PRIVATE)
+    writable = _files(confined)
     own_processes = _processes(confined)
     if not confined.shares_gpu:
         with socket.socket() as made:
             fcntl.ioctl(made, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP))
     _set_attributes(Path("/"), AT_RECURSIVE, on=ATTR_RDONLY | ATTR_NOSUID)
-    for folder in (own_processes, SCRATCH, Path("/dev/shm"), *confined.temporary, *confined.kept):
+    for folder in (own_processes, SCRATCH, Path("/dev/shm"), *writable, *confined.kept):
         _set_attributes(folder, 0, off=ATTR_RDONLY)
     own = tempfile.mkdtemp()
     unwritable = [name for name in READ_CACHES if not os.access(os.environ.get(name, ""), os.W_OK)]
@@ -225,40 +223,37 @@ def confine(confined: Confinement) -> None:
         _refuse_networks()
 
 
-def _files(confined: Confinement) -> None:
-    """Mount the folders of a confined process."""
+def _files(confined: Confinement) -> list[Path]:
+    """Mount the folders of a confined process. Return those that are writable copies."""
     size = f"size={confined.memory_bytes // 2},nr_inodes=1000000,mode=755"
     sources = [os.open(folder, os.O_PATH | os.O_DIRECTORY) for folder in confined.kept]
     shared = os.open("/dev/shm", os.O_PATH | os.O_DIRECTORY)
-    _mount("tmpfs", str(SCRATCH), "tmpfs", NOSUID | NODEV, size)
-    for number, folder in enumerate(confined.temporary):
-        upper, work = (SCRATCH / f"{name}-{number}" for name in ("upper", "work"))
-        upper.mkdir()
-        work.mkdir()
-        upper.chmod(folder.stat().st_mode & 0o7777)
-        layers = f"lowerdir={_escaped(folder)},upperdir={upper},workdir={work},userxattr"
-        _mount("overlay", str(folder), "overlay", NOSUID | NODEV, layers)
+    mount("tmpfs", str(SCRATCH), "tmpfs", NOSUID | NODEV, size)
+    writable, mounts = list[Path](), mounted()
+    for folder in confined.temporary:
+        writable += make_writable(folder, SCRATCH, mounts)
         if confined.user is not None:
             os.chown(folder, confined.user, confined.user)
             for lent in (one for one in confined.lent if one.is_relative_to(folder)):
                 other_user.lend(lent, confined.user, folder)
     for folder, source in zip(confined.kept, sources, strict=True):
-        _mount(f"/proc/self/fd/{source}", str(folder), None, BIND)
+        mount(f"/proc/self/fd/{source}", str(folder), None, BIND)
     devices = SCRATCH / "dev"
     (devices / "shm").mkdir(parents=True)
     for device in [*(Path("/dev", name) for name in PRIVATE_DEVICES), *Path("/dev").glob("nvidia*")]:
         place = devices / device.name
         place.mkdir() if device.is_dir() else place.touch()
-        _mount(str(device), str(place), None, BIND | REC)
+        mount(str(device), str(place), None, BIND | REC)
     for name, target in (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
         (devices / name).symlink_to(f"/proc/self/{target}")
     own = SCRATCH / "shm"
     own.mkdir()
     own.chmod(0o1777)
-    _mount(f"/proc/self/fd/{shared}" if confined.shares_gpu else str(own), str(devices / "shm"), None, BIND)
-    _mount(str(devices), "/dev", None, BIND | REC)
+    mount(f"/proc/self/fd/{shared}" if confined.shares_gpu else str(own), str(devices / "shm"), None, BIND)
+    mount(str(devices), "/dev", None, BIND | REC)
     for source in (*sources, shared):
         os.close(source)
+    return writable
 
 
 def _processes(confined: Confinement) -> Path:
@@ -266,12 +261,12 @@ def _processes(confined: Confinement) -> Path:
     fails to start otherwise."""
     if confined.shares_gpu:  # it sees the processes outside, and writes to its own threads' files alone
         folder = Path(f"/proc/{os.getpid()}/task")
-        _mount(str(folder), str(folder), None, BIND)
+        mount(str(folder), str(folder), None, BIND)
         return folder
     folder = Path("/proc")
-    _mount("proc", str(folder), "proc", NOSUID | NODEV | NOEXEC)
+    mount("proc", str(folder), "proc", NOSUID | NODEV | NOEXEC)
     for part in filter(Path.exists, (folder / name for name in READ_ONLY_PROC)):
-        _mount(str(part), str(part), None, BIND)
+        mount(str(part), str(part), None, BIND)
     return folder
 
 
@@ -284,7 +279,7 @@ def _give_up_rights(user: int | None) -> None:
     if user is not None:
         other_user.become(user)
     header, none = struct.pack("Ii", 0x20080522, 0), bytes(24)
-    _checked(_libc.capset(header, none), "to give up capabilities")
+    checked(libc.capset(header, none), "to give up capabilities")
 
 
 def _refuse_networks() -> None:
@@ -313,37 +308,21 @@ def _refuse_networks() -> None:
 
 
 def _unshare(flags: int, what: str) -> None:
-    _checked(_libc.unshare(flags), f"to make {what}")
-
-
-def _mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
-    words = [None if word is None else word.encode() for word in (source, target, kind, data)]
-    done = _libc.mount(words[0], words[1], words[2], ctypes.c_ulong(flags), words[3])
-    _checked(done, f"to mount {kind or 'a folder'} on {target}")
+    checked(libc.unshare(flags), f"to make {what}")
 
 
 def _set_attributes(path: Path, flags: int, on: int = 0, off: int = 0) -> None:
     attributes = struct.pack("QQQQ", on, off, 0, 0)
-    done = _libc.syscall(
+    done = libc.syscall(
         MOUNT_SETATTR, AT_FDCWD, str(path).encode(), flags, attributes, ctypes.c_size_t(len(attributes))
     )
-    _checked(done, f"to set what can be written below {path}")
+    checked(done, f"to set what can be written below {path}")
 
 
 def _prctl(option: int, *arguments: int | ctypes.Array[ctypes.c_char]) -> None:
     words = [ctypes.c_ulong(one) if isinstance(one, int) else one for one in arguments]
     zeros = [ctypes.c_ulong(0)] * (4 - len(words))
-    _checked(_libc.prctl(option, *words, *zeros), "to limit this process")
-
-
-def _checked(answer: int, what: str) -> None:
-    if answer < 0:
-        error = ctypes.get_errno()
-        raise OSError(error, f"Linux refuses {what}: {os.strerror(error)}")
-
-
-def _escaped(path: Path) -> str:
-    return "".join(f"\\{one}" if one in "\\:," else one for one in str(path))
+    checked(libc.prctl(option, *words, *zeros), "to limit this process")
 
 
 def _family(pid: int) -> list[int]:

@@ -131,6 +131,25 @@ def test_a_kept_folder_is_the_only_one_that_is_written_to_the_disk(tmp_path: Pat
     assert [path.name for path in tmp_path.rglob("*")] == ["kept", "file"]
 
 
+def test_a_mount_below_a_temporary_folder_is_read_and_the_rest_of_the_folder_is_written_to(
+    tmp_path: Path,
+) -> None:
+    for name in ("mounts/mount", "mounts/beside", "folder"):
+        (tmp_path / name).mkdir(parents=True)
+    within = limits().replace(temporary=(tmp_path,))
+    steps = f"cd {tmp_path}; cat mounts/mount/file; touch new folder/new mounts/beside/new mounts/mount/new"
+    command = confinement.command(within, ["sh", "-c", steps])
+    mounts = f"mount -t tmpfs none {tmp_path}/mounts/mount && echo read > {tmp_path}/mounts/mount/file"
+    unshared = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", f'{mounts} && exec "$@"', "sh"]
+    if subprocess.run([*unshared, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine mounts nothing in a namespace")
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    done = subprocess.run([*unshared, *command], capture_output=True, text=True, check=False, env=environment)
+    assert done.stdout == "read\n", done
+    assert done.stderr == "touch: cannot touch 'mounts/mount/new': Read-only file system\n"
+    assert not [*tmp_path.rglob("new")]
+
+
 @pytest.mark.parametrize("own", [None, "read_only", "temporary"])
 def test_triton_and_inductor_write_to_a_cache_that_they_can_write_to(
     own: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
