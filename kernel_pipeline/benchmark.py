@@ -20,6 +20,7 @@ from torch.nn import Module
 
 from . import known_ceilings
 from .arguments import BenchError, Make, copied, on_device, tensors_of, uuid_of
+from .bench_options import check_names, check_seconds, check_tolerance
 from .bench_result import BenchResult
 from .checking import Tolerances, compared, expect
 from .first_calls import FirstCalls, as_reference, restored, untouched
@@ -136,10 +137,14 @@ def bench(  # noqa: PLR0913
     >>> bench(torch.square, torch.randn(256, 256)).valid
     True
 
-    Raises BenchError if the function can't be timed, and any exception that the function raises.
+    Raises BenchError if the function can't be timed or an option has a wrong value, and any exception that
+    the function raises.
     """
     if cache not in ("cold", "hot", "both"):
         raise BenchError(f"cache={cache!r} is unknown: write 'cold', 'hot' or 'both'.")
+    check_tolerance(tolerance)
+    check_names([] if name is None else [name])
+    settings = settings_of("hot" if cache == "hot" else "cold", seconds)
     if isolate:
         from .isolated import bench_isolated
 
@@ -148,13 +153,12 @@ def bench(  # noqa: PLR0913
                 "isolate=True can't be combined with inputs, keywords, backward, cache='both' or context: "
                 "leave these out."
             )
-        settings = settings_of("hot" if cache == "hot" else "cold", seconds)
         isolated, one = bench_isolated(function, make, reference, tolerance, settings, name)
         return with_rates(isolated, one, bytes, flops, ceilings)
     if isinstance(function, str):
         raise BenchError(f"{function} is a string: pass the function, or write isolate=True.")
     one = subject(function, inputs, make, keywords, name)
-    with stopwatch(one.device, settings_of("hot" if cache == "hot" else "cold", seconds), context) as watch:
+    with stopwatch(one.device, settings, context) as watch:
         found = timed(watch, one, reference, tolerance, backward)
         if cache == "both":
             watch.settings = settings_of("hot", seconds)
@@ -163,8 +167,11 @@ def bench(  # noqa: PLR0913
 
 
 def settings_of(cache: Literal["cold", "hot"], seconds: float) -> TimingSettings:
-    """Return the timing settings of ``bench``."""
-    return TimingSettings(cache=cache, max_seconds=seconds)
+    """Return the timing settings of ``bench``. Raises BenchError for a value that can't be used."""
+    check_seconds(seconds)
+    if cache not in ("cold", "hot"):
+        raise BenchError(f"cache={cache!r} is unknown: write 'cold' or 'hot'.")
+    return TimingSettings(cache=cache, max_seconds=float(seconds))
 
 
 def timed(

@@ -15,6 +15,7 @@ import torch
 
 from . import verification
 from .arguments import Arguments, BenchError, Make, copied, equal, made, on_device, overlaps, tensors_of
+from .bench_options import check_tolerance
 from .contract import Tolerance
 from .loading import Tensors
 from .verification import Verdict
@@ -100,8 +101,9 @@ def check(
     >>> check(torch.square, make=lambda seed: torch.randn(8), reference=lambda x: x * x).ok
     True
 
-    Raises BenchError if the inputs or the reference can't be used for a comparison.
+    Raises BenchError if the inputs, the reference or the tolerance can't be used for a comparison.
     """
+    check_tolerance(tolerance)
     cases = []
     written: set[int] = set()
     for name, arguments in _distributions(make, keywords):

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from . import known_ceilings
 from .arguments import BenchError, Make, made
+from .bench_options import check_margin, check_names, check_rounds, check_tolerance
 from .bench_result import BenchResult
 from .benchmark import settings_of, stopwatch, timed, with_rates
 from .checking import Tolerances
@@ -191,15 +192,18 @@ def compare(  # noqa: PLR0913
     Raises BenchError as ``bench`` does, and for fewer than two functions or two rounds. Raises ImportError
     without SciPy.
     """
-    if len(functions) < 2:
+    if not isinstance(functions, Mapping) or len(functions) < 2:
         raise BenchError("compare takes two functions or more, by name: compare({'mine': f, 'torch': g}, x).")
-    if rounds < 2 or most_rounds < rounds:
-        raise BenchError("compare needs two rounds or more, and most_rounds must be at least rounds.")
+    check_names(functions)
+    check_tolerance(tolerance)
+    check_margin(margin)
+    check_rounds(rounds, most_rounds)
+    settings = settings_of(cache, seconds)
     scipy_stats()  # raise ImportError now, not after the rounds
     subjects = [subject(function, inputs, make, keywords, name) for name, function in functions.items()]
     found: dict[str, list[BenchResult]] = {name: [] for name in functions}
-    rule = Rule(margin=margin)
-    with stopwatch(subjects[0].device, settings_of(cache, seconds), context) as watch:
+    rule = Rule(margin=float(margin))
+    with stopwatch(subjects[0].device, settings, context) as watch:
         for number in range(most_rounds):
             for one in subjects if number % 2 == 0 else subjects[::-1]:
                 found[one.name].append(timed(watch, one, reference, tolerance, backward))
@@ -331,12 +335,15 @@ def bench_grid(  # noqa: PLR0913
 
     Raises BenchError as ``bench`` does.
     """
-    if not sizes or not providers:
+    if not sizes or not isinstance(providers, Mapping) or not providers:
         raise BenchError("bench_grid needs a size and a provider: sizes=[1024], providers={'mine': f}.")
+    check_names([x, *providers])
+    check_tolerance(tolerance)
+    settings = settings_of(cache, seconds)
     results: dict[tuple[str, Any], BenchResult] = {}
     device = made(partial(make, sizes[0]), 0).tensors[0].device
     ceilings = known_ceilings.of_device(device) if bytes or flops else False
-    with stopwatch(device, settings_of(cache, seconds), context) as watch:
+    with stopwatch(device, settings, context) as watch:
         for size in sizes:
             for name, function in providers.items():
                 one = subject(function, (), partial(make, size), None, name)

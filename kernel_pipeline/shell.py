@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -55,12 +56,11 @@ def _timed(given: argparse.Namespace) -> BenchResult:
     dtype = getattr(torch, given.dtype, None)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise UserError(f"--dtype {given.dtype}: write a floating-point dtype of torch, such as bfloat16.")
-    try:
-        shapes = [tuple(map(int, shape.split(","))) for shape in given.shape]
-    except ValueError:
+    if not all(re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", shape) for shape in given.shape):
         raise UserError(
             f"--shape {' '.join(given.shape)}: write whole numbers with commas, such as 4096,781."
-        ) from None
+        )
+    shapes = [tuple(map(int, shape.split(","))) for shape in given.shape]
     try:
         function = named(given.function)
     except (ImportError, AttributeError, OSError, ValueError) as error:

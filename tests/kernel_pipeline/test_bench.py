@@ -194,6 +194,8 @@ def test_a_wrong_output_makes_the_time_invalid(function: Any, reference: Any, wh
     assert not result.valid and result.why.startswith(why), result
 
 
+TWO = {"square": torch.square, "abs": torch.abs}
+
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "no inputs": (lambda: bench(torch.square), "pass either the inputs of a call or make="),
     "no tensor": (lambda: bench(torch.add, 3, 4), "none of the arguments is a tensor"),
@@ -222,6 +224,45 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: compare({"a": torch.square, "b": torch.abs}, torch.randn(3), rounds=1),
         "two rounds or more",
     ),
+    "no time": (lambda: bench(torch.square, torch.randn(3), seconds=0), "seconds=0: write a number above 0"),
+    "no finite time": (
+        lambda: bench_grid(lambda n, seed: torch.randn(n), sizes=[3], providers=TWO, seconds=float("nan")),
+        "seconds=nan: write a number above 0",
+    ),
+    "one tolerance": (
+        lambda: bench(torch.square, torch.randn(3), tolerance=0.1),  # type: ignore[arg-type]
+        "tolerance=0.1: write a pair (rtol, atol)",
+    ),
+    "words of a tolerance": (
+        lambda: check(
+            torch.square,
+            make=lambda seed: torch.randn(3),
+            reference=torch.square,
+            tolerance=("a", "b"),  # type: ignore[arg-type]
+        ),
+        "tolerance=('a', 'b'): write a pair (rtol, atol)",
+    ),
+    "a negative margin": (
+        lambda: compare(TWO, torch.randn(3), margin=-1),
+        "margin=-1: write a number from 0",
+    ),
+    "half a round": (
+        lambda: compare(TWO, torch.randn(3), rounds=2.5),  # type: ignore[arg-type]
+        "write whole numbers",
+    ),
+    "both caches": (
+        lambda: compare(TWO, torch.randn(3), cache="both"),  # type: ignore[arg-type]
+        "cache='both' is unknown: write 'cold' or 'hot'",
+    ),
+    "no names": (
+        lambda: compare([torch.square, torch.abs], torch.randn(3)),  # type: ignore[arg-type]
+        "two functions or more, by name",
+    ),
+    "a number for a name": (
+        lambda: compare({1: torch.square, 2: torch.abs}, torch.randn(3)),  # type: ignore[dict-item]
+        "the name 1 can't be used: write a non-empty string",
+    ),
+    "an empty name": (lambda: bench(torch.square, torch.randn(3), name=""), "the name '' can't be used"),
     "no size": (lambda: bench_grid(lambda n, seed: torch.randn(n), sizes=[], providers={}), "needs a size"),
 }
 
@@ -425,6 +466,7 @@ def test_a_first_look_from_a_shell(
         ("mine.py:TWO", "--shape", "4"): "TWO is not a function",
         ("none.py:square", "--shape", "4"): "No such file",
         ("mine.py:square", "--shape", "4x5"): "--shape 4x5: write whole numbers with commas",
+        ("mine.py:square", "--shape", "-4"): "--shape -4: write whole numbers with commas",
         ("mine.py:square", "--shape", "4", "--dtype", "int3"): "--dtype int3: write a floating-point dtype",
         ("mine.py:blind", "--shape", "4"): "nothing shows that it ran",
         ("mine.py:wrong", "--shape", "4"): "mine.py:8: `return x / (1 // 0)`: ZeroDivisionError",
