@@ -39,7 +39,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.files import write_atomically
@@ -106,8 +106,15 @@ class Judge:
 
     def submissions(self) -> NoReturn:
         """Print and write the verdicts, and exit with their exit code."""
-        submissions = named(self.problem, self.beside_best(self.config.submission))
-        trial, judged = self.judged(submissions)
+        files = self.beside_best(self.config.submission)
+        submissions, wrong = named(self.problem, files)
+        ran: dict[str, Any] = {"isolation": NOT_RUN, "mode": None, "skipped": {}}
+        judged: tuple[Judged, ...] = ()
+        if submissions:
+            trial, judged = self.judged(submissions)
+            ran = {"isolation": trial.isolation, "mode": trial.mode, "skipped": trial.skipped}
+        order = [str(one) for one in files or ()]
+        results = sorted((*judged, *wrong), key=lambda one: order.index(one.submission) if order else 0)
         found = Judgement(
             problem=str(self.problem.path),
             workloads=self.plan.all,
@@ -115,19 +122,17 @@ class Judge:
             gpu=self.session.device.slug,
             command=commit.command_line("judge"),
             at=datetime.now(UTC),
-            isolation=trial.isolation,
-            mode=trial.mode,
-            skipped=trial.skipped,
-            results=judged,
+            results=tuple(results),
+            **ran,
         )
         path = self.place / "verdict.json"
         write_atomically(path, found.to_json(indent=2) + b"\n")
         write_atomically(path.with_suffix(".html"), judged_page.of_judgement(found).encode())
         if isinstance(self.problem, FlashInferProblem):
-            made = traces(self.problem, submissions, found, self.session.device)
+            made = traces(self.problem, submissions, found.replace(results=judged), self.session.device)
             write_atomically(self.place / "traces.jsonl", made)
         if self.config.reward:
-            rewards(judged[: len(self.config.submission or judged)])
+            rewards(results[: len(self.config.submission or results)])
         if self.config.format == "json" and not self.config.reward:
             sys.stdout.write(path.read_text())
         else:
@@ -173,7 +178,7 @@ class Judge:
                 if Path(one.submission) in fresh:
                     own.keep(entry(one, isolation))
 
-            trial, judged = self.judged(named(self.problem, self.beside_best(fresh)), settle)
+            trial, judged = self.judged(named(self.problem, self.beside_best(fresh))[0], settle)
             entries += [entry(one, trial.isolation) for one in judged if Path(one.submission) in fresh]
         others = [one for path in self.place.parent.glob(f"*/{board.FILE}") for one in board.read(path, warn)]
         kept = [one for one in others if Path(one.judged.submission).is_file()]
@@ -258,22 +263,25 @@ def complain(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-def named(problem: Problem, files: tuple[Path, ...] | None) -> dict[str, SubmissionFile]:
-    """Return the submissions by the names of their providers. Without files the problem's own code is the
-    submission. Raises UserError for a file that is not a submission."""
+def named(problem: Problem, files: tuple[Path, ...] | None) -> tuple[dict[str, SubmissionFile], list[Judged]]:
+    """Return the submissions by the names of their providers, and a verdict on each file that is not in the
+    format. Without files the problem's own code is the submission. Raises UserError for a file that can't be
+    read, and for the problem's own."""
     if files is None:
-        return {"own": problem.own}
-    found: dict[str, SubmissionFile] = {}
+        return {"own": problem.own}, []
+    found, wrong = dict[str, SubmissionFile](), list[Judged]()
     for path in files:
         if path.is_dir():
             raise UserError(f"{path} is a folder: write a submission's file, or judge board {path} for all.")
         try:
             found[folder.provider_name(path, [*found])] = problem.submission(path)
         except UserError as error:
-            if path.resolve() not in (one.resolve() for one in problem.files()):
+            if path.resolve() in (one.resolve() for one in problem.files()):
+                raise UserError(f"{error} Leave submission= out to judge the problem's own code.") from error
+            if isinstance(error.__cause__, OSError):
                 raise
-            raise UserError(f"{error} Leave submission= out to judge the problem's own code.") from error
-    return found
+            wrong.append(board.not_in_format(path, error))
+    return found, wrong
 
 
 if __name__ == "__main__":

@@ -109,8 +109,13 @@ def submissions(folder: Path, problem: Problem) -> tuple[list[Path], list[Judged
             problem.submission(path)
             found.append(path)
         except UserError as error:
-            wrong.append(Judged(submission=str(path), verdict="incorrect", reason=str(error).rstrip(".")))
+            wrong.append(not_in_format(path, error))
     return found, wrong
+
+
+def not_in_format(path: Path, error: UserError) -> Judged:
+    """Return the verdict on a file that is not in the format, as this error says."""
+    return Judged(submission=str(path), verdict="incorrect", reason=str(error).rstrip("."))
 
 
 def read(path: Path, warn: Callable[[str], None]) -> list[BoardEntry]:

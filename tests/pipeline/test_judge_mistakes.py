@@ -1,5 +1,6 @@
 """A mistake on the judge's command line, or in a file that it names, ends in one sentence."""
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,6 +12,7 @@ from pipeline.command.options import JudgeConfig
 from pipeline.command.run import run_stage
 from pipeline.command.words import positional
 from tests.commands import exit_code
+from tests.pipeline.test_judge import JUDGED
 from tests.project import python
 
 PROBLEM = """
@@ -35,6 +37,7 @@ FILES: dict[str, str | bytes] = {
     "syntax.py": "import torch\ndef f(:\n",
     "latin.py": b"# a text\nx = '\xfc'\n",
     "latin.json": b'{\n"\xfc": 1}',
+    "empty.json": "{}",
     "half.json": '{"name": ',
     "folder/none.txt": "",
     "task/task.yml": "files: [1\n",
@@ -62,9 +65,7 @@ SAID = {
     "kernel=problem.py dim=wide": "dim: write a size, a whole number from 1 to 2**63 - 1, not ",
     "kernel=problem.py submission=": "submission: is empty; write a path, or leave it out.",
     "kernel=problem.py submission=folder": "folder is a folder: write a submission's file, or judge board ",
-    "kernel=problem.py submission=empty.py": "empty.py:1: there is no class ModelNew: ",
-    "kernel=problem.py submission=latin.py": "latin.py:2: it is not text in UTF-8.",
-    "kernel=problem.py submission=syntax.py": "syntax.py:2: invalid syntax.",
+    "kernel=problem.py submission=absent.py": "absent.py can't be read: No such file or directory.",
     "kernel=problem.py submission=problem.py": "problem.py:1: there is no class ModelNew: a submission has a "
     "class ModelNew(torch.nn.Module). Leave submission= out to judge the problem's own code.",
     "kernel=problem.py best=absent.py": "absent.py can't be read: No such file or directory.",
@@ -121,6 +122,41 @@ def test_a_full_disk_is_one_sentence(room: str, said: str, files: Path) -> None:
     error = done.stderr.splitlines()[-1]
     assert (done.returncode, error.startswith(f"error: {said}{disk}")) == (2, True), done.stderr
     assert "No space left on device" in error and "Traceback" not in done.stderr
+
+
+MALFORMED = {
+    "problem.py": {"empty.py": "1: there is no class ModelNew: ", "latin.py": "2: it is not text in UTF-8"},
+    JUDGED / "sorts": {
+        "syntax.py": "2: invalid syntax",
+        "empty.py": "1: there is no function custom_kernel: ",
+    },
+    JUDGED / "flashinfer/definitions/gemm_n256_k256.json": {
+        "half.json": "1: it is not JSON: ",
+        "empty.json": " object missing required field `name`",
+    },
+}
+
+
+@pytest.mark.parametrize("problem", MALFORMED, ids=str)
+@pytest.mark.parametrize("is_board", [False, True])
+def test_a_submission_that_is_not_in_the_format_is_incorrect_alone_and_on_a_board(
+    problem: Path | str, is_board: bool, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names, by = MALFORMED[problem], files / "by"
+    by.mkdir()
+    for name in names:
+        (files / name).rename(by / name)
+    paths = [f"{by}/{name}" for name in names]
+    given = ("action=board", f"submission={by}") if is_board else (f"submission=[{','.join(paths)}]",)
+    options = (f"kernel={problem}", "device=cpu", f"output={files}", "format=json")
+    code = exit_code(run_stage, "judge", JudgeConfig, judge.run, *options, *given)
+    out, _ = capsys.readouterr()
+    lines = [json.loads(line)["judged"] for line in out.splitlines()] if is_board else []
+    found = lines or json.loads(out)["results"]
+    assert code == (0 if is_board else 1)
+    assert [one["submission"] for one in found] == (sorted(paths) if is_board else paths)
+    assert {one["verdict"] for one in found} == {"incorrect"}
+    assert all(names[Path(one["submission"]).name] in one["reason"] for one in found), found
 
 
 def test_paths_without_options_are_refused(files: Path) -> None:
