@@ -3,6 +3,8 @@ commands."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from importlib import import_module, metadata
 from importlib.util import find_spec
@@ -18,8 +20,21 @@ WITHOUT_EXTRA = (
 
 
 def main() -> None:
-    """Run the command that the first argument names. Without the packages of the extra ``pipeline``, commands
-    other than ``bench`` print an error and exit with 2."""
+    """Run the command that the first argument names. If the reader of the output closes it, as ``head`` does,
+    end without a word, with the exit code of SIGPIPE."""
+    try:
+        try:
+            run()
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest at its end
+        sys.exit(128 + signal.SIGPIPE)
+
+
+def run() -> None:
+    """Run the command. Without the packages of the extra ``pipeline``, commands other than ``bench`` print an
+    error and exit with 2."""
     if sys.argv[1:2] == ["bench"]:
         from .shell import main as bench
 

@@ -36,7 +36,7 @@ def main() -> None:
         if COMPLETION & set(words[:1]):
             complete(words)
         elif not words or {"--help", "-h"} & set(words[:1]):
-            explanation.tell(overview())
+            print(overview())
         elif {"--help", "-h"} & set(words):
             explanation.show(words[0], words[1:])
         else:

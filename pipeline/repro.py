@@ -54,13 +54,8 @@ def main(words: Sequence[str]) -> int:
             with dvc_lock.kept(), _stand_ins():
                 return subprocess.run(command, check=False).returncode
         log.truncate(0)
-        try:
-            with dvc_lock.kept():
-                code, stopped_by = run(command, log)
-        except BrokenPipeError:
-            # The reader of the output has closed the pipe.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 128 + signal.SIGPIPE
+        with dvc_lock.kept():
+            code, stopped_by = run(command, log)
     if code != 0 or stopped_by:
         ending = "was stopped" if stopped_by else "failed, as its last lines say"
         fail(f"dvc repro {ending}. Its whole output is in {LOG}.", 128 + stopped_by if stopped_by else code)

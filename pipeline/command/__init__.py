@@ -11,16 +11,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from kernel_pipeline import files
+
 from .. import PACKAGE, SCRIPT
 
 
 def started(process: Sequence[str], program: str) -> str | None:
     """Return the command that a process was started as: ``sweep`` for ``python -m pipeline.sweep``, an empty
-    name for ``python -m pipeline`` and the console script, None for any other process."""
+    name for ``python -m pipeline`` or ``kernel_pipeline`` and the console script, None for any other process.
+    """
     if program.rpartition("/")[2] == SCRIPT:
         return ""
     module = process[process.index("-m") + 1 :][:1] if "-m" in process else []
-    if module == [PACKAGE]:
+    if module in ([PACKAGE], [files.__package__]):
         return ""
     package, _, name = "".join(module).rpartition(".")
     return name if package == PACKAGE else None

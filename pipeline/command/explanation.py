@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import re
-import signal
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -54,13 +53,6 @@ class Option:
     before: str = ""
 
 
-def tell(text: str) -> None:
-    """Print a text. A reader that closes the pipe early, as ``head`` does, ends the command silently."""
-    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    print(text, flush=True)
-    signal.signal(signal.SIGPIPE, before)
-
-
 def show(name: str, words: Sequence[str]) -> NoReturn:
     """Print a command's help and exit. ``kernel=NAME`` among the words adds the kernel's names."""
     kernel = next((word.removeprefix("kernel=") for word in words if word.startswith("kernel=")), "")
@@ -68,7 +60,7 @@ def show(name: str, words: Sequence[str]) -> NoReturn:
     try:
         if name not in names():
             raise unknown("command", name, names())
-        tell(visible_lines(of_command(name, kernels)))
+        print(visible_lines(of_command(name, kernels)))
     except UserError as error:
         fail(str(error))
     sys.exit(0)

@@ -1,4 +1,5 @@
-"""End a command with one sentence if its standard output can't be written, as on a full disk.
+"""End a command with one sentence if its standard output can't be written, as on a full disk, and without a
+word if nobody reads it any more, as after ``| head``.
 
 Python itself would print a traceback, or a remark at its very end, with exit code 120.
 """
@@ -9,16 +10,15 @@ import atexit
 import errno
 import io
 import os
+import signal
 import sys
 
 from kernel_pipeline.errors import UserError
 
-OTHERS = (errno.EPIPE, errno.EAGAIN)
-"""Errors that the reader of a pipe causes: it has closed the pipe, or is slow."""
-
 
 class Output(io.FileIO):
-    """A file that raises UserError at the first failed write, and drops later writes."""
+    """A file that raises UserError at the first failed write, or SystemExit if the reader of a pipe has
+    closed it, and drops later writes."""
 
     is_broken = False
 
@@ -29,9 +29,11 @@ class Output(io.FileIO):
         try:
             return super().write(data)
         except OSError as error:
-            if error.errno in OTHERS:
+            if error.errno == errno.EAGAIN:  # the reader of a pipe is slow
                 raise
             self.is_broken = True
+            if error.errno == errno.EPIPE:
+                raise SystemExit(128 + signal.SIGPIPE) from error
             raise UserError(
                 f"can't write to the standard output: {error.strerror}. Results so far are kept; make room, "
                 "or send the output elsewhere, and run the command again."
@@ -58,3 +60,5 @@ def _flush() -> None:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         os._exit(2)
+    except SystemExit as end:
+        os._exit(int(str(end.code)))
