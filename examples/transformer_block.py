@@ -1,7 +1,7 @@
 """A transformer block with this repository's kernels in the place of torch's: correct, and timed.
 
-    python examples/transformer_block.py
-    python examples/transformer_block.py --batch 4 --tokens 4096 --hidden 4096 --heads 32 --dtype bfloat16
+    python -m examples.transformer_block
+    python -m examples.transformer_block --batch 4 --tokens 4096 --hidden 4096 --heads 32 --dtype bfloat16
 
 The block is pre-norm: ``x + attention(rmsnorm(x))``, then ``x + mlp(layernorm(x))`` with GELU between two
 linear layers, which stay torch's. ``check`` compares outputs and gradients with the same block of torch's

@@ -2,10 +2,10 @@
 
 import ast
 import json
-import os
 import re
 import runpy
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from tests.project import python
 
 ROOT = Path(__file__).parents[1]
 BLOCK = ROOT / "examples" / "transformer_block.py"
-PATH = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+PACKAGES = sysconfig.get_path("purelib")
+"""The folder of installed packages. On PYTHONPATH it has no editable installations."""
 
 
 @pytest.fixture
@@ -69,13 +70,20 @@ def test_the_exact_block_never_has_the_scores_of_all_heads(example: dict[str, An
         torch.testing.assert_close(mine, right, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
+def test_the_blocks_own_command_runs_in_a_checkout_that_is_not_installed() -> None:
+    command = re.search(r"^    python (.+)$", BLOCK.read_text(), re.MULTILINE)
+    assert command is not None
+    done = python("-S", *command[1].split(), "--help", PYTHONPATH=PACKAGES)
+    assert done.returncode == 0 and done.stdout.startswith("usage: "), done.stderr
+
+
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.xdist_group("inductor")
 def test_the_block_is_timed_eager_and_compiled() -> None:
-    done = python(
-        BLOCK, "--tokens", "8", "--hidden", "128", "--heads", "2", "--seconds", "0.01", PYTHONPATH=PATH
-    )
+    small = ("--tokens", "8", "--hidden", "128", "--heads", "2", "--seconds", "0.01")
+    done = python("-m", "examples.transformer_block", *small)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     rows = re.findall(r"^(\w[\w, ]*\w) +[\d.]+ +[\d.]+ +[\d.]+", done.stdout, re.MULTILINE)
     passes = [
