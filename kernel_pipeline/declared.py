@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from .records.fields import INTEGER_LIMIT
+
 Value = int | bool | str | float | tuple[int, ...]
 """The type of a dimension's or a parameter's value."""
 
@@ -42,7 +44,7 @@ class Variable:
         if self.type is bool and value in (0, 1) and not isinstance(value, str):
             value = bool(value)
         if self.type is float and type(value) in (int, str):
-            with contextlib.suppress(ValueError):  # YAML reads 1e-5, without a dot, as a word
+            with contextlib.suppress(ValueError, OverflowError):  # YAML reads 1e-5, without a dot, as a word
                 value = float(typing.cast("str", value))
         if self.type is tuple:
             value = self._list(value)
@@ -56,6 +58,9 @@ class Variable:
             raise ValueError(f"must be {_either(self.values)}, not {shown(value)}")
         if self.values is None and self.type is int and typing.cast("int", value) < self.least:
             raise ValueError(f"must be at least {self.least}, not {value}")
+        for one in value if isinstance(value, tuple) else (value,):
+            if type(one) is int and one > INTEGER_LIMIT:  # neither a tensor's shape nor a row can hold it
+                raise ValueError(f"must be less than 2**63, not {one}")
         return typing.cast("Value", value)
 
     def _list(self, value: object) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from kernel_pipeline.declared import Value
 from kernel_pipeline.errors import unknown
+from kernel_pipeline.records.fields import INTEGER_LIMIT
 
 from ..inspection.ncu import SETS
 from ..inspection.occupancy import LIMITS
@@ -46,19 +47,7 @@ Pin = Annotated[tuple[T, ...] | None, LISTED, NOT_EMPTY]
 Several = Annotated[tuple[T, ...], LISTED, NOT_EMPTY]
 """An option that takes one value or a list."""
 
-LARGEST = 2**63
-"""The smallest integer that is too large for a tensor's shape."""
-
-
-def _countable(values: tuple[Value, ...]) -> tuple[Value, ...]:
-    for value in values:
-        for one in value if isinstance(value, tuple) else (value,):
-            if type(one) is int and abs(one) >= LARGEST:
-                raise ValueError(f"must be less than 2**63, not {one}")
-    return values
-
-
-Some = Annotated[tuple[Value, ...], LISTED, NOT_EMPTY, AfterValidator(_countable)]
+Some = Annotated[tuple[Value, ...], LISTED, NOT_EMPTY]
 """Values of a kernel's dimension or parameter."""
 
 
@@ -113,7 +102,7 @@ PathText = Annotated[str, BeforeValidator(_required)]
 
 
 def _size(value: Any) -> int:
-    if type(value) is not int or not 0 < value < LARGEST:
+    if type(value) is not int or not 0 < value <= INTEGER_LIMIT:
         raise ValueError(f"write a size, a whole number from 1 to 2**63 - 1, not {value}")
     return value
 

@@ -358,6 +358,7 @@ def test_a_pinned_parameter_binds_those_who_declare_it_and_can_take_it() -> None
         ({"num_warps": (2,)}, ["tile"], r"^num_warps: must be one of 4, 8, 16, not 2\."),
         ({"num_warps": (4, 3)}, None, r"^num_warps: must be one of 2, 4, 8, not 3\."),
         ({"columns": (0,), "rows": (0,)}, None, r"^columns: .* rows: "),
+        ({"steps": (2**63,)}, ["tile"], r"^steps: must be less than 2\*\*63, not 9223372036854775808\."),
     ],
     ids=str,
 )

@@ -74,6 +74,7 @@ def test_pins_and_the_baseline_go_with_it(tmp_path: Path) -> None:
         ("12", "has no problems of softmax: write a list of them under problems."),
         ("- {rows: 2, cols: 8}", "unknown dimension of softmax 'cols'."),
         ("- {rows: 2, columns: eight}", "columns: must be a whole number"),
+        ("- {rows: 2, columns: 9223372036854775808}", "columns: must be less than 2**63, not 92233"),
         ("- [2, 8]", "problems.0: "),
         ("- {rows: 2", "can't read workload="),
         ("- {rows: 2}", "columns is missing"),
