@@ -145,7 +145,7 @@ class Kept:
     contents: Mapping[str, bytes]
 
     @classmethod
-    def of(cls, folder: Path) -> Self:
+    def now(cls, folder: Path) -> Self:
         """Keep the present contents of the files."""
         return cls(folder, _contents(folder))
 

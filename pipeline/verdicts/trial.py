@@ -109,7 +109,7 @@ class Trial:
             return self._none_is_judged(self.skipped[GIVEN])
         if is_judged:
             self._resize(sizes)
-        self._kept = Kept.of(self.folder)
+        self._kept = Kept.now(self.folder)
         if self.beside_compiled:
             # Not confined: the compiler's cache has to keep the code.
             with self._supervisor() as worker:
@@ -242,7 +242,9 @@ class Trial:
             one = one.replace(verified=(*one.verified, seen))
             if outcome.status not in RIGHT and not is_too_short(outcome):
                 said, reason = judged.of_failure(outcome, needs_gpu)
-                if outcome.status == "out_of_memory" and not self._has_memory(worker, problem):
+                # Other programs may have taken the memory.
+                is_full = outcome.status == "out_of_memory"
+                if is_full and self._outcome(worker, REFERENCE, problem).status == outcome.status:
                     said, reason = "can't be judged", outcome.error or outcome.status
                 if problem in self._resized:
                     one = one.replace(wrong_at=f"{place}: {reason}")
@@ -279,10 +281,6 @@ class Trial:
         accuracy = worker.extra(str(self.folder), self._point(name, problem), None).accuracy
         self._kept.put_back()
         return None if accuracy is None else accuracy.repeats
-
-    def _has_memory(self, worker: AnswerSupervisor, problem: Values) -> bool:
-        """Whether this machine has the memory for a problem now: other programs may have taken it."""
-        return self._outcome(worker, REFERENCE, problem).status != "out_of_memory"
 
     def _own_checked(self, one: Judged, worker: AnswerSupervisor, name: str) -> Judged:
         """Return a verdict with what the check of the format's own judge says, if it is known."""
