@@ -76,6 +76,7 @@ def test_a_right_function_is_timed_in_another_process(files: tuple[Any, str, Pat
     assert files[2].exists() and "submitted" not in sys.modules
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "message"),
     [("cached", "cached is incorrect: "), ("fails", "no such thing"), ("missing", "missing")],
@@ -106,6 +107,7 @@ def test_a_function_that_another_process_cannot_import_is_refused(files: tuple[A
         bench(f"{path}:right", make=given.make)
 
 
+@pytest.mark.slow
 def test_a_script_times_a_function_that_is_not_trusted(files: tuple[Any, str, Path], tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

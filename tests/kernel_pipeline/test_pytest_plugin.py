@@ -79,6 +79,7 @@ def test_wrong(kernel_bench):
 """
 
 
+@pytest.mark.slow
 def test_times_are_printed_kept_and_on_a_page_and_a_wrong_output_fails_its_test(mine: Mine) -> None:
     with (mine.folder / "test_mine.py").open("a") as file:
         file.write(WRONG)

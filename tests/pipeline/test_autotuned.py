@@ -27,7 +27,7 @@ from tests.planted.tree import PLANTED, ROOT
 FOLDER = PLANTED / "autotuned"
 
 # Most tests read one process's outcomes or programs.
-pytestmark = pytest.mark.xdist_group("autotuned")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("autotuned")]
 
 
 def point(provider: str, columns: int = 100, dtype: str = "float32") -> Point:

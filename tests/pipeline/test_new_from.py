@@ -354,6 +354,7 @@ def test_a_file_that_can_not_be_taken_is_one_sentence(file: str, sources: Path, 
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_the_command_takes_a_name_and_from(sources: Path, tmp_path: Path) -> None:
     done = python("-m", "pipeline.new", str(tmp_path / "mine"), f"from={sources}/softmax.py")
     assert (done.returncode, done.stderr) == (0, "")

@@ -140,6 +140,7 @@ SORTED = """    x, bounds = normal([(problem.n,), (64,)], problem.dtype, device,
     return x, bounds if device.type == "meta" else bounds.sort().values"""
 
 
+@pytest.mark.slow
 def test_sorted_inputs_stay_sorted_in_every_set(worker: Supervisor, tmp_path: Path) -> None:
     where = written(
         tmp_path,
@@ -179,6 +180,7 @@ def test_sorted_inputs_stay_sorted_in_every_set(worker: Supervisor, tmp_path: Pa
     os.close(memory)
 
 
+@pytest.mark.slow
 def test_a_problem_at_which_any_answer_passes_says_so(worker: Supervisor, tmp_path: Path) -> None:
     providers = """import torch
 
@@ -293,6 +295,7 @@ def has(x):
     assert measured(worker, where, "has").status == "ok"
 
 
+@pytest.mark.slow
 def test_what_a_call_does_to_its_input_objects_ends_with_it(worker: Supervisor, tmp_path: Path) -> None:
     providers = """import torch
 

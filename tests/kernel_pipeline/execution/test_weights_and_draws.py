@@ -44,6 +44,7 @@ def measured(worker: Supervisor, provider: str) -> Outcome:
     return worker.measure(LINEAR, point(provider), is_audited=True)
 
 
+@pytest.mark.slow
 def test_prepared_weights_are_timed_apart_from_the_call(worker: Supervisor) -> None:
     prepared, plain = (measured(worker, name) for name in ("transposed", "torch"))
     assert (prepared.status, plain.status) == ("ok", "ok")
@@ -136,6 +137,7 @@ def measured_dropout(worker: Supervisor, provider: str) -> Outcome:
     return worker.measure(str(PLANTED / "dropout"), point)
 
 
+@pytest.mark.slow
 def test_outputs_of_the_right_distribution_are_right_and_memory_is_beyond_inputs_and_outputs(
     worker: Supervisor,
 ) -> None:
