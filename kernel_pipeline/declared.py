@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from .records.fields import INTEGER_LIMIT
-
 Value = int | bool | str | float | tuple[int, ...]
 """The type of a dimension's or a parameter's value."""
+
+INTEGER_LIMIT = 2**63 - 1
+"""The largest integer that a tensor's shape, a database or a data frame can hold."""
 
 
 class ContractError(Exception):
@@ -59,7 +60,7 @@ class Variable:
         if self.values is None and self.type is int and typing.cast("int", value) < self.least:
             raise ValueError(f"must be at least {self.least}, not {value}")
         for one in value if isinstance(value, tuple) else (value,):
-            if type(one) is int and one > INTEGER_LIMIT:  # neither a tensor's shape nor a row can hold it
+            if type(one) is int and one > INTEGER_LIMIT:
                 raise ValueError(f"must be less than 2**63, not {one}")
         return typing.cast("Value", value)
 

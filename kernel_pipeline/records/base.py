@@ -21,8 +21,8 @@ import msgspec
 from msgspec import ValidationError
 from msgspec.structs import force_setattr
 
-from ..declared import Value
-from .fields import INTEGER_LIMIT, Changed, Rounded, is_printable
+from ..declared import INTEGER_LIMIT, Value
+from .fields import Changed, Rounded, is_printable
 
 __all__ = ["Record", "ValidationError", "Values", "digest"]
 

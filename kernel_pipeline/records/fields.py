@@ -15,11 +15,10 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from ..declared import INTEGER_LIMIT
+
 MOST_CHARACTERS = 4000
 """The longest text; MLflow is only sure to accept 5000 characters."""
-
-INTEGER_LIMIT = 2**63 - 1
-"""The largest integer that databases and data frames can store."""
 
 COMMANDS = re.compile(
     "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff"

@@ -10,9 +10,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from kernel_pipeline.declared import Value
+from kernel_pipeline.declared import INTEGER_LIMIT, Value
 from kernel_pipeline.errors import unknown
-from kernel_pipeline.records.fields import INTEGER_LIMIT
 
 from ..inspection.ncu import SETS
 from ..inspection.occupancy import LIMITS
