@@ -27,6 +27,7 @@ from ..points.notation import plural
 from ..points.plan import Plan
 from ..points.searches import Searches
 from ..store import provenance, retry
+from ..store.commit import git
 from .cells import FATE, TIE_NOTE, Row, counted, incomparable_notes, ratio_cell, remarks, time_cell
 from .numbers import RATES, number, percent, print_wide
 from .tables import TextTable
@@ -49,9 +50,11 @@ a call beyond its inputs and outputs, and its time on the host."""
 class SweepOutput:
     """A sweep over one kernel's points that ended, completely or not.
 
-    ``rows`` are the ledger's rows of these points; the sweep itself measured the rows of ``run``.
+    ``rows`` are the ledger's rows of these points; the sweep itself measured the rows of ``run``. ``kernel``
+    is the kernel as the command line names it.
     """
 
+    kernel: str
     entry: Entry
     plan: Plan
     identity: Identity
@@ -65,7 +68,10 @@ class SweepOutput:
 
     def show(self, console: Console) -> None:
         """Print the table and the lines below it."""
-        show_table(console, self.rows, self.entry.loaded.kernel.baseline, str(self.ledger))
+        loaded = self.entry.loaded
+        has_commit = not loaded.is_outside or git(loaded.folder, "rev-parse", "HEAD") is not None
+        beside = as_typed("compare", f"kernel={self.kernel}", "a=HEAD") if has_commit else None
+        show_table(console, self.rows, loaded.kernel.baseline, str(self.ledger), beside)
         doubts = disturbances(row for row in self.rows if row.origin.run == self.run)
         searched = [] if not self.searches else [_searched(self.searches)]
         for line in (*self.plan.refusals(), self.summary_line(), *searched, *doubts, *self.failures()):
@@ -171,10 +177,17 @@ def in_words(outcome: Outcome) -> str:
     return "right" if outcome.error is None else f"{FATE[outcome.status]}: {outcome.error}"
 
 
-def show_table(console: Console, measurements: Iterable[Measurement], baseline: str, where: str) -> None:
+def show_table(
+    console: Console,
+    measurements: Iterable[Measurement],
+    baseline: str,
+    where: str,
+    beside: str | None = None,
+) -> None:
     """Print the table of one kernel's measurements on one GPU, with notes on marks and missing times.
 
-    ``where`` is the file that has all rows; it is named if the table leaves some out.
+    ``where`` is the file that has all rows; it is named if the table leaves some out. ``beside`` is the
+    command that measures the source before and after an edit side by side, None if there is no commit.
     """
     # Importing pandas takes half a second, which would delay the start of a sweep.
     from . import frames
@@ -198,11 +211,8 @@ def show_table(console: Console, measurements: Iterable[Measurement], baseline: 
         notes.append("No point was timed.")
     notes += [TIE_NOTE] * any(row["tied"] for row in shown)
     if any(row["earlier_us"] == row["earlier_us"] for row in shown):  # not NaN
-        kernel = shown[0]["kernel"]
-        notes.append(
-            f"{WAS}: before the source was edited, and not in the same run; "
-            f"{as_typed('compare', f'kernel={kernel}', 'a=HEAD')} measures both side by side."
-        )
+        both = f"; {beside} measures both side by side" if beside else ""
+        notes.append(f"{WAS}: before the source was edited, and not in the same run{both}.")
     for reason, times in counted(row["doubt"] for row in shown if row["doubt"]).items():
         notes.append(f"! {plural(times, 'row')} not to be trusted: {reason}")
     notes += [*incomparable_notes(shown), *_remark_notes(rows.to_dict("records"), where)]

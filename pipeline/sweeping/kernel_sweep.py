@@ -6,12 +6,16 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from time import monotonic
+
+import yaml
 
 from kernel_pipeline import problems
 from kernel_pipeline.errors import UserError
 from kernel_pipeline.execution.audit import drawn
 from kernel_pipeline.execution.plausibility import judged
+from kernel_pipeline.loading import Loaded
 from kernel_pipeline.machine import device
 from kernel_pipeline.records.ceilings import DISTURBED, Ceilings, rate
 from kernel_pipeline.records.measurement import Measurement, Outcome, Parts
@@ -25,11 +29,12 @@ from ..execution.device_group import DeviceGroup
 from ..execution.schedule import Agenda, Schedule
 from ..execution.sidecar_files import SidecarFiles
 from ..keys import identity
+from ..points.catalog import KERNELS
 from ..points.plan import Plan, Target, plan, with_baseline
 from ..points.searches import Searches
 from ..reporting.sweep_output import SweepOutput, best_so_far, nothing_to_measure
 from ..reporting.terminal import Bars, Progress
-from ..store import commit, results, retry, runs
+from ..store import commit, plain_yaml, results, retry, runs
 from ..store.ledger import Ledger
 from ..store.provenance import RunProvenance
 from ..store.runs import Heading, Recorder
@@ -37,9 +42,12 @@ from ..store.runs import Heading, Recorder
 
 def planned(configs: Sequence[SweepConfig], target: Target) -> list[Plan]:
     """Return the plan of each kernel, with its baseline unless debug=true. Raises UserError if the options of
-    any kernel are wrong."""
+    any kernel are wrong, or if two kernels share a name."""
     plans = []
+    folders: dict[str, Path] = {}
     for config in configs:
+        loaded = config.entry.loaded
+        _refuse_shared(loaded, folders.setdefault(loaded.name, loaded.folder))
         every = config.budget is not None
         made = plan(
             config.entry, config.preset.name, target, config.pin, config.provider, every, config.workload
@@ -50,6 +58,28 @@ def planned(configs: Sequence[SweepConfig], target: Target) -> list[Plan]:
             )
         plans.append(made)
     return plans
+
+
+def _refuse_shared(loaded: Loaded, other: Path) -> None:
+    """Raise UserError if a kernel's ledger would be that of another folder, too: each of the two would take
+    the other's rows for its own before an edit."""
+    if loaded.folder != other:
+        raise UserError(
+            f"{loaded.folder} and {other} would share a ledger, which is named {loaded.name} after the "
+            "folder: rename one of them, or sweep each into a folder of its own by output=."
+        )
+
+
+def _swept_before(configuration: Path) -> Path | None:
+    """Return the folder of the kernel that last wrote a ledger, by the configuration beside the ledger; None
+    if the folder is no longer there, as after a move."""
+    try:
+        folder = plain_yaml.load(configuration.read_text())["kernel"]
+        # A name is a kernel's of this project.
+        found = Path(folder).expanduser().resolve() if "/" in folder else KERNELS / folder
+        return found if (found / "__init__.py").is_file() else None
+    except (OSError, KeyError, TypeError, ValueError, yaml.YAMLError):
+        return None
 
 
 class KernelSweep:
@@ -75,6 +105,9 @@ class KernelSweep:
         self.command = commit.command_line("sweep")
         self.provenance: RunProvenance | None = None
         results.asked_for(results.ledger_path(config.output, self.entry.name, self.slug))
+        if self.loaded.is_outside:
+            before = _swept_before(results.config_path(self.output, self.entry.name, self.slug))
+            _refuse_shared(self.loaded, before or self.loaded.folder)
         self.ledger = Ledger(results.ledger_path(self.output, self.entry.name, self.slug), warn)
         self.sidecars = SidecarFiles(
             self.output, self.entry.name, environment, devices[0].kind, config.model_dump(mode="json")
@@ -299,6 +332,7 @@ class KernelSweep:
     def sweep_output(self) -> SweepOutput:
         """Return the output to print at the end of this sweep."""
         return SweepOutput(
+            kernel=self.config.kernel,
             entry=self.entry,
             plan=self.plan,
             identity=self.identity,

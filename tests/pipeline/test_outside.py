@@ -8,6 +8,7 @@ import pytest
 
 from kernel_pipeline.errors import UserError
 from pipeline.points import catalog
+from tests.planted import outside
 from tests.planted.tree import PLANTED, Tree, cpu_tree
 from tests.project import python
 from tests.repository import commit
@@ -69,6 +70,33 @@ def test_a_kernel_outside_is_swept_under_its_own_name_and_commit(tree: Tree) -> 
     assert new["cpp"].outcome.status == "incorrect"
     assert (new["blocks"].origin.commit, new["blocks"].origin.dirty) == (own, True)
     assert not new["torch"].origin.dirty
+
+
+@pytest.mark.slow
+def test_two_kernels_outside_of_one_name_share_no_ledger(tmp_path: Path) -> None:
+    tree = cpu_tree(tmp_path)
+    (tmp_path / "another").mkdir()
+    one, other = outside.write(tmp_path), outside.write(tmp_path / "another")
+    tree.run("kernel=../double", "n=8", HOT)
+    both = f"{other} and {one} would share a ledger, which is named double after the folder: rename one of"
+    for kernel in ("../another/double", f"{one},{other}"):
+        refused = tree.sweep(f"kernel={kernel}", "n=8", HOT)
+        assert (refused.returncode, refused.stderr.startswith(f"error: {both}")) == (2, True), refused.stderr
+    tree.run(f"kernel={other}", "n=8", HOT, "output=others")
+
+    # The folder is not in git, so nothing can measure it as it was; in git its HEAD can.
+    outside.edit(one)
+    assert "was us: before the source was edited, and not in the same run.\n" in tree.run(
+        "kernel=../double", "n=8", HOT
+    )
+    (one / ".gitignore").write_text("__pycache__\n")
+    commit(one)
+    (one / "pieces.py").write_text((one / "pieces.py").read_text().replace("piece + piece", "2 * piece"))
+    assert "; python -m pipeline.compare kernel=../double a=HEAD measures both side by side." in tree.run(
+        "kernel=../double", "n=8", HOT
+    )
+    one.rename(tmp_path / "gone")
+    tree.run(f"kernel={other}", "n=8", HOT)
 
 
 @pytest.mark.long
