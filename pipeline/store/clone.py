@@ -104,15 +104,22 @@ class Merge:
         return [f"{path}: {line}" for path, line in (*self.files, *of_rows) if line]
 
     def _files(self, pattern: str) -> Iterator[Path]:
-        own = results.folder_for(self.output, "cpu")
         for path in plain_files(self.source, pattern, self.left_out.append):
             self.seen += 1
-            if own != self.output and any(word.startswith("cpu-") for word in (path.stem, path.parent.name)):
-                self.left_out.append(f"{path} is from a CPU, whose results stay on its host; skipped.")
-            elif not results.inside(self.output, self._place(path)):
+            if self._stays(path, path.stem, path.parent.name):
+                continue
+            if not results.inside(self.output, self._place(path)):
                 raise UserError(f"{self._place(path)} is a link that leads out of {self.output}; remove it.")
-            else:
-                yield path
+            yield path
+
+    def _stays(self, path: Path, *names: str) -> bool:
+        """Whether a file stays on its host, because one of the names is a CPU's."""
+        stays = results.folder_for(self.output, "cpu") != self.output and any(
+            name.startswith("cpu-") for name in names
+        )
+        if stays:
+            self.left_out.append(f"{path} is from a CPU, whose results stay on its host; skipped.")
+        return stays
 
     def _place(self, theirs: Path) -> Path:
         return self.output / theirs.relative_to(self.source)
@@ -216,6 +223,8 @@ class Merge:
             if path not in plain:
                 continue
             self.seen += 1
+            if self._stays(path, heading.environment.gpu):
+                continue
             rows = runs.rows(path, heading, self.left_out.append)
             content = runs.encoded(heading, rows)
             ours = self._place(path)

@@ -245,11 +245,16 @@ def test_a_cpus_results_stay_on_its_host(
     there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(results, "ROOT", tmp_path)
-    factory.write_results(there, factory.grid(gpus=(factory.CPU,)))
-    merged(there, factory.write_results(tmp_path / "results", factory.grid()), write=False)
+    of_cpu = factory.grid(gpus=(factory.CPU,))
+    factory.write_results(there, of_cpu)
+    run = "20261121T140000Z-bbbbbb"
+    factory.write_record(there, of_cpu[:1], run)
+    here = factory.write_results(tmp_path / "results", factory.grid())
+    merged(there, here)
     out = capsys.readouterr().out
-    path = results.ledger_path(there, "softmax", factory.CPU)
-    assert f"{path} is from a CPU, whose results stay on its host; skipped." in out
+    for path in (results.ledger_path(there, "softmax", factory.CPU), there / f"runs/{run}.jsonl"):
+        assert f"{path} is from a CPU, whose results stay on its host; skipped." in out
+    assert [path.stem for path in runs.folder_in(here).iterdir()] == ["20261121T130000Z-aaaaaa"]
 
 
 KILLED = """
