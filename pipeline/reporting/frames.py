@@ -47,7 +47,7 @@ PLACE = ["kernel", "gpu", "words", "extent"]
 def frame(measurements: Iterable[Measurement]) -> pd.DataFrame:
     """Return measurements as a frame with ``COLUMNS``, one row each; an empty frame has the columns too."""
     measurements = list(measurements)
-    ranks = _ranks(measurements)
+    ranks = _ranks(_problem(one.point) for one in measurements)
     rows = []
     for one in measurements:
         row = _named(one, ranks) | {"earlier_us": None if one.earlier is None else one.earlier.median_us}
@@ -60,7 +60,7 @@ def frame(measurements: Iterable[Measurement]) -> pd.DataFrame:
 def frame_of_finals(rows: Iterable[Final]) -> pd.DataFrame:
     """Return finals as a frame with ``COLUMNS``; columns that only measurements have are empty."""
     rows = list(rows)
-    ranks = _ranks(rows)
+    ranks = _ranks(_problem(one.point) for one in rows)
     rates = ("gbps", "tflops", "bound", "ceiling_fraction", "bytes", "flops")
     timed = {"status": "ok", "valid": True, "rel_ci": 0.0, "noise_floor": 0.0}
     return _table(
@@ -81,8 +81,24 @@ def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:
     return found
 
 
-def _ranks(rows: Iterable[Measurement | Final]) -> dict[tuple[object, ...], int]:
-    return {one: rank for rank, one in enumerate(sorted({_problem(row.point) for row in rows}))}
+def ranked_together(*frames: pd.DataFrame) -> list[pd.DataFrame]:
+    """Return frames with ranks among the problems of all of them, so that equal ranks are equal problems."""
+    columns = ["kernel", "provider", "problem"]
+    problems = [
+        [
+            _problem(Point(kernel=kernel, provider=provider, problem=problem))
+            for kernel, provider, problem in rows[columns].itertuples(index=False, name=None)
+        ]
+        for rows in frames
+    ]
+    ranks = _ranks(one for some in problems for one in some)
+    return [
+        rows.assign(rank=[ranks[one] for one in some]) for rows, some in zip(frames, problems, strict=True)
+    ]
+
+
+def _ranks(problems: Iterable[tuple[object, ...]]) -> dict[tuple[object, ...], int]:
+    return {one: rank for rank, one in enumerate(sorted(set(problems)))}
 
 
 def _problem(point: Point) -> tuple[object, ...]:

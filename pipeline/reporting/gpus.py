@@ -1,10 +1,10 @@
 """Comparison of two GPUs: each kernel's fastest configuration on either, at the problems measured on both.
 
-The ratio is b's time over a's. It comes from finals if both GPUs have finals of the kernel, else from sweeps.
-Only providers that ran the same source on both GPUs count. A second ratio assumes that both GPUs reach the
-same share of their ceilings. Problems are grouped by their bound (memory, compute or launch), since faster
-memory does not make launches faster. The GPUs were not measured side by side, so there is neither a verdict
-nor an interval.
+The ratio is b's time over a's. At each problem it comes from finals if both GPUs have finals, else from
+sweeps. Only providers that ran the same source on both GPUs count. A second ratio assumes that both GPUs
+reach the same share of their ceilings. Problems are grouped by their bound (memory, compute or launch), since
+faster memory does not make launches faster. The GPUs were not measured side by side, so there is neither a
+verdict nor an interval.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kernel_pipeline.records.point import Point
 from ..points.notation import plural
 from ..store import finals, results
 from ..store.rows_that_count import comparable, own_rows
-from .frames import best_configurations, best_providers, frame, frame_of_finals
+from .frames import best_configurations, best_providers, frame, frame_of_finals, ranked_together
 from .headlines import with_shares
 from .numbers import number, speedup
 from .tables import TextTable
@@ -120,20 +120,27 @@ def compared(
     chosen = machines or sorted(slug for slug in every if not slug.startswith("cpu-"))
     timed, of_finals = (
         rows[rows["status"].eq("ok") & ~rows["valid"].eq(False) & rows["gpu"].isin(chosen)]
-        for rows in (swept, held)
+        for rows in ranked_together(swept, held)
     )
     common: list[CommonProblem] = []
     others: list[OtherSources] = []
     for kernel in sorted({*timed["kernel"], *of_finals["kernel"]}):
         of_kernel, finals = (some[some["kernel"] == kernel] for some in (timed, of_finals))
         for pair in combinations(chosen, 2):
-            by_finals = set(pair) <= set(finals["gpu"])
-            rows = finals if by_finals else of_kernel
-            found, left = _pair(kernel, pair, rows[rows["gpu"].isin(pair)], by_finals)
-            common += found
-            if left:
-                others.append(OtherSources(kernel, *pair, left))
+            in_finals, in_sweeps = (rows[rows["gpu"].isin(pair)] for rows in (finals, of_kernel))
+            in_finals = in_finals[_on_both(in_finals)]
+            in_sweeps = in_sweeps[~in_sweeps["rank"].isin(in_finals["rank"])]
+            found, left = _pair(kernel, pair, in_finals, by_finals=True)
+            more, more_left = _pair(kernel, pair, in_sweeps, by_finals=False)
+            common += sorted([*found, *more], key=lambda one: one.rank)
+            if left + more_left:
+                others.append(OtherSources(kernel, *pair, left + more_left))
     return common, others
+
+
+def _on_both(rows: pd.DataFrame, *names: str) -> pd.Series[bool]:
+    """Whether both machines have rows of each row's problem, and of its values in the columns ``names``."""
+    return rows.groupby(["rank", *names])["gpu"].transform("nunique").eq(2)
 
 
 def _pair(
@@ -141,9 +148,8 @@ def _pair(
 ) -> tuple[list[CommonProblem], int]:
     """Compare two machines at a kernel's problems, and count the problems without a common source."""
     a, b = pair
-    met = rows.groupby("rank")["gpu"].transform("nunique") == len(pair)
     # A provider counts at a problem only if both GPUs ran the same source.
-    some = rows[rows.groupby(["rank", "provider", "source"])["gpu"].transform("nunique") == len(pair)]
+    some = rows[_on_both(rows, "provider", "source")]
     fastest = best_providers(best_configurations(some))
     best = {(row["gpu"], row["rank"]): row for row in fastest.to_dict("records")}
     every: dict[Any, float] = some.groupby(["rank", "gpu", "label"])["median_us"].min().to_dict()
@@ -174,7 +180,7 @@ def _pair(
                 b_on_a=b_on_a and b_on_a / a_us,
             )
         )
-    return found, len(set(rows.loc[met, "rank"]) - set(some["rank"]))
+    return found, len(set(rows.loc[_on_both(rows), "rank"]) - set(some["rank"]))
 
 
 def groups(some: Iterable[CommonProblem]) -> list[GpuGroup]:

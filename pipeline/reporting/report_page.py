@@ -27,7 +27,7 @@ OVERVIEW_NOTE = (
 
 GPUS_NOTE = (
     "The fastest configuration on either GPU at the problems that both have measured, among providers "
-    "with the same source on both: from finals if both have finals of the kernel, else from sweeps. Each "
+    "with the same source on both: from finals if both have finals of the problem, else from sweeps. Each "
     "kernel's section has the problems one by one. A line is the geometric mean over the problems with "
     "the same bound; a call under 10 us on either GPU is bound by its launch. If `b's time / a's` "
     "is below 1, b is faster. `by ceilings` is this ratio if both reach the same share of their ceilings. "

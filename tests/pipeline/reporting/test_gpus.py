@@ -107,6 +107,19 @@ def test_finals_count_where_both_had_them_and_providers_of_other_sources_do_not(
     (one,) = compared(rows, held[:1])[0].values()
     assert not one.by_finals and one.ratio == pytest.approx(0.5), "one of the two had none"
 
+    # Both have finals, but of no problem together.
+    small = [
+        measurement("softmax", "cuda", 1024, gpu=gpu, median_us=us, source="one")
+        for gpu, us in ((H100, 12.0), (H200, 11.0))
+    ]
+    met, _ = compared([*rows, *small], [*held, final(small[0], 10.0)])
+    assert [(one.extent, one.by_finals, one.b_us) for one in met.values()] == [
+        ("1024", False, 11.0),
+        ("4096", True, 21.0),
+    ]
+    met, _ = compared([*rows, *small], [held[1], final(small[0], 10.0)])
+    assert [(one.extent, one.by_finals) for one in met.values()] == [("1024", False), ("4096", False)]
+
     rewritten = [measurement("softmax", "cuda", 4096, gpu=H200, median_us=5.0, source="two"), rows[0]]
     met, others = compared(rewritten)
     assert not met and others == [gpus.OtherSources("softmax", H100, H200, 1)]
