@@ -58,7 +58,11 @@ OF_THE_HOST = {"cpu", "cpu_threads", "platform", "python", "host", "cxx"}
 
 
 def run(config: TuneConfig) -> None:
-    """Write the table and print it."""
+    """Write the table and print it. Raises UserError if there is no folder with results."""
+    if not config.output.is_dir():
+        raise UserError(
+            f"output={config.output} is not a folder with results: measure a kernel, or name another folder."
+        )
     if config.replay:
         replay(config)
         return

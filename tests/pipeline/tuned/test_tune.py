@@ -47,6 +47,17 @@ def test_the_table_of_a_gpu_that_is_elsewhere_is_made_of_its_results(
     assert len(table["kernels"][KERNEL]["problems"]) == len(COLUMNS)
 
 
+@pytest.mark.parametrize("option", [f"gpu={H200}", "device=cpu", "replay=true"])
+def test_a_folder_that_is_not_there_is_said_and_not_made(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nowhere = tmp_path / "reslts"
+    assert exit_code(run_stage, "tune", TuneConfig, tune.run, f"output={nowhere}", option) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: output={nowhere} is not a folder with results: measure a kernel, or")
+    assert not nowhere.exists()
+
+
 def test_a_baseline_in_another_form_is_no_candidate_and_has_a_time(
     written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
