@@ -90,6 +90,7 @@ class Finals:
         self.finalists: dict[Match, Finalists] = {}
         self.measured_rounds: Rounds | None = None
         self.left_out: list[str] = []
+        self.written = 0  # finals that are in the files
         self.changes: dict[str, str] = {}  # why a worker was replaced after it answered, by provider
         for entry in entries:
             results.asked_for(finals.path(config.output, entry.name, self.slug))
@@ -209,6 +210,9 @@ class Finals:
             ]
             if new:
                 finals.append(path, new, self.provenance)
+            self.written += sum(
+                len(some) for match, some in rows.items() if self.finalists[match].entry is entry
+            )
 
     def rows(self) -> dict[Match, list[Final]]:
         """Return the finals of each match that has rounds."""
@@ -251,10 +255,9 @@ class Finals:
                 "same points."
             )
         count = sum(map(len, rows.values()))
-        say(
-            f"{len(rows)} problems, {count} finalists, {monotonic() - self.begin:.1f} s. "
-            f"They are in {self.output / 'finals'}."
-        )
+        they = "They" if self.written == count else f"{self.written} of them"
+        where = f" {they} are in {self.output / 'finals'}." if count else ""
+        say(f"{len(rows)} problems, {count} finalists, {monotonic() - self.begin:.1f} s.{where}")
 
 
 def closing(rows: Mapping[Match, Sequence[Final]]) -> str:

@@ -87,6 +87,21 @@ def test_an_edit_measures_its_matches_alone(tree: Tree, tmp_path: Path) -> None:
     assert runs(newest).isdisjoint(runs(before["quick"])) and len(newest) == len(before["quick"])
 
 
+def test_finals_that_can_not_be_written_are_not_said_to_be_there(tree: Tree, tmp_path: Path) -> None:
+    made = tree.copy(tmp_path)
+    (path,) = (made.root / "outputs/finals/doubled").glob("*.jsonl")
+    shutil.rmtree(made.root / "outputs/finals")
+    lock = path.with_name(f".{path.name}.lock")
+    lock.mkdir(parents=True)  # no file can be appended to without its lock
+    code, out, err = hold(made, KERNELS)
+    assert code == 2 and err.startswith(f"error: can't write {path.relative_to(made.root)}: "), err
+    assert err.count("\n") == 1
+    assert f"{len(read(made, 'quick'))} of them are in outputs/finals." in out
+    lock.rmdir()
+    code, out, err = hold(made, KERNELS)
+    assert (code, err) == (0, "") and "They are in outputs/finals." in out
+
+
 def test_a_mistake_is_one_sentence(tree: Tree) -> None:
     mistakes = {
         ("kernel=quick", "output=nowhere"): "no ledger in nowhere has times from which "
