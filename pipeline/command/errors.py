@@ -67,8 +67,6 @@ def _invalid(problem: Any, schema: type[Options]) -> str:
             )
     if problem["type"] == "extra_forbidden":
         return str(unknown("option", name, options(schema, path[:-1])))
-    if problem["type"] == "missing":
-        return f"{name} was removed by ~{path[0]}; leave ~{path[0]} out."
     if problem["type"] == "value_error":
         text = str(problem["ctx"]["error"])
     else:

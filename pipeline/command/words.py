@@ -68,6 +68,9 @@ def read(words: Sequence[str], schema: type[Options]) -> CommandLine:
     check(words)
     if "cluster" not in schema.model_fields and any(name_of(word) == "cluster" for word in words):
         raise UserError("cluster= is for sweep: leave it out, and run this command on the device's host.")
+    removed = (name_of(word) for word in words if word.startswith("~"))
+    if name := next((one for one in removed if one.partition(".")[0] in schema.model_fields), None):
+        raise UserError(f"{name} can't be removed: leave ~{name} out, or write {name}=VALUE.")
     tracking_uri, rest = without_tracking_uri(words)
     experiments, rest = without_experiments(rest)
     first = [f"{EXPERIMENT}={experiments[0]}"] if experiments else []
