@@ -52,9 +52,8 @@ class Variable:
         is_finite = not isinstance(value, float) or math.isfinite(value)
         if type(value) is not self.type or not is_finite:
             kinds = {int: "a whole number", bool: "true or false", str: "a word", float: "a finite number"}
-            raise ValueError(
-                f"must be {kinds[self.type]}, not {shown(value) if isinstance(value, tuple) else repr(value)}"
-            )
+            is_list = isinstance(value, (list, tuple))
+            raise ValueError(f"must be {kinds[self.type]}, not {shown(value) if is_list else repr(value)}")
         if self.values is not None and value not in self.values:
             raise ValueError(f"must be {_either(self.values)}, not {shown(value)}")
         if self.values is None and self.type is int and typing.cast("int", value) < self.least:

@@ -17,6 +17,7 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    SkipValidation,
     StringConstraints,
     Tag,
     ValidationError,
@@ -64,6 +65,7 @@ def as_list(value: Any) -> Any:
 Some = Annotated[tuple[Value, ...], BeforeValidator(as_list), Field(min_length=1)]
 """One value or a list of them."""
 
+Unchecked = Annotated[tuple[SkipValidation[Value], ...], BeforeValidator(as_list), Field(min_length=1)]
 
 Headline = Literal["gbps", "tflops"]
 """The rate by which people compare a kernel's providers."""
@@ -80,14 +82,15 @@ class Workload(Options):
 
     ``size`` sets all of the kernel's size dimensions; a list for one of them overrides it. ``problems`` are
     written out one by one, and the lists complete each of them. ``x`` is the dimension on a plot's x axis.
+    ``problems_of`` checks the values, because each dimension knows what it takes.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
-    __pydantic_extra__: dict[str, Some]
+    __pydantic_extra__: dict[str, Unchecked]
 
     x: str
-    size: Some | None = None
-    problems: tuple[dict[str, Value], ...] | None = None
+    size: Unchecked | None = None
+    problems: tuple[dict[str, SkipValidation[Value]], ...] | None = None
     headline: Headline | None = None
     held_out: bool = False
     """The workload is measured like others, but finals choose at its problems as if they had not been
