@@ -25,6 +25,7 @@ from ..execution import controls
 from ..execution.controls import Control
 from ..execution.schedule import Schedule
 from ..execution.session import supervisor
+from ..execution.worker_pool import DeviceTime
 from ..keys.identity import Identity
 
 
@@ -54,9 +55,16 @@ class ActorHost:
     relevant: dict[str, dict[str, str]]
 
 
-Answer = Control | tuple[Point, Outcome] | dict[str, str] | None
-"""A chunk's answers: the control point's time or None, each point's outcome, and at last the reasons for
-replaced workers, by provider."""
+@dataclass(frozen=True)
+class ChunkEnd:
+    """A chunk's last answer: why workers were replaced, by provider, and the device's time."""
+
+    changes: dict[str, str]
+    spent: DeviceTime
+
+
+Answer = Control | tuple[Point, Outcome] | ChunkEnd | None
+"""A chunk's answers: the control point's time or None, each point's outcome, and at last the chunk's end."""
 
 
 class DeviceActor:
@@ -118,15 +126,26 @@ class DeviceActor:
         supervisor, ahead = self._supervisor, self._ahead[where]
         supervisor.canary = canary
         supervisor.changes.clear()
+        time = DeviceTime()
         ahead.submit([*points, *following])
         if supervisor.device.kind == "cpu":  # compilers would share the cores with the timed points
-            self._compilers.wait()
-        yield None if control is None else controls.control(supervisor, where, control)
+            with time.spent("compiling_s"):
+                self._compilers.wait()
+        with time.spent("measuring_s"):
+            found = None if control is None else controls.control(supervisor, where, control)
+        yield found
         schedule = Schedule(points, ahead.futures)
-        while (point := schedule.next(0)) is not None:
+        while True:
+            with time.spent("compiling_s"):
+                point = schedule.next(0)
+            if point is None:
+                break
             why = schedule.failure(point)
-            if why is None:
-                yield point, supervisor.measure(where, point, point in audited)
-            else:
-                yield point, Outcome(status="compile_error", error=why)
-        yield dict(supervisor.changes)
+            with time.spent("measuring_s"):
+                if why is None:
+                    outcome = supervisor.measure(where, point, point in audited)
+                else:
+                    outcome = Outcome(status="compile_error", error=why)
+            time.points += 1
+            yield point, outcome
+        yield ChunkEnd(dict(supervisor.changes), time)

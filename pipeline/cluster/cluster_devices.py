@@ -26,7 +26,7 @@ from ..execution.worker_pool import Report, WorkerPool
 from ..keys.identity import Identity
 from ..points.plan import Target
 from . import engine
-from .actor import ActorHost, Answer, Assignment, DeviceActor
+from .actor import ActorHost, Answer, Assignment, ChunkEnd, DeviceActor
 from .engine import LostError, Node
 
 CHUNK = 32
@@ -165,8 +165,9 @@ class ClusterPool(WorkerPool):
                             with self._reporting:
                                 self._report(point, outcome, member.device)
                             controls.add(point)
-                        case dict():
-                            member.changes |= answer
+                        case ChunkEnd():
+                            member.changes |= answer.changes
+                            self.spent[index].add(answer.spent)
                 if points:
                     raise LostError("it did not answer for all points")
         except LostError:

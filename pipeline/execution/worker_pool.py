@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import Event, Lock
+from time import monotonic
+from typing import Literal
 
 from kernel_pipeline.execution.supervisor import Supervisor
 from kernel_pipeline.machine.device import Device
@@ -18,10 +22,36 @@ Report = Callable[[Point, Outcome, Device], None]
 """Called with each outcome as it comes, by one thread at a time."""
 
 
+@dataclass
+class DeviceTime:
+    """How a device spent a sweep: the seconds in which it measured points, the control point included, and
+    the seconds in which it waited for the compilers. In all other seconds the sweep starts or ends, or other
+    devices measure the last points."""
+
+    points: int = 0
+    measuring_s: float = 0.0
+    compiling_s: float = 0.0
+
+    @contextmanager
+    def spent(self, name: Literal["measuring_s", "compiling_s"]) -> Iterator[None]:
+        """Add the seconds of the context to one of the fields."""
+        begin = monotonic()
+        try:
+            yield
+        finally:
+            setattr(self, name, getattr(self, name) + monotonic() - begin)
+
+    def add(self, other: DeviceTime) -> None:
+        """Add another part of the sweep."""
+        self.points += other.points
+        self.measuring_s += other.measuring_s
+        self.compiling_s += other.compiling_s
+
+
 class WorkerPool:
     """Measures points by its workers. Each has a thread that only waits for the worker's process.
 
-    The times of points in ``audited`` are audited in any case.
+    The times of points in ``audited`` are audited in any case. ``spent`` has each worker's device time.
     """
 
     def __init__(
@@ -36,6 +66,7 @@ class WorkerPool:
         self.workers = workers
         self.control = control
         self.audited = audited
+        self.spent = [DeviceTime() for _ in workers]
         self._report = report
         self._reporting = Lock()
         self._stop = Event()
@@ -68,23 +99,30 @@ class WorkerPool:
 
     def _work(self, index: int, schedule: Schedule, total: int) -> Controls:
         """Measure points by one worker until none is left. Returns the control point's measurements."""
-        worker = self.workers[index]
+        worker, time = self.workers[index], self.spent[index]
         controls = Controls(total // len(self.workers))
-        while not self._stop.is_set() and (point := schedule.next(index)) is not None:
-            if controls.is_due():
-                controls.add_control(control(worker, self.where, self.control))
-            why = schedule.failure(point)
-            if why is None:
-                outcome = worker.measure(self.where, point, point in self.audited)
-            else:
-                outcome = Outcome(status="compile_error", error=why)
+        while not self._stop.is_set():
+            with time.spent("compiling_s"):
+                point = schedule.next(index)
+            if point is None:
+                break
+            with time.spent("measuring_s"):
+                if controls.is_due():
+                    controls.add_control(control(worker, self.where, self.control))
+                why = schedule.failure(point)
+                if why is None:
+                    outcome = worker.measure(self.where, point, point in self.audited)
+                else:
+                    outcome = Outcome(status="compile_error", error=why)
             if self._stop.is_set():
                 break
+            time.points += 1
             with self._reporting:
                 self._report(point, outcome, worker.device)
             controls.add(point)
         if not self._stop.is_set():
-            controls.add_control(control(worker, self.where, self.control))
+            with time.spent("measuring_s"):
+                controls.add_control(control(worker, self.where, self.control))
         return controls
 
 

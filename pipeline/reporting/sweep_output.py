@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from kernel_pipeline.records.measurement import Measurement, Outcome
 from kernel_pipeline.records.point import Point
 
 from .. import as_typed
+from ..execution.worker_pool import DeviceTime
 from ..keys.identity import Identity
 from ..keys.old_rows import OldRows, reasons
 from ..points import notation
@@ -65,6 +66,7 @@ class SweepOutput:
     noise_floor: float | None
     run: str
     searches: Searches | None = None
+    device_times: Mapping[str, DeviceTime] = field(default_factory=dict)
 
     def show(self, console: Console) -> None:
         """Print the table and the lines below it."""
@@ -74,7 +76,8 @@ class SweepOutput:
         show_table(console, self.rows, loaded.kernel.baseline, str(self.ledger), beside)
         doubts = disturbances(row for row in self.rows if row.origin.run == self.run)
         searched = [] if not self.searches else [_searched(self.searches)]
-        for line in (*self.plan.refusals(), self.summary_line(), *searched, *doubts, *self.failures()):
+        ends = (self.summary_line(), *self.shares(), *searched, *doubts, *self.failures())
+        for line in (*self.plan.refusals(), *ends):
             console.print(line, highlight=False, soft_wrap=True)
 
     def summary_line(self) -> str:
@@ -84,6 +87,17 @@ class SweepOutput:
             f"{notation.points(self.measured)} measured in {self.seconds:.1f} s{noise}. "
             f"{len(self.current())} of {len(self.plan.points)} are in {self.ledger}.{self._staleness()}"
         )
+
+    def shares(self) -> list[str]:
+        """Return how each of several devices spent the sweep's time; no line for one device, whose last point
+        is the sweep's."""
+        if len(self.device_times) < 2:
+            return []
+        return [
+            f"{name}: {notation.points(time.points)}, {percent(time.measuring_s / self.seconds)} of the time "
+            f"measuring, {percent(time.compiling_s / self.seconds)} waiting for compilers."
+            for name, time in self.device_times.items()
+        ]
 
     def current(self) -> list[Measurement]:
         """Return the fresh rows."""

@@ -28,6 +28,7 @@ from ..execution.controls import Steadiness
 from ..execution.device_group import DeviceGroup
 from ..execution.schedule import Agenda, Schedule
 from ..execution.sidecar_files import SidecarFiles
+from ..execution.worker_pool import DeviceTime
 from ..keys import identity
 from ..points.catalog import KERNELS
 from ..points.plan import Plan, Target, plan, with_baseline
@@ -118,6 +119,7 @@ class KernelSweep:
         self.measured: set[Point] = set()
         self.recorder: Recorder | None = None
         self.steadiness = Steadiness()
+        self.device_times: dict[str, DeviceTime] = {}
         self.ceilings: Ceilings | None = None
         self.begin = monotonic()
 
@@ -227,6 +229,7 @@ class KernelSweep:
             refill = None if wanted.searches is None else wanted.refill
             schedule = Schedule(points, self.ahead.futures, self.compiles_itself, pool.size, refill)
             wanted.start()
+            self.device_times = dict(zip(map(str, self.devices), pool.spent, strict=True))
             self.steadiness = pool.measure(schedule, expected)
         for provider, change in self.group.changes().items():
             name = f"{self.entry.name}/{provider}"
@@ -343,4 +346,5 @@ class KernelSweep:
             noise_floor=self.steadiness.noise_floor,
             run=self.run,
             searches=self.searches,
+            device_times=self.device_times,
         )

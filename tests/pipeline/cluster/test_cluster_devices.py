@@ -20,11 +20,12 @@ from kernel_pipeline.records.measurement import Outcome, State
 from kernel_pipeline.records.point import Point
 from kernel_pipeline.records.settings import TimingSettings
 from pipeline.cluster import cluster_devices, engine
-from pipeline.cluster.actor import ActorHost, Answer, Assignment
+from pipeline.cluster.actor import ActorHost, Answer, Assignment, ChunkEnd
 from pipeline.cluster.cluster_devices import CHUNK, ClusterDevices, Member
 from pipeline.cluster.engine import LostError, Node
 from pipeline.execution.controls import Control
 from pipeline.execution.schedule import Schedule
+from pipeline.execution.worker_pool import DeviceTime
 from pipeline.keys.identity import Identity
 from pipeline.points import catalog
 from pipeline.sweeping import cluster_sweep
@@ -94,7 +95,7 @@ class Planted:
             self.measured.append(point)
             sleep(0.001)  # so that each actor gets some
             yield lambda point=point: (point, outcome)  # type: ignore[misc]
-        yield dict
+        yield lambda: ChunkEnd({}, DeviceTime(len(chunk.points), 2.0, 1.0))
 
 
 def host(environment: Environment | None = None) -> ActorHost:
@@ -119,6 +120,7 @@ class Sweep:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *actors: Planted) -> None:
         self.said: list[str] = []
+        self.spent: list[DeviceTime] = []
         self.found: list[tuple[Point, Outcome]] = []
         members = [member(number, one) for number, one in enumerate(actors, start=1)]
         self.group = ClusterDevices(members, self.said.append)
@@ -134,6 +136,7 @@ class Sweep:
 
     def measured(self, points: Sequence[Point] = POINTS) -> Sweep:
         pool = self.group.pool(loading.load("softmax"), CONTROL, self.report)
+        self.spent = pool.spent
         pool.measure(Schedule(points, {}, compiles_itself, workers=pool.size), len(points))
         return self
 
@@ -157,6 +160,9 @@ def test_each_point_is_measured_once_and_the_last_chunks_are_small(monkeypatch: 
     for one in actors:
         assert one.controls >= 2 and one.chunks[-1].control == CONTROL
         assert one.chunks[0].next == one.chunks[1].points, "it compiles them meanwhile"
+    for one, spent in zip(actors, sweep.spent, strict=True):
+        chunks = len(one.chunks)
+        assert spent == DeviceTime(len(one.measured), 2.0 * chunks, 1.0 * chunks)
 
 
 def test_what_a_lost_actor_had_is_measured_once_by_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Sweeps on a Ray cluster of two nodes, both on this host, by the real command."""
 
+import re
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -90,6 +91,10 @@ def test_two_nodes_share_a_sweep(tree: Tree, hosts: Hosts) -> None:
         == 1
     )
     assert whole(tree) == {"node1/cpu", "node2/cpu"}
+    shares = re.findall(r"(node\d/cpu): (\d+) points?, ([\d.]+) % of the time measuring, .* % waiting", out)
+    assert [name for name, _, _ in shares] == ["node1/cpu", "node2/cpu"], out
+    assert sum(int(points) for _, points, _ in shares) == COUNT
+    assert all(0 < float(measuring) < 100 for _, _, measuring in shares)
     until(lambda: actors() == [] and tree.workers() == [], 30)
 
 

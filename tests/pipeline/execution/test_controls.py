@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from concurrent.futures import Future
 from functools import partial
+from threading import Timer
+from time import sleep
 from typing import Any, cast
 
 import pytest
@@ -84,6 +86,23 @@ def test_what_does_not_compile_is_no_work_for_a_worker() -> None:
     pool.measure(Schedule(POINTS[:2], {POINTS[0]: broken}), 2)
     assert (told[POINTS[0]].status, told[POINTS[0]].error) == ("compile_error", "cuda.cu does not compile")
     assert told[POINTS[1]].status == "ok" and POINTS[0] not in worker.asked
+
+
+def test_the_seconds_of_a_device_are_those_of_measuring_and_of_waiting_for_compilers() -> None:
+    class Slow(Planted):
+        def measure(self, where: str, point: Point, is_audited: bool = False) -> Outcome:
+            sleep(0.02)
+            return super().measure(where, point, is_audited)
+
+    late: Future[None] = Future()
+    pool = WorkerPool("softmax", cast(Any, [Slow([10.0] * 3)]), CONTROL, lambda *outcome: None)
+    timer = Timer(0.3, late.set_result, [None])
+    timer.start()
+    pool.measure(Schedule(POINTS[:2], {POINTS[1]: late}), 2)
+    (spent,) = pool.spent
+    assert spent.points == 2
+    # Two points and the control point at both ends, and the rest of the 0.3 s after the first point.
+    assert spent.measuring_s >= 0.08 and 0.1 <= spent.compiling_s < 0.3
 
 
 def test_a_worker_is_told_which_times_are_audited_in_any_case() -> None:
