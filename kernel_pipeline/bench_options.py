@@ -43,6 +43,13 @@ def check_tolerance(tolerance: Any) -> None:
         )
 
 
+def check_functions(*, are_optional: bool = True, **given: Any) -> None:
+    """Raise BenchError unless each argument is a function, or None if they are optional."""
+    for name, one in given.items():
+        if not callable(one) and not (one is None and are_optional):
+            raise BenchError(f"{name}={_shown(one)}: pass a function, which is called.")
+
+
 def check_names(names: Iterable[Any]) -> None:
     """Raise BenchError unless all are names for a table."""
     for name in names:

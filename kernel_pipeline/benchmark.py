@@ -20,7 +20,7 @@ from torch.nn import Module
 
 from . import known_ceilings
 from .arguments import BenchError, Make, copied, on_device, tensors_of, uuid_of
-from .bench_options import check_names, check_seconds, check_tolerance
+from .bench_options import check_functions, check_names, check_seconds, check_tolerance
 from .bench_result import BenchResult
 from .checking import Tolerances, compared, expect
 from .first_calls import FirstCalls, as_reference, restored, untouched
@@ -142,6 +142,7 @@ def bench(  # noqa: PLR0913
     """
     if cache not in ("cold", "hot", "both"):
         raise BenchError(f"cache={cache!r} is unknown: write 'cold', 'hot' or 'both'.")
+    check_functions(make=make, reference=reference)
     check_tolerance(tolerance)
     check_names([] if name is None else [name])
     settings = settings_of("hot" if cache == "hot" else "cold", seconds)

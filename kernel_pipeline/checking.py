@@ -15,7 +15,7 @@ import torch
 
 from . import verification
 from .arguments import Arguments, BenchError, Make, copied, equal, made, on_device, overlaps, tensors_of
-from .bench_options import check_tolerance
+from .bench_options import check_functions, check_tolerance
 from .contract import Tolerance
 from .loading import Tensors
 from .verification import Verdict
@@ -103,6 +103,7 @@ def check(
 
     Raises BenchError if the inputs, the reference or the tolerance can't be used for a comparison.
     """
+    check_functions(are_optional=False, function=function, make=make, reference=reference)
     check_tolerance(tolerance)
     cases = []
     written: set[int] = set()

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from . import known_ceilings
 from .arguments import BenchError, Make, made
-from .bench_options import check_margin, check_names, check_rounds, check_tolerance
+from .bench_options import check_functions, check_margin, check_names, check_rounds, check_tolerance
 from .bench_result import BenchResult
 from .benchmark import settings_of, stopwatch, timed, with_rates
 from .checking import Tolerances
@@ -195,6 +195,7 @@ def compare(  # noqa: PLR0913
     if not isinstance(functions, Mapping) or len(functions) < 2:
         raise BenchError("compare takes two functions or more, by name: compare({'mine': f, 'torch': g}, x).")
     check_names(functions)
+    check_functions(make=make, reference=reference)
     check_tolerance(tolerance)
     check_margin(margin)
     check_rounds(rounds, most_rounds)
@@ -338,6 +339,7 @@ def bench_grid(  # noqa: PLR0913
     if not sizes or not isinstance(providers, Mapping) or not providers:
         raise BenchError("bench_grid needs a size and a provider: sizes=[1024], providers={'mine': f}.")
     check_names([x, *providers])
+    check_functions(make=make, reference=reference)
     check_tolerance(tolerance)
     settings = settings_of(cache, seconds)
     results: dict[tuple[str, Any], BenchResult] = {}

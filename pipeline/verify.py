@@ -52,6 +52,9 @@ from .store import provenance, results, spread
 from .store.rows_that_count import own_rows
 from .verdicts.sampling import SampledRow, by_provider, sample
 
+SWEPT = Path("outputs")
+"""The folder that sweeps write to by default."""
+
 
 @dataclass
 class Stock:
@@ -133,7 +136,7 @@ def run(config: VerifyConfig) -> None:
         for entry in entries:
             look(entry, environment, results.ledger_path(folder, entry.name, chosen.slug), config, stock)
         if not stock.fresh:
-            raise UserError(nothing_to_verify(stock, folder, chosen))
+            raise UserError(nothing_to_verify(stock, folder, chosen, [entry.name for entry in entries]))
         drawn = sample(stock.fresh, config.points, config.sample_seed)
         found: list[RemeasuredRow] = []
         added = {} if ceilings is None else ceilings.spread
@@ -231,11 +234,14 @@ def look(entry: Entry, environment: Environment, ledger: Path, config: VerifyCon
             stock.fresh.append(SampledRow(row, entry, *settings, gpu=gpu))
 
 
-def nothing_to_verify(stock: Stock, folder: Path, chosen: Device) -> str:
-    """Say why there is no row to measure again."""
+def nothing_to_verify(stock: Stock, folder: Path, chosen: Device, kernels: Sequence[str]) -> str:
+    """Say why there is no row to measure again, and where a sweep has written some."""
     if left_out := stock.left_out():
         return f"no row of {chosen.slug} can be verified: {left_out}. Run make repro to measure them again."
-    return f"{folder} has no times of {chosen.slug} that can be verified. Run make repro to measure some."
+    none = f"{folder} has no times of {chosen.slug} that can be verified."
+    if any(results.ledger_path(SWEPT, name, chosen.slug).exists() for name in kernels):
+        return f"{none} {SWEPT} has some: write input={SWEPT}."
+    return f"{none} Run make repro to measure some."
 
 
 def measure(

@@ -230,6 +230,15 @@ def modules(folder: str) -> Iterator[tuple[Path, ast.Module]]:
         yield path, parsed(path)
 
 
+def test_no_module_is_too_long_to_be_read_in_one_sitting() -> None:
+    lines = {
+        path: path.read_text().count("\n")
+        for folder in ("pipeline", "kernel_pipeline")
+        for path, _ in modules(folder)
+    }
+    assert {str(path): count for path, count in lines.items() if count > 400} == {}
+
+
 def imported(path: Path, tree: ast.Module) -> Iterator[str]:
     """Yield the full names that a module imports."""
     for node in ast.walk(tree):

@@ -19,16 +19,13 @@ is made for one call."""
 TimerName = Literal["auto", "graph", "event", "do_bench", "wall", "wall_no_sync"]
 """The timers. ``wall_no_sync`` shows the error of not waiting for the GPU; no sweep uses it."""
 
-
 InputValues = Literal["normal", "integers", "zeros"]
 """The values of floating-point inputs: the kernel's own values, small integers, or zeros."""
 
 
 class Layout(Record):
-    """The place of a tensor in shared memory: ``offset`` bytes from its start.
-
-    Several such tensors may follow each other, with ``apart`` bytes from one start to the next.
-    """
+    """The place of a tensor in shared memory: ``offset`` bytes from its start. Several such tensors may
+    follow each other, with ``apart`` bytes from one start to the next."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -219,8 +216,7 @@ class Empty(Record):
 
 class Inspect(Record):
     """Asks the verifier whether the outputs that Show wrote for these sets are right, and their inputs
-    unchanged. Answered with Checked, which describes the first wrong set if there is one.
-    """
+    unchanged. Answered with Checked, which describes the first wrong set if there is one."""
 
     sets: tuple[int, ...]
 
@@ -288,8 +284,7 @@ class Ran(Record):
 
 class Time(Record):
     """Asks the worker to time the provider, answered with Timed. A ``timer`` or ``cache`` given here replaces
-    that of the settings. ``large_ring`` asks for a ring that is several times as large as usual.
-    """
+    that of the settings. ``large_ring`` asks for a ring that is several times as large as usual."""
 
     timer: TimerName | None = None
     cache: Literal["cold"] | None = None
@@ -331,7 +326,6 @@ class Timed(Record):
 
     took_ms: NotNegative = 0.0
     prepare_ms: NotNegative | None = None
-
     timing: Timing
     state: State
     sets: int

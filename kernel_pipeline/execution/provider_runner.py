@@ -328,11 +328,8 @@ class ProviderRunner:
         return self._running
 
     def _inputs_as(self, shared: Shared) -> Tensors:
-        """Return tensors for the inputs.
-
-        The tensors of the last point are reused if their layouts are the same and no provider has moved or
-        resized their memory.
-        """
+        """Return tensors for the inputs. The tensors of the last point are reused if their layouts are the
+        same and no provider has moved or resized their memory."""
         before = self._inputs
         if before is None or before[0] != shared.inputs or memory_of(before[1]) != before[2]:
             before = self._inputs = None
@@ -351,10 +348,7 @@ class ProviderRunner:
     @torch.no_grad()
     def _give(self, outputs: Tensors, inputs: Tensors, taken: Tensors) -> None:
         """Write outputs, and inputs as they are after the call, into shared memory. ``taken`` are the inputs
-        as the entry took them.
-
-        Raises FaultyError for outputs that are not as declared.
-        """
+        as the entry took them. Raises FaultyError for outputs that are not as declared."""
         running = self._now
         loaded, problem = running.found.loaded, running.found.problem
         declared = loaded.returned(problem, outputs)
@@ -376,10 +370,8 @@ class ProviderRunner:
 
 
 def _start_no_monitor() -> None:
-    """Keep tqdm from starting its monitor thread when Inductor shows progress.
-
-    A process in which a provider has left a thread is replaced.
-    """
+    """Keep tqdm from starting its monitor thread when Inductor shows progress: a process in which a provider
+    has left a thread is replaced."""
     with suppress(ImportError):
         import tqdm  # type: ignore[import-untyped]
 

@@ -382,19 +382,15 @@ class _Walk:
         module = self._modules.read(name)
         if attributes and module and attributes[0] in module.bindings:
             return self._resolved(module, attributes)
-        if attributes and self._modules.is_module(f"{name}.{attributes[0]}"):
-            return self._of_module(f"{name}.{attributes[0]}", attributes[1:])
-        if (
-            attributes
-            and self._modules.is_stopped(f"{name}.{attributes[0]}")
-            and not self._modules.is_stopped(name)
-        ):
-            return self._of_module(f"{name}.{attributes[0]}", attributes[1:])
+        child = f"{name}.{attributes[0]}" if attributes else ""
+        begins_stop = self._modules.is_stopped(child) and not self._modules.is_stopped(name)
+        if child and (self._modules.is_module(child) or begins_stop):
+            return self._of_module(child, attributes[1:])
         if module:
             return _Target("module", name, "", attributes)
         if self._modules.is_stopped(name):
-            if attributes and self._modules.exists(f"{name}.{attributes[0]}"):
-                return self._of_module(f"{name}.{attributes[0]}", attributes[1:])
+            if child and self._modules.exists(child):
+                return self._of_module(child, attributes[1:])
             return _Target("stopped", name, attributes[0] if attributes else "", attributes[1:])
         return _Target("elsewhere", "", ".".join([name, *attributes]))
 

@@ -11,6 +11,7 @@ version that concerns it. ``replace`` writes the digests of the file's last vers
 from __future__ import annotations
 
 import re
+import signal
 import sys
 from collections.abc import Iterable
 from datetime import date
@@ -175,6 +176,7 @@ def main(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # end quietly, as after ``| head``
     try:
         main(sys.argv[1:])
     except UserError as error:

@@ -360,10 +360,8 @@ def _check_value(value: Value, variables: Sequence[Variable], place: str) -> Non
 
 
 def problems_of(entry: Entry, workload: Workload, pins: Mapping[str, Sequence[Value]]) -> Iterator[Any]:
-    """Yield each problem of a workload once, with the pinned values in place of its own.
-
-    Raises UserError for a problem that lacks a dimension or has a value that is not allowed.
-    """
+    """Yield each problem of a workload once, with the pinned values in place of its own. Raises UserError for
+    a problem that lacks a dimension or has a value that is not allowed."""
     kernel = entry.loaded.kernel
     dimensions = kernel.dimensions()
     lists = {**workload.lists, **{name: pin for name, pin in pins.items() if name in dimensions}}

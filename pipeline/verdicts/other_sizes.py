@@ -67,3 +67,9 @@ def _problems(workloads: Iterable[Values]) -> list[Values]:
 def changed(problem: Values, workload: Values) -> str:
     """Return the values of a problem that differ from a workload's, as words."""
     return " ".join(f"{name}={value}" for name, value in problem.items() if value != workload.get(name))
+
+
+def is_within(workload: Values, other: Values) -> bool:
+    """Whether no size of a workload is larger than the other's."""
+    sizes = ((size, other[name]) for name, size in workload.items())
+    return all(size <= most for size, most in sizes if type(size) is int and type(most) is int)

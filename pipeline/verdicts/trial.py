@@ -26,7 +26,7 @@ from ..store.retry import is_too_short
 from ..store.turns import Turn
 from . import judged, other_sizes
 from .judged import Judged, Verified
-from .other_sizes import OtherSizes, changed
+from .other_sizes import OtherSizes, changed, is_within
 from .rounds import RoundLimits
 from .trial_times import TrialTimes, by_own_judge
 
@@ -317,7 +317,7 @@ class Trial:
         self.tell(f"Searching for the smallest inputs for which {name} is wrong …")
         less = (at(str(problem[DISTRIBUTION]), one) for one in smaller(self._main))
         for one in (*less, problem):
-            if self._facts[one].skipped is not None or not _is_within(one, problem):
+            if self._facts[one].skipped is not None or not is_within(one, problem):
                 continue
             outcome = self._outcome(worker, name, one)
             is_wrong = outcome.status == "incorrect" and (outcome.error or "").startswith(judged.FIRST)
@@ -396,9 +396,3 @@ class Trial:
         if is_free and self._kept.put_back():
             return Outcome(status="incorrect", error=judged.TAMPERED)
         return outcome.replace(error=outcome.error and originally(self.folder, outcome.error))
-
-
-def _is_within(workload: Values, other: Values) -> bool:
-    """Whether no size of a workload is larger than the other's."""
-    sizes = ((size, other[name]) for name, size in workload.items())
-    return all(size <= most for size, most in sizes if type(size) is int and type(most) is int)

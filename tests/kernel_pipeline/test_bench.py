@@ -215,6 +215,18 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: bench(None, torch.randn(3)),  # type: ignore[arg-type]
         "the function is None, which can't be called",
     ),
+    "no reference": (
+        lambda: bench(torch.square, torch.randn(3), reference=3),  # type: ignore[arg-type]
+        "reference=3: pass a function",
+    ),
+    "inputs in place of make": (
+        lambda: compare(TWO, make=torch.ones(2)),  # type: ignore[arg-type]
+        "make=tensor([1., 1.]): pass a function",
+    ),
+    "nothing to check": (
+        lambda: check(None, make=lambda seed: torch.randn(3), reference=torch.square),  # type: ignore[arg-type]
+        "function=None: pass a function",
+    ),
     "one function": (lambda: compare({"a": torch.square}, torch.randn(3)), "compare takes two functions"),
     "unknown cache": (
         lambda: bench(torch.square, torch.randn(3), cache="warm"),  # type: ignore[arg-type]

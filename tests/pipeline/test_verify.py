@@ -211,13 +211,13 @@ def test_rows_are_measured_by_the_settings_that_they_were_measured_by(run: Run, 
         run()
 
 
-def command(tree: Tree, *words: str) -> subprocess.CompletedProcess[str]:
+def command(tree: Tree, *words: str, results: str = "outputs") -> subprocess.CompletedProcess[str]:
     return python(
         "-m",
         "pipeline.verify",
         "kernel=quick",
         "device=cpu",
-        "input=outputs",
+        f"input={results}",
         *words,
         cwd=tree.root,
         TMPDIR=str(tree.temporary),
@@ -245,6 +245,10 @@ def test_a_cpus_rows_are_measured_again_and_old_ones_are_not(tmp_path: Path) -> 
     assert "Run make repro to measure them again.\n" in done.stderr
     left = {path: path.read_bytes() for path in (tree.root / "outputs").rglob("*") if path.is_file()}
     assert left == before, "nothing is written to results"
+    elsewhere = command(tree, results="nowhere")
+    assert elsewhere.returncode == 2
+    assert "nowhere has no times of cpu-" in elsewhere.stderr
+    assert elsewhere.stderr.endswith(" outputs has some: write input=outputs.\n")
 
 
 def test_what_another_gpu_adds_is_noted_with_the_ceilings_and_is_in_every_interval_then(
