@@ -136,6 +136,7 @@ def test_a_comparison_whose_tests_crash_is_no_success(mine: Mine) -> None:
     assert "no library" in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_wrong_option_is_a_sentence(mine: Mine) -> None:
     (mine.folder / "conftest.py").unlink()  # which imports torch
     done = mine.pytest("--kernel-compare=nowhere")

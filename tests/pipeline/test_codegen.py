@@ -125,6 +125,7 @@ def test_a_stopped_command_waits_for_no_compiler(tmp_path: Path, stop: signal.Si
     assert alive == []
 
 
+@pytest.mark.slow
 def test_each_architecture_gets_its_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile for three architectures in two processes, so that one process compiles the same launch
     twice."""
@@ -223,6 +224,7 @@ def test_the_assemblers_own_report_and_the_library_agree() -> None:
     assert found.compiler == f"nvcc {find_nvcc().version}"
 
 
+@pytest.mark.slow
 def test_the_listing_of_one_variant(tmp_path: Path, said_here: Run) -> None:
     options = ("provider=triton_online", "block_size=1024", "num_warps=8")
     done = said_here(*options)

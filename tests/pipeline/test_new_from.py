@@ -309,6 +309,7 @@ def test_a_launcher_becomes_a_kernel_that_is_verified(
     assert (wrong := measured(worker, planted.parent)).status == "incorrect", wrong
 
 
+@pytest.mark.slow
 def test_a_launcher_without_a_known_name_says_what_is_left_to_write(
     sources: Path, tmp_path: Path, worker: Supervisor, capsys: pytest.CaptureFixture[str]
 ) -> None:
