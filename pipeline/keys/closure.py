@@ -376,7 +376,7 @@ class _Walk:
             return self._of_module(f"{base}.{alias.name}", attributes)
         return self._of_module(base, (alias.name, *attributes))
 
-    def _of_module(self, name: str, attributes: tuple[str, ...]) -> _Target:  # noqa: PLR0911  # a case a kind of module
+    def _of_module(self, name: str, attributes: tuple[str, ...]) -> _Target:
         """Return the definition that ``name.attribute`` refers to, or the module if it names none."""
         self._modules.touch(name)
         module = self._modules.read(name)
