@@ -25,7 +25,7 @@ from ..execution import controls
 from ..execution.controls import Control
 from ..execution.schedule import Schedule
 from ..execution.session import supervisor
-from ..execution.worker_pool import DeviceTime
+from ..execution.worker_pool import DeviceTime, outcome_of
 from ..keys.identity import Identity
 
 
@@ -140,12 +140,8 @@ class DeviceActor:
                 point = schedule.next(0)
             if point is None:
                 break
-            why = schedule.failure(point)
             with time.spent("measuring_s"):
-                if why is None:
-                    outcome = supervisor.measure(where, point, point in audited)
-                else:
-                    outcome = Outcome(status="compile_error", error=why)
+                outcome = outcome_of(supervisor, where, point, schedule.failure(point), audited)
             time.points += 1
             yield point, outcome
         yield ChunkEnd(dict(supervisor.changes), time)

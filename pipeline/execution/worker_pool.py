@@ -109,11 +109,7 @@ class WorkerPool:
             with time.spent("measuring_s"):
                 if controls.is_due():
                     controls.add_control(control(worker, self.where, self.control))
-                why = schedule.failure(point)
-                if why is None:
-                    outcome = worker.measure(self.where, point, point in self.audited)
-                else:
-                    outcome = Outcome(status="compile_error", error=why)
+                outcome = outcome_of(worker, self.where, point, schedule.failure(point), self.audited)
             if self._stop.is_set():
                 break
             time.points += 1
@@ -124,6 +120,15 @@ class WorkerPool:
             with time.spent("measuring_s"):
                 controls.add_control(control(worker, self.where, self.control))
         return controls
+
+
+def outcome_of(
+    worker: Supervisor, where: str, point: Point, failure: str | None, audited: Container[Point]
+) -> Outcome:
+    """Measure a point of the kernel that ``where`` names, unless its compiler failed."""
+    if failure is not None:
+        return Outcome(status="compile_error", error=failure)
+    return worker.measure(where, point, point in audited)
 
 
 def _succeeded(future: Future[Controls]) -> bool:
